@@ -1,0 +1,199 @@
+"""One table of everything that can go wrong, and the exception that carries a row of it.
+
+Every face has a column here: what a failure is called on its wire is looked up, never decided
+again. This module imports nothing of Interlock, so that every other room can use it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+
+class Fault(Enum):
+    """Whose fault it is: the first question anybody asks of an error."""
+
+    CALLER = "caller"
+    UPSTREAM = "upstream"
+    NODE = "node"
+
+
+class Failure(NamedTuple):
+    """A row of the table.
+
+    `code` is what a session-wire client reads, `stateless_code` what a 2026-07-28 client reads:
+    that revision forbids new codes between -32000 and -32099. `ax_code` is the number on MCP-AX
+    links, where the draft's numbers stand.
+    """
+
+    name: str
+    code: int
+    stateless_code: int
+    ax_code: int
+    http: int
+    grpc: str
+    aql: str
+    mcpx: str
+    retryable: bool
+    fault: Fault
+
+
+_TABLE: Final[dict[str, Failure]] = {}
+
+
+def _row(
+    name: str,
+    code: int,
+    http: int,
+    grpc: str,
+    aql: str,
+    fault: Fault,
+    *,
+    stateless_code: int | None = None,
+    ax_code: int | None = None,
+    mcpx: str = "internal_error",
+    retryable: bool = False,
+) -> Failure:
+    row = Failure(
+        name,
+        code,
+        code if stateless_code is None else stateless_code,
+        code if ax_code is None else ax_code,
+        http,
+        grpc,
+        aql,
+        mcpx,
+        retryable,
+        fault,
+    )
+    _TABLE[name] = row
+    return row
+
+
+_CALLER, _UPSTREAM, _NODE = Fault.CALLER, Fault.UPSTREAM, Fault.NODE
+
+# What a caller got wrong about the protocol.
+PARSE_ERROR = _row(
+    "parse_error", -32700, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_ENCODING", _CALLER,
+    mcpx="invalid_envelope",
+)  # fmt: skip
+INVALID_REQUEST = _row(
+    "invalid_request", -32600, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+    mcpx="invalid_envelope",
+)  # fmt: skip
+METHOD_NOT_FOUND = _row(
+    "method_not_found", -32601, 404, "UNIMPLEMENTED", "NOT_FOUND_OPERATION", _CALLER,
+)  # fmt: skip
+INVALID_PARAMS = _row(
+    "invalid_params", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+)  # fmt: skip
+HEADER_MISMATCH = _row(
+    "header_mismatch", -32020, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+)  # fmt: skip
+MISSING_CLIENT_CAPABILITY = _row(
+    "missing_client_capability", -32021, 400, "FAILED_PRECONDITION", "PERMISSION_DENIED", _CALLER,
+)  # fmt: skip
+UNSUPPORTED_VERSION = _row(
+    "unsupported_protocol_version", -32022, 400, "FAILED_PRECONDITION", "VALIDATION_INVALID_TYPE",
+    _CALLER, ax_code=-31009,
+)  # fmt: skip
+PAYLOAD_TOO_LARGE = _row(
+    "payload_too_large", -32600, 413, "RESOURCE_EXHAUSTED", "VALIDATION_PAYLOAD_TOO_LARGE",
+    _CALLER, mcpx="payload_too_large",
+)  # fmt: skip
+UNKNOWN_SESSION = _row(
+    "unknown_session", -32600, 404, "FAILED_PRECONDITION", "TOKEN_INVALID", _CALLER,
+    ax_code=-31011,
+)  # fmt: skip
+
+# What a caller may not do, or asks for in vain.
+UNAUTHENTICATED = _row(
+    "unauthenticated", -31030, 401, "UNAUTHENTICATED", "PERMISSION_DENIED", _CALLER,
+    mcpx="unauthorized",
+)  # fmt: skip
+FORBIDDEN = _row(
+    "forbidden", -31031, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    ax_code=-31006, mcpx="capability_violation",
+)  # fmt: skip
+# MCP answers an unknown tool with -32602; MCP-AX (5.2) demands -32601 on its own links. The HTTP
+# status is 200 because 404 tells a stateless client that the *method* is unknown.
+UNKNOWN_TOOL = _row(
+    "unknown_tool", -32602, 200, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER, ax_code=-32601,
+)  # fmt: skip
+INVALID_ARGUMENTS = _row(
+    "invalid_arguments", -32602, 200, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+)  # fmt: skip
+INVALID_CURSOR = _row(
+    "invalid_cursor", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+)  # fmt: skip
+CANCELLED = _row(
+    "cancelled", -31012, 200, "CANCELLED", "INTERNAL_ERROR", _CALLER,
+)  # fmt: skip
+
+# What an upstream did.
+DEADLINE_EXCEEDED = _row(
+    "deadline_exceeded", -31010, 200, "DEADLINE_EXCEEDED", "INTERNAL_ERROR", _UPSTREAM,
+    retryable=True,
+)  # fmt: skip
+UPSTREAM_UNAVAILABLE = _row(
+    "upstream_unavailable", -31020, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
+    ax_code=-32002, retryable=True,
+)  # fmt: skip
+UPSTREAM_LOST = _row(
+    "upstream_lost", -31021, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
+)  # fmt: skip
+CIRCUIT_OPEN = _row(
+    "circuit_open", -31022, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM, retryable=True,
+)  # fmt: skip
+UPSTREAM_PROTOCOL = _row(
+    "upstream_protocol_error", -31023, 200, "INTERNAL", "INTERNAL_ERROR", _UPSTREAM,
+)  # fmt: skip
+# The upstream answered with a JSON-RPC error of its own: its code and message are passed on.
+UPSTREAM_ERROR = _row(
+    "upstream_error", -32603, 200, "UNKNOWN", "INTERNAL_ERROR", _UPSTREAM,
+)  # fmt: skip
+
+# What the node itself could not do.
+INTERNAL = _row(
+    "internal_error", -32603, 200, "INTERNAL", "INTERNAL_ERROR", _NODE,
+)  # fmt: skip
+SHUTTING_DOWN = _row(
+    "shutting_down", -31024, 503, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, retryable=True,
+)  # fmt: skip
+CONFIG = _row(
+    "config_error", -31025, 500, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
+)  # fmt: skip
+
+
+def by_name(name: str) -> Failure:
+    """The row called `name`. Raises KeyError for a name that was never in the table."""
+    return _TABLE[name]
+
+
+def all_failures() -> tuple[Failure, ...]:
+    """Every row, in the order of the table."""
+    return tuple(_TABLE.values())
+
+
+class InterlockError(Exception):
+    """Something went wrong: a row of the table, a sentence for a person, details for a program."""
+
+    __slots__ = ("data", "failure", "message")
+
+    def __init__(self, failure: Failure, message: str, data: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.message = message
+        self.data = data
+
+
+class ProtocolError(InterlockError):
+    """Bytes that are not what their protocol says. The only exception a parser may raise."""
+
+    def __init__(
+        self,
+        message: str,
+        failure: Failure = PARSE_ERROR,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(failure, message, data)

@@ -1,0 +1,1 @@
+"""Pure protocol code: bytes in, typed messages out. No asyncio, sockets, clock or logging."""
