@@ -1,0 +1,105 @@
+# Everything a person or a machine does here is a target of this file. `make` lists them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+ARGS ?=
+FUZZ_SECONDS ?= 60
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+INSTALL := $(BIN)/python -m pip install --quiet --quiet --constraint constraints.txt
+REQUIREMENTS := pyproject.toml constraints.txt
+
+# A stamp per set of packages, so that a second run installs nothing.
+RUNTIME := $(VENV)/.ready-runtime
+DEV := $(VENV)/.ready-dev
+BENCH := $(VENV)/.ready-bench
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@tools/create_venv.sh $(VENV) $(PYTHON)
+
+$(RUNTIME): $(REQUIREMENTS) | $(BIN)/python
+	@echo "· installing interlock into $(VENV)"
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(DEV): $(REQUIREMENTS) | $(BIN)/python
+	@echo "· installing interlock and what its tests need into $(VENV) (a minute, the first time)"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@ $(RUNTIME)
+
+$(BENCH): $(REQUIREMENTS) | $(BIN)/python
+	@echo "· installing interlock and what it is measured against into $(VENV)"
+	@$(INSTALL) --editable '.[dev,bench]'
+	@touch $@ $(DEV) $(RUNTIME)
+
+.PHONY: setup
+setup: $(DEV) ## create .venv with everything that development needs
+
+.PHONY: serve
+serve: $(RUNTIME) ## start a node on 127.0.0.1 with the demo upstream (ARGS="..." is passed on)
+	@$(BIN)/interlock up --demo $(ARGS)
+
+.PHONY: test
+test: $(DEV) peers lint ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
+	@echo "· pytest"
+	@$(BIN)/python -m pytest --quiet $(ARGS)
+	@$(MAKE) --no-print-directory fuzz-short
+	@echo "· spec coverage"
+	@$(BIN)/python tools/spec_coverage.py --check
+
+.PHONY: peers
+peers: # real programs that pip does not carry; a test whose peer is absent skips
+	@tools/install_peers.sh
+
+.PHONY: lint
+lint: $(DEV) ## ruff, mypy and the import layers
+	@echo "· ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "run: make format" >&2; exit 1; }
+	@echo "· mypy"
+	@$(BIN)/mypy --no-error-summary
+	@echo "· import layers"
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(DEV) ## put the code into the house style
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(BENCH) peers ## measure against peers and limits in one interleaved run (ARGS="..." is passed on)
+	@$(BIN)/python -m bench $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(DEV) ## fuzz every parser (FUZZ_SECONDS=60 each)
+	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+.PHONY: fuzz-short
+fuzz-short: $(DEV)
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; \
+	then echo "· fuzz"; $(BIN)/python tests/fuzz/run.py --seconds 3; \
+	else echo "· fuzz: skipped, atheris has no build for this Python or machine"; fi
+
+.PHONY: coverage-spec
+coverage-spec: $(DEV) ## what of the specs is proven by a test; rewrites docs/spec-coverage.md
+	@$(BIN)/python tools/spec_coverage.py
+
+.PHONY: constraints
+constraints: ## refresh constraints.txt: the newest versions that pyproject.toml allows
+	@rm -rf $(VENV)-fresh && tools/create_venv.sh $(VENV)-fresh $(PYTHON)
+	@$(VENV)-fresh/bin/python -m pip install --quiet --quiet --editable '.[dev,bench]'
+	@sed -n '/^#/p' constraints.txt > $(VENV)-fresh/constraints.txt
+	@$(VENV)-fresh/bin/python -m pip freeze --exclude-editable >> $(VENV)-fresh/constraints.txt
+	@mv $(VENV)-fresh/constraints.txt constraints.txt && rm -rf $(VENV)-fresh
+	@echo "· constraints.txt is fresh; run: make test"
+
+.PHONY: clean
+clean: ## remove .venv and every cache
+	@rm -rf $(VENV) $(VENV)-fresh build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

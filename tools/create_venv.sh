@@ -1,0 +1,41 @@
+#!/bin/sh
+# Creates the virtual environment that the Makefile works in: create_venv.sh FOLDER [PYTHON]
+# Needs Python 3.11 or newer. On Debian the `venv` module lives in a package of its own; it is
+# installed when this runs as root, otherwise the line to run is printed.
+set -eu
+
+folder=$1
+wanted=${2:-}
+
+new_enough() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+python=
+for candidate in $wanted python3.11 python3 python3.12 python3.13 python3.14; do
+    if new_enough "$candidate"; then
+        python=$candidate
+        break
+    fi
+done
+if [ -z "$python" ]; then
+    echo "Interlock needs Python 3.11 or newer, and found none. On Debian: apt-get install python3 python3-venv" >&2
+    exit 1
+fi
+
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "· python $version has no venv module: installing it with apt-get"
+        apt-get install -y -qq "python$version-venv" >/dev/null 2>&1 ||
+            { apt-get update -qq && apt-get install -y -qq "python$version-venv"; } >/dev/null 2>&1 ||
+            true
+    fi
+    if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+        echo "Python $version cannot create virtual environments. On Debian: apt-get install python$version-venv" >&2
+        exit 1
+    fi
+fi
+
+echo "· creating $folder with Python $version"
+"$python" -m venv "$folder"
