@@ -49,10 +49,10 @@ serve: $(RUNTIME) ## start a node on 127.0.0.1 with the demo upstream (ARGS="...
 .PHONY: test
 test: $(DEV) peers lint ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
 	@echo "· pytest"
-	@$(BIN)/python -m pytest --quiet $(ARGS)
+	@$(BIN)/python -m pytest --quiet --hypothesis-profile=ci $(ARGS)
 	@$(MAKE) --no-print-directory fuzz-short
 	@echo "· spec coverage"
-	@$(BIN)/python tools/spec_coverage.py --check
+	@$(BIN)/python -m tools.spec_coverage --check
 
 .PHONY: peers
 peers: # real programs that pip does not carry; a test whose peer is absent skips
@@ -88,7 +88,7 @@ fuzz-short: $(DEV)
 
 .PHONY: coverage-spec
 coverage-spec: $(DEV) ## what of the specs is proven by a test; rewrites docs/spec-coverage.md
-	@$(BIN)/python tools/spec_coverage.py
+	@$(BIN)/python -m tools.spec_coverage $(ARGS)
 
 .PHONY: constraints
 constraints: ## refresh constraints.txt: the newest versions that pyproject.toml allows

@@ -1,0 +1,23 @@
+"""What every test may use. What a test needs from the machine is in `tests/needs.py`."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from hypothesis import settings
+
+# `make test` takes "ci": the same examples every time, so that a red run can be repeated.
+# A bare `pytest` takes "dev": new examples every time. Neither is timed: machines are busy.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("dev", deadline=None)
+settings.load_profile("dev")
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,28 @@
+"""Real programs that some tests talk to, and the marks that skip a test where one is missing.
+
+`make test` installs them when it can. `from tests.needs import NGINX, requires_nginx`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+# Debian keeps nginx in a folder that is not on the PATH of every user.
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+
+NGINX = shutil.which("nginx", path=_PATH)
+NODE = shutil.which("node", path=_PATH)
+NPM = shutil.which("npm", path=_PATH)
+
+requires_nginx = pytest.mark.skipif(
+    NGINX is None, reason="nginx is not installed: apt-get install nginx-light"
+)
+requires_node = pytest.mark.skipif(
+    NODE is None, reason="node is not installed: apt-get install nodejs"
+)
+requires_npm = pytest.mark.skipif(
+    NODE is None or NPM is None, reason="npm is not installed: apt-get install nodejs npm"
+)

@@ -1,0 +1,172 @@
+"""The shape of the tree: layers, sizes, names, and what must never be committed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE = ("src", "tests", "bench", "tools", "examples")
+LONGEST = 500
+REASON = "Longer than 500 lines because "
+EMPTY_NAMES = re.compile(r"(.*_)?(utils?|common|helpers?|managers?|services?|handlers?|misc)")
+# Written in two parts, so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME)\b")
+MACHINE_PATH = re.compile(r"(^|[^\w./-])/(wo" r"rk|ro" r"ot|ho" r"me/\w+|tmp/scr" r"atch)/")
+
+
+def python_files(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not {"__pycache__", "node_modules"} & set(path.parts):
+                yield path
+
+
+def text_files() -> Iterator[Path]:
+    yield from python_files(*CODE)
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+    yield from sorted((ROOT / "tools").glob("*.sh"))
+    for name in ("pyproject.toml", "Makefile", "constraints.txt", ".ci/run", ".gitignore"):
+        yield ROOT / name
+    yield from sorted(ROOT.glob("*.md"))
+
+
+def where(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
+    """import-linter with the project's contracts, over a given copy of the source."""
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command; lint_imports_command()",
+            "--no-cache",
+            "--no-logo",
+            "--config",
+            str(ROOT / "pyproject.toml"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_imports_point_one_way() -> None:
+    run = lint_imports(ROOT / "src")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("room", "line", "contract"),
+    [
+        ("protocol/sse.py", "import asyncio", "Protocol code is pure"),
+        ("protocol/sse.py", "import interlock.call", "Imports point one way"),
+        ("errors.py", "import interlock.protocol", "Imports point one way"),
+        ("demo/__init__.py", "import interlock.ports", "The demo upstream stands alone"),
+        ("drawer.py", "", "Imports point one way"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, room: str, line: str, contract: str) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    path = tmp_path / "src" / "interlock" / room
+    path.parent.mkdir(exist_ok=True)
+    before = path.read_text(encoding="utf-8") if path.exists() else '"""A room."""\n'
+    path.write_text(f"{before}\n{line}\n", encoding="utf-8")
+    run = lint_imports(tmp_path / "src")
+    words = " ".join(run.stdout.split())
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert re.search(re.escape(contract) + r"[^.]*? BROKEN", words), run.stdout
+
+
+def test_a_long_file_says_why() -> None:
+    too_long = [
+        where(path)
+        for path in python_files(*CODE)
+        if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST
+        and REASON not in " ".join(docstring(path).split())
+    ]
+    assert not too_long, f"two rooms? else the docstring says '{REASON}...': {too_long}"
+
+
+def test_names_say_what_is_inside() -> None:
+    empty = [
+        where(path)
+        for path in python_files(*CODE)
+        if EMPTY_NAMES.fullmatch(path.stem) or EMPTY_NAMES.fullmatch(path.parent.name)
+    ]
+    assert not empty
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [where(path) for path in python_files("src", "tools") if not docstring(path)]
+
+
+def test_source_stands_without_tests_and_tools() -> None:
+    for path in python_files("src"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            outside = {name.split(".")[0] for name in names} & {"tests", "tools", "bench"}
+            assert not outside, f"{where(path)} imports {outside}"
+
+
+def test_no_failure_is_swallowed() -> None:
+    swallowed = [
+        f"{where(path)}:{node.lineno}"
+        for path in python_files("src")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
+        and all(isinstance(part, ast.Pass) for part in node.body)
+    ]
+    assert not swallowed
+
+
+@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH], ids=["unfinished", "machine-path"])
+def test_text_that_must_not_be_here(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{where(path)}:{number}: {line.strip()}"
+        for path in text_files()
+        if path.exists()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+def test_versions_are_pinned_without_addresses() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", pin) for pin in pins)
+    pinned = {normal(pin.split("==")[0]) for pin in pins}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
+    names = {normal(re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]) for line in wanted}
+    assert names <= pinned, f"run `make constraints`: {names - pinned}"
+
+
+def normal(name: str) -> str:
+    """A package name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
