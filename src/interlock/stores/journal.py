@@ -25,6 +25,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -161,7 +162,7 @@ class Journal:
                 self._hurry.set()
             return self._progress.wait_for(lambda: self._written >= target, timeout)
 
-    async def flush_async(self, timeout: float = 10.0) -> bool:  # noqa: ASYNC109
+    async def flush_async(self, timeout: float = 10.0) -> bool:
         """`flush`, without holding up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, self.flush, timeout)
 
@@ -242,12 +243,12 @@ class Journal:
             # The pause in which a group forms; somebody who waits for the commit ends it.
             self._hurry.wait(pause)
             self._hurry.clear()
-            closing = self._closing
+            last = self._closing
             if self._write_pending():
                 pause = self._group_seconds
             else:
                 pause = min(max(2 * pause, _RETRY_SECONDS), _RETRY_SECONDS_MOST)
-            if closing:
+            if last:
                 break
         if self._connection is not None:
             self._connection.close()
@@ -285,9 +286,11 @@ class Journal:
         """
         connection = self._connection
         if connection is not None and identity(self.path) != self._identity:
-            # Closed first, so that SQLite removes the old -wal before a new file could read it.
+            # A new file must not meet the old one's -wal, so what that holds goes home first. By
+            # itself SQLite does not do that for a file that has moved.
             self._connection = None
-            connection.close()
+            with closing(connection):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection = None
         if connection is None:
             self._connection = connection = open_for_writing(self.path)

@@ -1,0 +1,293 @@
+"""The journal when things go wrong: full disks, locks, broken files, too much, nonsense."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock import errors
+from interlock.errors import InterlockError
+from interlock.stores import journal as journal_module
+from interlock.stores.journal import Entry, Journal, JournalReader
+from interlock.stores.journal_file import open_for_writing
+
+NEVER = 3600.0
+
+
+def entry(number: int, detail: str = "") -> Entry:
+    return (number, "loopback", "mcp", "tools/call", "jira.get", "jira", "read", "ok", 9, detail)
+
+
+def times(path: Path) -> list[int]:
+    return [row.time_ns for row in JournalReader(path).read(limit=1_000_000)]
+
+
+@contextmanager
+def held_by_somebody_else(path: Path) -> Iterator[None]:
+    """Another process's write lock, as SQLite sees it: another connection's."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def until_failing(journal: Journal) -> str:
+    """Wait for the writer's own word that it failed, not for time to pass."""
+    with journal._progress:
+        journal._hurry.set()
+    while not journal.health().reason:
+        journal.flush(0.01)
+    return journal.health().reason
+
+
+def test_a_full_database_keeps_entries_and_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = 6
+
+    def open_small(path: Path) -> sqlite3.Connection:
+        connection = open_for_writing(path)
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr(journal_module, "open_for_writing", open_small)
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    journal.record(entry(1))
+    assert journal.flush()
+    for number in range(2, 1002):
+        journal.record(entry(number))
+    reason = until_failing(journal)
+    assert "database or disk is full" in reason
+    assert str(journal.path) in reason
+    assert "Free some space" in reason
+    health = journal.health()
+    assert (health.state, health.pending, health.lost, health.written) == ("failing", 1000, 0, 1)
+    pages = 10_000
+    assert journal.flush()
+    assert journal.health() == ("ok", "", 0, 0, 1001)
+    assert times(journal.path) == list(range(1, 1002))
+    journal.close()
+
+
+def test_a_disk_that_refuses_writes_keeps_entries_and_recovers(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    journal.record(entry(1))
+    assert journal.flush()
+    written = journal.path.with_name("journal.db-wal").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for number in range(2, 1002):
+        journal.record(entry(number))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (written, limits[1]))
+    try:
+        reason = until_failing(journal)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "disk I/O error" in reason
+    assert journal.flush()
+    assert times(journal.path) == list(range(1, 1002))
+    assert journal.close() == ("ok", "", 0, 0, 1001)
+
+
+def test_a_locked_database_is_tried_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    journal.record(entry(1))
+    with held_by_somebody_else(journal.path):
+        reason = until_failing(journal)
+        assert "locked" in reason
+        assert "Another process" in reason
+        assert journal.health().pending == 1
+    assert journal.flush()
+    assert journal.close() == ("ok", "", 0, 0, 1)
+
+
+def test_the_writer_retries_without_being_asked(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
+    with held_by_somebody_else(journal.path):
+        journal.record(entry(1))
+        until_failing(journal)
+    with journal._progress:
+        assert journal._progress.wait_for(lambda: journal._written == 1, 30)
+    journal.close()
+
+
+def test_beyond_the_bound_entries_are_counted_and_the_count_is_journaled(tmp_path: Path) -> None:
+    journal = Journal(
+        tmp_path / "journal.db",
+        max_pending=100,
+        group_seconds=NEVER,
+        wall_ns=lambda: 1_800_000_000_000_000_000,
+    )
+    second = 1_000_000_000
+    for number in range(150):
+        journal.record(entry(number * second))
+    assert journal.health() == ("ok", "", 100, 50, 0)
+    assert journal.flush()
+    journal.record(entry(999 * second))
+    assert journal.flush()
+    rows = journal.read()
+    assert [row.time_ns for row in rows[:100]] == [number * second for number in range(100)]
+    notice = rows[100]
+    assert (notice.face, notice.verb, notice.outcome) == ("journal", "lost", "internal_error")
+    assert notice.time_ns == 1_800_000_000_000_000_000
+    assert notice.detail.startswith(
+        "50 entries between 1970-01-01T00:01:40.000+00:00 and 1970-01-01T00:02:29.000+00:00"
+    )
+    assert [row.time_ns for row in rows[101:]] == [999 * second]
+    assert journal.close() == ("ok", "", 0, 50, 101)
+
+
+def test_closing_a_failing_journal_gives_up_and_says_what_was_lost(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    for number in range(10):
+        journal.record(entry(number))
+    with held_by_somebody_else(journal.path):
+        health = journal.close()
+    assert (health.state, health.pending, health.lost, health.written) == ("failing", 0, 10, 0)
+
+
+def test_a_journal_moved_aside_is_begun_anew(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    journal.record(entry(1))
+    assert journal.flush()
+    aside = tmp_path / "aside.db"
+    journal.path.rename(aside)
+    journal.record(entry(2))
+    assert journal.flush()
+    assert times(journal.path) == [2]
+    assert times(aside) == [1]
+    assert journal.close() == ("ok", "", 0, 0, 2)
+
+
+def test_a_file_broken_under_the_writer_is_reported_and_mended_by_moving_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.db"
+    Journal(path).close()
+    journal = Journal(path, group_seconds=NEVER)
+    for name in ("journal.db", "journal.db-wal"):
+        with open(tmp_path / name, "r+b") as file:
+            file.write(b"this is not a database any more " * 300)
+    journal.record(entry(1))
+    reason = until_failing(journal)
+    assert "Move it aside" in reason
+    assert "journal.db-wal" in reason
+    for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
+        if (tmp_path / name).exists():
+            (tmp_path / name).rename(tmp_path / f"broken-{name}")
+    assert journal.flush()
+    assert times(path) == [1]
+    journal.close()
+
+
+def test_opening_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(b"plain text\n" * 1000)
+    for opening in (Journal, lambda p: JournalReader(p).tail()):
+        with pytest.raises(InterlockError) as caught:
+            opening(path)
+        assert caught.value.failure is errors.INTERNAL
+        assert str(path) in caught.value.message
+        assert "Move it aside" in caught.value.message
+    assert path.read_bytes() == b"plain text\n" * 1000
+
+
+def test_opening_a_newer_schema(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    Journal(path).close()
+    with closing(sqlite3.connect(path)) as shell:
+        shell.execute("PRAGMA user_version = 99")
+    for opening in (Journal, lambda p: JournalReader(p).tail()):
+        with pytest.raises(InterlockError, match=r"newer Interlock .*version 99") as caught:
+            opening(path)
+        assert caught.value.failure is errors.CONFIG
+
+
+def test_opening_another_programs_database(tmp_path: Path) -> None:
+    path = tmp_path / "cookies.db"
+    with closing(sqlite3.connect(path)) as shell:
+        shell.execute("CREATE TABLE page (url TEXT)")
+    with pytest.raises(InterlockError, match="another program's database"):
+        Journal(path)
+
+
+def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InterlockError, match=r"cannot be opened.*File exists"):
+        Journal(tmp_path / "file" / "journal.db")
+    with pytest.raises(InterlockError, match="There is no journal"):
+        JournalReader(tmp_path / "none.db").read()
+    assert not (tmp_path / "none.db").exists()
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(InterlockError, match="empty"):
+        JournalReader(tmp_path / "empty.db").read()
+
+
+def test_a_folder_without_write_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir(mode=0o555)
+    # Reached from inside, because the folders above may be closed to a stranger as well.
+    monkeypatch.chdir(tmp_path)
+    user = os.geteuid()
+    if user == 0:  # to root every folder is open
+        os.seteuid(65534)
+    try:
+        with pytest.raises(InterlockError, match="Make the file and its folder writable"):
+            Journal("closed/journal.db")
+    finally:
+        os.seteuid(user)
+
+
+def test_a_page_that_is_not_entries(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+    journal.record(entry(1))
+    journal.close()
+    with closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute("UPDATE page SET body = '[[1]]'")
+    with pytest.raises(InterlockError, match="holds a page that is not entries"):
+        JournalReader(path).read()
+
+
+@pytest.mark.parametrize(
+    ("mangle", "column", "kept"),
+    [
+        (lambda e: (*e[:4], "lone \ud800 surrogate", *e[5:]), 4, r"lone \ud800 surrogate"),
+        (lambda e: (*e[:4], b"bytes", *e[5:]), 4, "bytes"),
+        (lambda e: (*e[:4], object, *e[5:]), 4, "<class 'object'>"),
+        (lambda e: e[:5], 5, ""),
+        (lambda e: (*e, "more"), 9, ""),
+        (lambda e: (2**70, *e[1:]), 0, 2**63 - 1),
+        (lambda e: ("later", *e[1:]), 0, 0),
+        (lambda e: (*e[:9], "x" * 5_000_000), 9, "x" * 2000),
+    ],
+)
+def test_an_entry_that_cannot_be_stored_hides_nothing(
+    tmp_path: Path, mangle: Callable[[Entry], Any], column: int, kept: object
+) -> None:
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    journal.record(entry(1))
+    journal.record(mangle(entry(2)))
+    journal.record(entry(3))
+    assert journal.close() == ("ok", "", 0, 0, 3)
+    rows = JournalReader(journal.path).read()
+    assert [row.time_ns for row in rows][::2] == [1, 3]
+    assert tuple(rows[0][1:]) == entry(1)
+    if column == 4 and kept == "bytes":
+        # Encoders are free to spell bytes; what counts is that the call is in the record.
+        assert isinstance(rows[1].name, str)
+    else:
+        assert rows[1][column + 1] == kept
+
+
+def test_recording_never_raises(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", max_pending=1, group_seconds=NEVER)
+    os.unlink(journal.path)
+    for number in range(10):
+        journal.record(entry(number))
+    assert journal.close().written == 1
