@@ -12,14 +12,14 @@ new_enough() {
 }
 
 python=
-for candidate in $wanted python3.11 python3 python3.12 python3.13 python3.14; do
+for candidate in ${wanted:-python3.11 python3 python3.12 python3.13 python3.14}; do
     if new_enough "$candidate"; then
         python=$candidate
         break
     fi
 done
 if [ -z "$python" ]; then
-    echo "Interlock needs Python 3.11 or newer, and found none. On Debian: apt-get install python3 python3-venv" >&2
+    echo "Interlock needs Python 3.11 or newer${wanted:+, and $wanted is not}. On Debian 12 or newer: apt-get install python3 python3-venv" >&2
     exit 1
 fi
 
@@ -38,4 +38,6 @@ if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
 fi
 
 echo "· creating $folder with Python $version"
-"$python" -m venv "$folder"
+# Half an environment would pass for a whole one on the next run.
+trap 'rm -rf "$folder"' INT TERM
+"$python" -m venv "$folder" || { rm -rf "$folder"; exit 1; }
