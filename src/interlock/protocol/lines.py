@@ -118,23 +118,15 @@ class LineDecoder:
 
 
 def encode_line(payload: bytes) -> bytes:
-    """`payload` as a line. It must not be blank or hold a line end, which would make it several."""
+    """`payload` as a line.
+
+    It must not be blank or hold a line end: `jsonrpc.on_one_line` takes those out of a JSON text.
+    """
     if b"\n" in payload or b"\r" in payload:
         raise ProtocolError(
-            "A message to be sent as one line holds a line end. Send it through encode_json_line.",
+            "A message that is to be one line holds a line end: put its JSON on one line first.",
             INVALID_REQUEST,
         )
     if not payload or payload.isspace():
         raise ProtocolError("A blank message cannot be sent as a line.", INVALID_REQUEST)
     return payload + b"\n"
-
-
-def encode_json_line(text: bytes) -> bytes:
-    """A JSON text as a line, whatever its layout.
-
-    In JSON a raw line end is only ever white space between tokens (inside a string it must be
-    escaped), so a space in its place changes nothing.
-    """
-    if b"\n" in text or b"\r" in text:
-        text = text.replace(b"\n", b" ").replace(b"\r", b" ")
-    return encode_line(text)

@@ -233,14 +233,15 @@ def encode_event(
     retry: int | None = None,
 ) -> bytes:
     """One event as bytes. Data of several lines goes over several `data` lines."""
-    if event is None and id is None and retry is None:
-        head = b""
-    else:
-        head = _encode_fields(event, id, retry)
     if b"\n" in data or b"\r" in data:
         lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        return b"%bdata: %b\r\n\r\n" % (head, b"\r\ndata: ".join(lines))
-    return b"%bdata: %b\r\n\r\n" % (head, data)
+        data = b"\r\ndata: ".join(lines)
+    if id is None and retry is None:
+        if event is None:
+            return b"data: " + data + b"\r\n\r\n"
+        if event == "message":
+            return b"event: message\r\ndata: " + data + b"\r\n\r\n"
+    return b"%bdata: %b\r\n\r\n" % (_encode_fields(event, id, retry), data)
 
 
 def _encode_fields(event: str | None, id: str | None, retry: int | None) -> bytes:

@@ -1,0 +1,469 @@
+"""The header rules of MCP 2026-07-28: arguments that travel in `Mcp-Param-*` headers too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.shared.inbound import (
+    find_invalid_x_mcp_header,
+    mcp_param_headers,
+    validate_mcp_param_headers,
+    x_mcp_header_map,
+)
+
+from interlock.errors import INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol.headers import (
+    HeaderParam,
+    InvalidHeaderAnnotation,
+    check_param_headers,
+    header_params,
+    mirror_params,
+)
+
+# --- annotations ---
+
+EXECUTE_SQL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "region": {
+            "type": "string",
+            "description": "The region to execute the query in",
+            "x-mcp-header": "Region",
+        },
+        "query": {"type": "string", "description": "The SQL query to execute"},
+    },
+    "required": ["region", "query"],
+}
+
+
+def annotated(header: object = "H", **schema: object) -> dict[str, Any]:
+    return {"type": "string", "x-mcp-header": header, **schema}
+
+
+def an_object(**properties: object) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def test_the_example_of_the_specification() -> None:
+    params = header_params(EXECUTE_SQL)
+    assert params == (HeaderParam(("region",), "Mcp-Param-Region", "string"),)
+    assert params[0].key == b"mcp-param-region"
+    arguments = {"region": "us-west1", "query": "SELECT * FROM users"}
+    assert mirror_params(params, arguments) == [("Mcp-Param-Region", "us-west1")]
+    assert check_param_headers(params, arguments, [(b"mcp-param-region", b"us-west1")]) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        True,
+        "text",
+        [],
+        {},
+        {"type": "object"},
+        an_object(a={"type": "string"}, b=True),
+        {"properties": None},
+        {"properties": ["x-mcp-header"]},
+        {"properties": {"x-mcp-header": {"type": "string"}}},
+        {"default": {"x-mcp-header": "H"}, "examples": [{"x-mcp-header": 1}]},
+        an_object(a={"enum": [{"x-mcp-header": "H"}], "const": {"x-mcp-header": "H"}}),
+        {"allOf": None, "$defs": [], "items": "x"},
+    ],
+)
+def test_schemas_without_an_annotation(schema: object) -> None:
+    assert header_params(schema) == ()
+
+
+def test_the_order_is_that_of_the_schema_and_nested_properties_are_found() -> None:
+    schema = an_object(
+        b=annotated("B", type="integer"),
+        where=an_object(region=annotated("Region"), deep=an_object(x=annotated("X"))),
+        a=annotated("A", type="boolean"),
+    )
+    assert [(p.path, p.header, p.type) for p in header_params(schema)] == [
+        (("b",), "Mcp-Param-B", "integer"),
+        (("a",), "Mcp-Param-A", "boolean"),
+        (("where", "region"), "Mcp-Param-Region", "string"),
+        (("where", "deep", "x"), "Mcp-Param-X", "string"),
+    ]
+
+
+def test_siblings_of_properties_do_not_make_an_annotation_invalid() -> None:
+    schema = {**EXECUTE_SQL, "$defs": {"a": {"type": "string"}}, "allOf": [{"required": ["query"]}]}
+    assert len(header_params(schema)) == 1
+
+
+def test_every_token_character_is_allowed() -> None:
+    token = "!#$%&'*+-.^_`|~09AZaz"
+    assert header_params(an_object(a=annotated(token)))[0].header == f"Mcp-Param-{token}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        pytest.param(an_object(a=annotated(1)), "'a' must be a string", id="a number"),
+        pytest.param(an_object(a=annotated(None)), "'a' must be a string", id="null"),
+        pytest.param(an_object(a=annotated(["H"])), "'a' must be a string", id="a list"),
+        pytest.param(an_object(a=annotated("")), "not a header name", id="empty"),
+        pytest.param(an_object(a=annotated("a b")), "not a header name", id="space"),
+        pytest.param(an_object(a=annotated("a:b")), "not a header name", id="colon"),
+        pytest.param(an_object(a=annotated("a\r\nb: c")), "not a header name", id="injection"),
+        pytest.param(an_object(a=annotated("é")), "not a header name", id="not ASCII"),
+        pytest.param(an_object(a=annotated("a/b")), "not a header name", id="slash"),
+        pytest.param(an_object(a=annotated(type="number")), "needs a property", id="number"),
+        pytest.param(an_object(a=annotated(type="object")), "needs a property", id="object"),
+        pytest.param(an_object(a=annotated(type="array")), "needs a property", id="array"),
+        pytest.param(an_object(a=annotated(type="null")), "needs a property", id="null type"),
+        pytest.param(
+            an_object(a=annotated(type=["string", "null"])), "needs a property", id="two types"
+        ),
+        pytest.param(an_object(a={"x-mcp-header": "H"}), "needs a property", id="no type"),
+        pytest.param(annotated(), "nothing but `properties`", id="the root"),
+        pytest.param(
+            an_object(a=annotated("Region"), b=annotated("REGION")),
+            "is on both 'a' and 'b'",
+            id="twice, in another case",
+        ),
+        pytest.param(
+            an_object(a=annotated("X"), b=an_object(c=annotated("X"))),
+            "is on both 'a' and 'b.c'",
+            id="twice, nested",
+        ),
+    ],
+)
+def test_invalid_annotations(schema: object, reason: str) -> None:
+    with pytest.raises(InvalidHeaderAnnotation) as caught:
+        header_params(schema)
+    assert reason in caught.value.reason
+    assert caught.value.message == caught.value.reason
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        *["additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "contentSchema"],
+        *["else", "if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then"],
+        *["unevaluatedItems", "unevaluatedProperties"],
+    ],
+)
+def test_an_annotation_below_another_keyword_is_invalid(keyword: str) -> None:
+    inner = an_object(b=annotated())
+    for schema in (
+        {keyword: annotated()},
+        {keyword: [annotated()]},
+        {keyword: inner},
+        an_object(a={keyword: inner}),
+        an_object(a={keyword: [True, {"properties": {"c": inner}}]}),
+    ):
+        with pytest.raises(InvalidHeaderAnnotation, match="nothing but `properties`"):
+            header_params(schema)
+
+
+@pytest.mark.parametrize(
+    "keyword", ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"]
+)
+def test_an_annotation_below_a_map_of_schemas_is_invalid(keyword: str) -> None:
+    for schema in (
+        {keyword: {"a": annotated()}},
+        an_object(a={keyword: {"x": ["y"], "b": an_object(c=annotated())}}),
+    ):
+        with pytest.raises(InvalidHeaderAnnotation, match="nothing but `properties`"):
+            header_params(schema)
+
+
+def test_a_very_deep_schema_is_walked_without_recursion() -> None:
+    schema: dict[str, Any] = annotated()
+    for _ in range(5000):
+        schema = {"not": schema}
+    with pytest.raises(InvalidHeaderAnnotation):
+        header_params(schema)
+
+
+# --- arguments, both sides ---
+
+TEXT = HeaderParam(("text",), "Mcp-Param-Text", "string")
+COUNT = HeaderParam(("count",), "Mcp-Param-Count", "integer")
+FLAG = HeaderParam(("flag",), "Mcp-Param-Flag", "boolean")
+NESTED = HeaderParam(("where", "region"), "Mcp-Param-Region", "string")
+ALL = (TEXT, COUNT, FLAG, NESTED)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers"),
+    [
+        pytest.param({"text": "a"}, [("Mcp-Param-Text", "a")], id="string"),
+        pytest.param({"text": ""}, [("Mcp-Param-Text", "")], id="empty string"),
+        pytest.param({"text": "é"}, [("Mcp-Param-Text", "=?base64?w6k=?=")], id="encoded"),
+        pytest.param({"count": 42}, [("Mcp-Param-Count", "42")], id="integer"),
+        pytest.param({"count": -7}, [("Mcp-Param-Count", "-7")], id="negative"),
+        pytest.param({"count": 0}, [("Mcp-Param-Count", "0")], id="zero"),
+        pytest.param({"count": 42.0}, [("Mcp-Param-Count", "42")], id="a whole float"),
+        pytest.param(
+            {"count": 2**53 - 1}, [("Mcp-Param-Count", "9007199254740991")], id="the largest"
+        ),
+        pytest.param(
+            {"count": 1 - 2**53}, [("Mcp-Param-Count", "-9007199254740991")], id="the smallest"
+        ),
+        pytest.param({"flag": True}, [("Mcp-Param-Flag", "true")], id="true"),
+        pytest.param({"flag": False}, [("Mcp-Param-Flag", "false")], id="false"),
+        pytest.param({"where": {"region": "eu"}}, [("Mcp-Param-Region", "eu")], id="nested"),
+        pytest.param(
+            {"flag": True, "text": "a"},
+            [("Mcp-Param-Text", "a"), ("Mcp-Param-Flag", "true")],
+            id="two",
+        ),
+        pytest.param({}, [], id="none"),
+        pytest.param(None, [], id="no arguments"),
+        pytest.param({"text": None}, [], id="null"),
+        pytest.param({"where": None}, [], id="null on the way"),
+        pytest.param({"where": "eu"}, [], id="no object on the way"),
+        pytest.param({"text": ["a"]}, [], id="a list, which no header can carry"),
+        pytest.param({"other": "a"}, [], id="an argument without annotation"),
+    ],
+)
+def test_what_a_client_mirrors_a_server_accepts(
+    arguments: dict[str, Any] | None, headers: list[tuple[str, str]]
+) -> None:
+    assert mirror_params(ALL, arguments) == headers
+    received = [(name.lower().encode(), value.encode()) for name, value in headers]
+    assert check_param_headers(ALL, arguments, received) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**53, -(2**53), pytest.param(10**5000, id="too long for str"), 1e300, float(2**53)],
+)
+def test_a_whole_number_that_javascript_would_round_is_not_mirrored(value: float) -> None:
+    with pytest.raises(ProtocolError, match="'count' is a whole number beyond") as caught:
+        mirror_params(ALL, {"count": value})
+    assert caught.value.failure is INVALID_PARAMS
+    problem = check_param_headers(ALL, {"count": value}, [(b"mcp-param-count", b"1")])
+    assert problem is not None
+    assert "'count' is a whole number beyond" in problem
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1.5])
+def test_a_number_that_is_not_whole_does_not_upset_anything(value: float) -> None:
+    [(name, wire)] = mirror_params((COUNT,), {"count": value})
+    received = [(name.lower().encode(), wire.encode())]
+    assert check_param_headers((COUNT,), {"count": value}, received) is None
+    assert check_param_headers((COUNT,), {"count": value}, [(COUNT.key, b"1")]) is not None
+
+
+@pytest.mark.parametrize("wire", ["42", "42.0", "42.000", "042", " 42\t", "=?base64?NDI=?="])
+@pytest.mark.parametrize("value", [42, 42.0])
+def test_integers_are_compared_as_numbers(wire: str, value: float) -> None:
+    assert check_param_headers((COUNT,), {"count": value}, [(COUNT.key, wire.encode())]) is None
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        *["43", "42.5", "42.", ".0", "4.2e1", "+42", "0x2a", "٤٢", "42,42", "", "-"],
+        pytest.param("9" * 5000, id="too long for int"),
+    ],
+)
+def test_other_texts_are_not_that_number(wire: str) -> None:
+    assert check_param_headers((COUNT,), {"count": 42}, [(COUNT.key, wire.encode())]) is not None
+
+
+def test_numbers_in_text_are_compared_as_text() -> None:
+    assert check_param_headers((TEXT,), {"text": "42"}, [(TEXT.key, b"42")]) is None
+    assert check_param_headers((TEXT,), {"text": "42"}, [(TEXT.key, b"42.0")]) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "sentence"),
+    [
+        pytest.param(
+            {"text": "secret"},
+            [],
+            "Mcp-Param-Text header is missing but argument 'text' is in the body",
+            id="missing",
+        ),
+        pytest.param(
+            {},
+            [(b"mcp-param-text", b"secret")],
+            "Mcp-Param-Text header is there but argument 'text' is not in the body",
+            id="extra",
+        ),
+        pytest.param(
+            {"text": None},
+            [(b"mcp-param-text", b"secret")],
+            "Mcp-Param-Text header is there but argument 'text' is not in the body",
+            id="extra for null",
+        ),
+        pytest.param(
+            None,
+            [(b"mcp-param-text", b"secret")],
+            "Mcp-Param-Text header is there but argument 'text' is not in the body",
+            id="extra without arguments",
+        ),
+        pytest.param(
+            {"text": "secret"},
+            [(b"mcp-param-text", b"secret"), (b"mcp-param-text", b"secret")],
+            "Mcp-Param-Text header appears more than once",
+            id="twice",
+        ),
+        pytest.param(
+            {"text": "secret"},
+            [(b"mcp-param-text", b"=?base64?!?=")],
+            "Mcp-Param-Text header is malformed: it holds characters or base64 that are "
+            "not allowed",
+            id="malformed base64",
+        ),
+        pytest.param(
+            {"text": "caf\xe9"},
+            [(b"mcp-param-text", b"caf\xe9")],
+            "Mcp-Param-Text header is malformed: it holds characters or base64 that are "
+            "not allowed",
+            id="characters that are not allowed",
+        ),
+        pytest.param(
+            {"text": "secret"},
+            [(b"mcp-param-text", b"Secret")],
+            "Mcp-Param-Text header does not match argument 'text' in the body",
+            id="another value: values have a case",
+        ),
+        pytest.param(
+            {"flag": True},
+            [(b"mcp-param-flag", b"True")],
+            "Mcp-Param-Flag header does not match argument 'flag' in the body",
+            id="another spelling of a boolean",
+        ),
+        pytest.param(
+            {"flag": True},
+            [(b"mcp-param-flag", b"1")],
+            "Mcp-Param-Flag header does not match argument 'flag' in the body",
+            id="a number for a boolean",
+        ),
+        pytest.param(
+            {"count": True},
+            [(b"mcp-param-count", b"1")],
+            "Mcp-Param-Count header does not match argument 'count' in the body",
+            id="a boolean is no integer",
+        ),
+        pytest.param(
+            {"text": ["secret"]},
+            [(b"mcp-param-text", b"secret")],
+            "Mcp-Param-Text header does not match argument 'text' in the body",
+            id="a value that no header can carry",
+        ),
+        pytest.param(
+            {"where": {"region": "eu"}},
+            [(b"mcp-param-region", b"us")],
+            "Mcp-Param-Region header does not match argument 'where.region' in the body",
+            id="nested",
+        ),
+    ],
+)
+def test_mismatches(
+    arguments: dict[str, Any] | None, headers: list[tuple[bytes, bytes]], sentence: str
+) -> None:
+    assert check_param_headers(ALL, arguments, headers) == sentence
+
+
+def test_unknown_param_headers_are_ignored() -> None:
+    headers = [(b"mcp-param-other", b"1"), (b"mcp-param-other", b"2"), (b"host", b"x")]
+    assert check_param_headers(ALL, {}, headers) is None
+
+
+def test_a_tool_without_annotations_costs_nothing() -> None:
+    class Unreadable(dict[str, Any]):
+        def get(self, *_: object) -> Any:
+            raise AssertionError("the arguments were read")
+
+    headers = iter([(b"mcp-param-text", b"a")])
+    assert check_param_headers((), Unreadable(text="a"), headers) is None
+    assert mirror_params((), Unreadable(text="a")) == []
+    assert len(list(headers)) == 1
+
+
+scalars: st.SearchStrategy[Any] = st.one_of(
+    st.text(), st.integers(), st.booleans(), st.none(), st.floats(), st.just([])
+)
+
+
+@given(st.dictionaries(st.sampled_from(["text", "count", "flag", "where"]), scalars))
+def test_any_arguments_mirrored_are_accepted_or_refused_on_both_sides(
+    arguments: dict[str, Any],
+) -> None:
+    try:
+        mirrored = mirror_params(ALL, arguments)
+    except ProtocolError:
+        assert check_param_headers(ALL, arguments, []) is not None
+        return
+    received = [(name.lower().encode(), value.encode("ascii")) for name, value in mirrored]
+    assert check_param_headers(ALL, arguments, received) is None
+    if received:
+        assert check_param_headers(ALL, arguments, received[1:]) is not None
+
+
+# --- the official SDK, as the peer on the other side ---
+
+some_schema: st.SearchStrategy[Any] = st.recursive(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["string", "integer", "boolean", "number", ["string"], 1]),
+            "x-mcp-header": st.sampled_from(["A", "a", "B", "C-c", "D", "é", "", "a b", 1, None]),
+        },
+    ),
+    lambda inner: st.fixed_dictionaries(
+        {"properties": st.dictionaries(st.sampled_from("pqrs"), inner, max_size=3)},
+        optional={
+            "items": st.just({}) | inner,
+            "$defs": st.just({}) | st.dictionaries(st.just("d"), inner, max_size=1),
+            "anyOf": st.lists(inner, max_size=1),
+            "default": inner,
+        },
+    ),
+    max_leaves=6,
+)
+
+
+@given(some_schema)
+def test_we_refuse_the_schemas_that_the_official_sdk_refuses(schema: Any) -> None:
+    refused = find_invalid_x_mcp_header(schema) is not None
+    try:
+        params = header_params(schema)
+    except InvalidHeaderAnnotation:
+        assert refused
+        return
+    assert not refused
+    expected = {path: f"Mcp-Param-{token}" for path, token in x_mcp_header_map(schema).items()}
+    assert {param.path: param.header for param in params} == expected
+
+
+PEER_SCHEMA = an_object(
+    text=annotated("Text"),
+    count=annotated("Count", type="integer"),
+    flag=annotated("Flag", type="boolean"),
+    where=an_object(region=annotated("Region")),
+)
+peer_arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": st.none() | st.text(),
+        "count": st.none() | st.integers(1 - 2**53, 2**53 - 1),
+        "flag": st.none() | st.booleans(),
+        "where": st.fixed_dictionaries({}, optional={"region": st.none() | st.text()}),
+    },
+)
+
+
+@given(peer_arguments)
+def test_the_official_sdk_accepts_what_we_send_and_we_accept_what_it_sends(
+    arguments: dict[str, Any],
+) -> None:
+    params = header_params(PEER_SCHEMA)
+    ours = dict(mirror_params(params, arguments))
+    theirs = mcp_param_headers(x_mcp_header_map(PEER_SCHEMA), arguments)
+    assert validate_mcp_param_headers(PEER_SCHEMA, arguments, ours) is None
+    received = [(name.lower().encode(), value.encode("ascii")) for name, value in theirs.items()]
+    assert check_param_headers(params, arguments, received) is None
