@@ -1,0 +1,89 @@
+"""The demo's process: stdin and stdout, and when it ends.
+
+It ends at once when stdin ends, when stdout is gone, and on SIGTERM or SIGINT, whatever it is
+doing: it keeps nothing that could be harmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from typing import Final
+
+from interlock.demo.conversation import Conversation
+from interlock.demo.toolbox import Toolbox
+from interlock.protocol.lines import LineDecoder
+
+_STDIN: Final = 0
+_STDOUT: Final = 1
+_READ_BYTES: Final = 65536
+
+
+def main() -> None:
+    """Serve the client on stdin and stdout until it leaves."""
+    # The signals' own way of ending a process works even while a write waits for a slow client.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.stdin is not None and sys.stdin.isatty():
+        print(
+            "This is an MCP server: it speaks JSON-RPC on stdin and stdout, one message to a line. "
+            "Start it from an MCP client, or end it with Ctrl-D.",
+            file=sys.stderr,
+        )
+    asyncio.run(_serve())
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    finished = loop.create_future()
+
+    def finish() -> None:
+        if not finished.done():
+            finished.set_result(None)
+
+    def end_input() -> None:
+        if tail := decoder.close():
+            conversation.receive(tail)
+        finish()
+
+    def send(line: bytes) -> None:
+        try:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(_STDOUT, view) :]
+        except OSError:
+            finish()  # nobody reads any more
+
+    conversation = Conversation(send, Toolbox())
+    decoder = LineDecoder()
+    taken = threading.Semaphore(0)
+
+    def take(data: bytes) -> None:
+        for line in decoder.feed(data):
+            conversation.receive(line)
+        taken.release()
+
+    def read() -> None:
+        # A thread, because stdin may be anything: a pipe, a terminal, a file, /dev/null.
+        while data := _read_some():
+            loop.call_soon_threadsafe(take, data)
+            # One chunk at a time: a client that does not read answers cannot fill our memory.
+            taken.acquire()
+        loop.call_soon_threadsafe(end_input)
+
+    threading.Thread(target=read, name="demo-stdin", daemon=True).start()
+    await finished
+
+
+def _read_some() -> bytes:
+    try:
+        return os.read(_STDIN, _READ_BYTES)
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    main()

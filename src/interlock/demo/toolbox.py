@@ -1,0 +1,374 @@
+"""The demo's tools: what each takes, what it gives, and what it does to the world.
+
+Arguments and results are msgspec Structs, from which the JSON Schemas in the tool list are made, so
+that what is promised and what is checked cannot differ. The notes live in memory and end with the
+process. This room touches the clock and chance, and no files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta, Raw
+
+_MOST_NOTES: Final = 1000
+
+Report = Callable[[int, int, str], None]
+"""How a slow tool tells its progress: done, total, and a line for a person."""
+
+
+class ToolTrouble(Exception):
+    """A tool cannot do what it was asked. The sentence goes to the model, which may try again."""
+
+
+class Answer(NamedTuple):
+    """What a tool gives back: a text for the model and, where it has a shape, the data."""
+
+    text: str
+    data: msgspec.Struct | None = None
+
+
+class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What every tool's arguments have in common: nothing beyond the schema is accepted."""
+
+
+class Nothing(Arguments):
+    pass
+
+
+class TimeArguments(Arguments):
+    timezone: Annotated[
+        str,
+        Meta(description="An IANA time zone name, such as Europe/Zurich or UTC.", max_length=64),
+    ] = "UTC"
+
+
+class Moment(msgspec.Struct):
+    time: Annotated[str, Meta(description="Date and time in ISO 8601, with the offset from UTC.")]
+    timezone: str
+    weekday: str
+
+
+class DiceArguments(Arguments):
+    sides: Annotated[int, Meta(description="Sides of each die.", ge=2, le=1000)] = 6
+    count: Annotated[int, Meta(description="How many dice are rolled.", ge=1, le=100)] = 1
+
+
+class Dice(msgspec.Struct):
+    rolls: list[int]
+    total: int
+
+
+class TextArguments(Arguments):
+    text: Annotated[str, Meta(description="The text to measure.", max_length=100_000)]
+
+
+class TextStats(msgspec.Struct):
+    characters: int
+    words: int
+    lines: int
+    longest_word: str
+
+
+class NoteArguments(Arguments):
+    id: Annotated[int, Meta(description="The number of the note, as notes_list shows it.", ge=1)]
+
+
+class NewNote(Arguments):
+    title: Annotated[str, Meta(description="A short title.", min_length=1, max_length=100)]
+    text: Annotated[str, Meta(description="The note itself.", max_length=10_000)] = ""
+
+
+class NoteLine(msgspec.Struct):
+    id: int
+    title: str
+
+
+class NoteList(msgspec.Struct):
+    notes: list[NoteLine]
+
+
+class Note(msgspec.Struct):
+    id: int
+    title: str
+    text: str
+
+
+class CountArguments(Arguments):
+    to: Annotated[int, Meta(description="The number to count to.", ge=1, le=1000)] = 5
+    delay_ms: Annotated[
+        int, Meta(description="Pause before each number, in milliseconds.", ge=0, le=10_000)
+    ] = 500
+
+
+class Counted(msgspec.Struct):
+    counted_to: int
+
+
+class FailArguments(Arguments):
+    reason: Annotated[
+        str, Meta(description="What the failure should say.", min_length=1, max_length=500)
+    ] = "you asked for it"
+
+
+class Tool(NamedTuple):
+    """What the list says about a tool, and what runs. A slow one has `slow` instead of `run`."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[Arguments]
+    result: type[msgspec.Struct] | None
+    hints: dict[str, bool]
+    run: Callable[[Any], Answer] | None = None
+    slow: Callable[[Any, Report], Awaitable[Answer]] | None = None
+
+    def listed(self) -> dict[str, Any]:
+        """The tool as `tools/list` shows it."""
+        listed: dict[str, Any] = {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": _schema(self.arguments),
+        }
+        if self.result is not None:
+            listed["outputSchema"] = _schema(self.result)
+        listed["annotations"] = {"title": self.title, **self.hints}
+        return listed
+
+    def read_arguments(self, raw: Raw | bytes) -> Arguments:
+        """The arguments, checked. Raises ToolTrouble with a sentence about the wrong one."""
+        values = msgspec.json.decode(raw)
+        if isinstance(values, dict):
+            # To JSON Schema 6.0 is an integer; to msgspec it is not.
+            values = {
+                name: int(value) if isinstance(value, float) and value.is_integer() else value
+                for name, value in values.items()
+            }
+        try:
+            return msgspec.convert(values, self.arguments)
+        except msgspec.ValidationError as error:
+            problem, _, place = str(error).partition(" - at `$")
+            where = f"Argument `{place.strip('`').lstrip('.')}`" if place else "The arguments"
+            problem = problem[:1].lower() + problem[1:]
+            raise ToolTrouble(
+                f"{where} of {self.name} cannot be used: {problem}. "
+                "The tool's input schema says what fits."
+            ) from None
+
+
+# None of the tools reaches beyond this process.
+_READS: Final = {"readOnlyHint": True, "openWorldHint": False}
+_ADDS: Final = {
+    "readOnlyHint": False,
+    "destructiveHint": False,
+    "idempotentHint": False,
+    "openWorldHint": False,
+}
+# Not idempotent: the notes begin anew with the process, so the same number may be another note.
+_DESTROYS: Final = {**_ADDS, "destructiveHint": True}
+
+
+class Toolbox:
+    """The tools by name, and the notes that some of them keep."""
+
+    def __init__(self) -> None:
+        self._notes = {
+            1: Note(1, "Welcome", "These notes live in the demo's memory. Add one, delete one."),
+            2: Note(2, "Try this", "Ask for count_slowly and watch its progress arrive."),
+        }
+        self._last_id = 2
+        self.tools: dict[str, Tool] = {tool.name: tool for tool in self._all()}
+
+    def _all(self) -> list[Tool]:
+        return [
+            Tool(
+                "time_now",
+                "Current time",
+                "Tells the current date and time in a time zone.",
+                TimeArguments,
+                Moment,
+                _READS,
+                _time_now,
+            ),
+            Tool(
+                "roll_dice",
+                "Roll dice",
+                "Rolls dice and adds them up. Every call rolls anew, so results differ.",
+                DiceArguments,
+                Dice,
+                _READS,
+                _roll_dice,
+            ),
+            Tool(
+                "text_stats",
+                "Measure a text",
+                "Counts the characters, words and lines of a text and finds its longest word.",
+                TextArguments,
+                TextStats,
+                _READS,
+                _text_stats,
+            ),
+            Tool(
+                "notes_list",
+                "List notes",
+                "Lists the number and title of every note. Read one with notes_read.",
+                Nothing,
+                NoteList,
+                _READS,
+                self._list_notes,
+            ),
+            Tool(
+                "notes_read",
+                "Read a note",
+                "Gives the whole text of one note.",
+                NoteArguments,
+                Note,
+                _READS,
+                self._read_note,
+            ),
+            Tool(
+                "notes_add",
+                "Add a note",
+                "Adds a note and tells its number. Notes are kept until the demo server ends.",
+                NewNote,
+                Note,
+                _ADDS,
+                self._add_note,
+            ),
+            Tool(
+                "notes_delete",
+                "Delete a note",
+                "Deletes a note for good. There is no copy and no way back.",
+                NoteArguments,
+                Note,
+                _DESTROYS,
+                self._delete_note,
+            ),
+            Tool(
+                "count_slowly",
+                "Count slowly",
+                "Counts to a number, pausing before each, and reports progress. Can be cancelled.",
+                CountArguments,
+                Counted,
+                _READS,
+                slow=_count_slowly,
+            ),
+            Tool(
+                "fail",
+                "Fail on purpose",
+                "Always fails, with the reason it is given: to see how a tool error looks.",
+                FailArguments,
+                None,
+                _READS,
+                _fail,
+            ),
+        ]
+
+    def _list_notes(self, _: Nothing) -> Answer:
+        lines = [NoteLine(note.id, note.title) for note in self._notes.values()]
+        text = "\n".join(f"{line.id}: {line.title}" for line in lines) or "There are no notes."
+        return Answer(text, NoteList(lines))
+
+    def _read_note(self, arguments: NoteArguments) -> Answer:
+        note = self._note(arguments.id)
+        return Answer(f"{note.title}\n\n{note.text}", note)
+
+    def _add_note(self, arguments: NewNote) -> Answer:
+        if len(self._notes) >= _MOST_NOTES:
+            raise ToolTrouble(f"There are {_MOST_NOTES} notes already. Delete one first.")
+        self._last_id += 1
+        note = Note(self._last_id, arguments.title, arguments.text)
+        self._notes[note.id] = note
+        return Answer(f"Added note {note.id}: {note.title}", note)
+
+    def _delete_note(self, arguments: NoteArguments) -> Answer:
+        note = self._note(arguments.id)
+        del self._notes[note.id]
+        return Answer(f"Deleted note {note.id}: {note.title}", note)
+
+    def _note(self, number: int) -> Note:
+        note = self._notes.get(number)
+        if note is None:
+            known = ", ".join(map(str, self._notes)) or "none at all"
+            raise ToolTrouble(f"There is no note {number}. There are: {known}.")
+        return note
+
+
+def _time_now(arguments: TimeArguments) -> Answer:
+    # Imported when asked for: the server's start is on the way of every node that shows it.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        zone = ZoneInfo(arguments.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ToolTrouble(
+            f"There is no time zone {arguments.timezone!r}. "
+            "Use an IANA name, such as Europe/Zurich, America/New_York or UTC."
+        ) from None
+    now = datetime.now(zone)
+    moment = Moment(now.isoformat(timespec="seconds"), arguments.timezone, now.strftime("%A"))
+    return Answer(f"{moment.weekday}, {moment.time} ({moment.timezone})", moment)
+
+
+def _roll_dice(arguments: DiceArguments) -> Answer:
+    rolls = [random.randint(1, arguments.sides) for _ in range(arguments.count)]
+    text = " + ".join(map(str, rolls))
+    return Answer(text if len(rolls) == 1 else f"{text} = {sum(rolls)}", Dice(rolls, sum(rolls)))
+
+
+def _text_stats(arguments: TextArguments) -> Answer:
+    text = arguments.text
+    words = text.split()
+    stats = TextStats(
+        len(text), len(words), len(text.splitlines()), max(words, key=len, default="")
+    )
+    return Answer(
+        f"{stats.characters} characters, {stats.words} words, {stats.lines} lines, "
+        f"longest word: {stats.longest_word or 'none'}",
+        stats,
+    )
+
+
+async def _count_slowly(arguments: CountArguments, report: Report) -> Answer:
+    for number in range(1, arguments.to + 1):
+        await asyncio.sleep(arguments.delay_ms / 1000)
+        report(number, arguments.to, f"Counted to {number} of {arguments.to}")
+    return Answer(f"Counted to {arguments.to}.", Counted(arguments.to))
+
+
+def _fail(arguments: FailArguments) -> Answer:
+    raise ToolTrouble(f"This tool fails on purpose: {arguments.reason}. Nothing was done.")
+
+
+def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of a Struct as a plain object, which every client can read."""
+    schema = msgspec.json.schema(kind)
+    parts: dict[str, Any] = schema["$defs"]
+    plain: dict[str, Any] = _without_references(parts.pop(kind.__name__), parts)
+    return plain
+
+
+def _without_references(schema: Any, parts: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [_without_references(item, parts) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _without_references(parts[schema["$ref"].rpartition("/")[2]], parts)
+    # Class names and docstrings are for readers of this file, not of the tool list.
+    is_struct = schema.get("type") == "object"
+    return {
+        key: (
+            {name: _without_references(inner, parts) for name, inner in value.items()}
+            if key == "properties"
+            else _without_references(value, parts)
+        )
+        for key, value in schema.items()
+        if not (is_struct and key in ("title", "description"))
+    }
