@@ -1,0 +1,1 @@
+"""Benchmarks: the node against peers and limits, every figure from one interleaved run."""
