@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -304,8 +304,10 @@ def _time_now(arguments: TimeArguments) -> Answer:
     # Imported when asked for: the server's start is on the way of every node that shows it.
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+    zone: tzinfo
     try:
-        zone = ZoneInfo(arguments.timezone)
+        # UTC is known without a time zone database; not every machine has one.
+        zone = UTC if arguments.timezone == "UTC" else ZoneInfo(arguments.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ToolTrouble(
             f"There is no time zone {arguments.timezone!r}. "
