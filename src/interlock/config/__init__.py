@@ -1,0 +1,79 @@
+"""`interlock.yaml`: typed, strict, with an answer for every mistake.
+
+The door is `load_config`. The rest: references to secrets and what may be printed, what changed
+between two configs, the config files of MCP clients, the schema for editors, and adding a server
+to a file. Reads files and the environment it is given; knows nothing of a running node.
+"""
+
+from __future__ import annotations
+
+from interlock.config.checks import exposure_refusal, refuse_exposure
+from interlock.config.client_configs import (
+    ClientConfigFile,
+    ClientImport,
+    find_client_configs,
+    import_client_configs,
+    import_note,
+    read_client_config,
+)
+from interlock.config.client_secrets import Variable
+from interlock.config.diff import ConfigChange, diff
+from interlock.config.edit import add_server
+from interlock.config.load import DEFAULT_NAME, load_config, parse_config
+from interlock.config.model import (
+    BreakerConfig,
+    Config,
+    EffectName,
+    Exposure,
+    JournalConfig,
+    Limits,
+    NameStyle,
+    ServerConfig,
+    TokenConfig,
+    Transport,
+)
+from interlock.config.problems import ConfigError, Problem
+from interlock.config.quantities import Address
+from interlock.config.redaction import is_secret_key, redact, redact_pair, redact_server
+from interlock.config.render import to_yaml
+from interlock.config.schema import config_json_schema
+from interlock.config.secrets import resolve, resolve_server
+
+__all__ = [
+    "DEFAULT_NAME",
+    "Address",
+    "BreakerConfig",
+    "ClientConfigFile",
+    "ClientImport",
+    "Config",
+    "ConfigChange",
+    "ConfigError",
+    "EffectName",
+    "Exposure",
+    "JournalConfig",
+    "Limits",
+    "NameStyle",
+    "Problem",
+    "ServerConfig",
+    "TokenConfig",
+    "Transport",
+    "Variable",
+    "add_server",
+    "config_json_schema",
+    "diff",
+    "exposure_refusal",
+    "find_client_configs",
+    "import_client_configs",
+    "import_note",
+    "is_secret_key",
+    "load_config",
+    "parse_config",
+    "read_client_config",
+    "redact",
+    "redact_pair",
+    "redact_server",
+    "refuse_exposure",
+    "resolve",
+    "resolve_server",
+    "to_yaml",
+]

@@ -1,0 +1,143 @@
+"""What must hold between fields, servers and the node as a whole.
+
+Runs after reading, on whatever could be read: a typo in one server does not hide what is wrong
+with another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from interlock.config import quantities
+from interlock.config.model import Config, ServerConfig
+from interlock.config.problems import BadValue, ConfigError, KeyPath, quoted
+from interlock.config.reader import NodeReader
+
+TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
+
+
+def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
+    """Write down every problem between the values that were read."""
+    servers: dict[str, ServerConfig] = values.get("servers", {})
+    for key, server in servers.items():
+        _check_server(reader, ("servers", key), server)
+    _check_segments(reader, servers)
+    _check_transparent(reader, servers)
+    _check_tokens(reader, values)
+    _check_exposure(reader, values)
+
+
+def exposure_refusal(config: Config) -> tuple[str, str] | None:
+    """Why a node must not start with this config, and what to add; None when it may.
+
+    For configs whose address came from elsewhere, such as the command line.
+    """
+    if config.tokens or config.address.loopback:
+        return None
+    return _refusal(config.listen)
+
+
+def refuse_exposure(config: Config, file: str = "") -> None:
+    """Raise ConfigError for an address that others can reach without a token."""
+    refusal = exposure_refusal(config)
+    if refusal is not None:
+        raise ConfigError.of(*refusal, file=file)
+
+
+def _refusal(listen: str) -> tuple[str, str]:
+    return (
+        f"{listen} can be reached from other machines, and no token is set",
+        f"add this line: {TOKEN_LINE}",
+    )
+
+
+def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> None:
+    def given(name: str) -> bool:
+        return (*path, name) in reader.places
+
+    if given("url") and given("command"):
+        reader.report(
+            (*path, "command"), "a server has either url or command, not both", "remove one"
+        )
+    elif given("url"):
+        for name in ("args", "env", "cwd"):
+            if given(name):
+                reader.report((*path, name), f"{name} is for a server with command", "remove it")
+        if server.transport == "stdio":
+            reader.report((*path, "transport"), "stdio needs command", "write auto, http or sse")
+    elif given("command"):
+        if given("headers"):
+            reader.report((*path, "headers"), "headers is for a server with url", "remove it")
+        if server.transport in ("http", "sse"):
+            reader.report(
+                (*path, "transport"), f"{server.transport} needs url", "write auto or stdio"
+            )
+    elif not server.url and not server.command and path not in reader.misspelt:
+        reader.report(
+            path, "a server needs url or command", "add url: http://host/path, or command: PROGRAM"
+        )
+
+
+def _check_segments(reader: NodeReader, servers: dict[str, ServerConfig]) -> None:
+    taken: dict[str, str] = {}
+    for key, server in servers.items():
+        path: KeyPath = ("servers", key)
+        own = (*path, "segment")
+        segment = server.segment or quantities.default_segment(key)
+        where = own if own in reader.places else path
+        if not segment:
+            if own not in reader.places:
+                reader.report(
+                    path,
+                    "no segment can be made from this key",
+                    "add segment: NAME, of a-z, 0-9, _ and -",
+                )
+            continue
+        if segment in taken:
+            reader.report(
+                where,
+                f"the segment {quoted(segment)} is already that of the server "
+                f"{quoted(taken[segment])}",
+                "add segment: with another name",
+            )
+            continue
+        taken[segment] = key
+
+
+def _check_transparent(reader: NodeReader, servers: dict[str, ServerConfig]) -> None:
+    enabled = [key for key, server in servers.items() if server.enabled]
+    for key in enabled:
+        if servers[key].expose == "transparent" and len(enabled) > 1:
+            others = len(enabled) - 1
+            reader.report(
+                ("servers", key, "expose"),
+                f"transparent is for a single server, and {others} more "
+                f"{'is' if others == 1 else 'are'} enabled",
+                "write expose: prefixed, or enabled: false for the others",
+            )
+
+
+def _check_tokens(reader: NodeReader, values: dict[str, Any]) -> None:
+    seen: set[str] = set()
+    for index, token in enumerate(values.get("tokens", [])):
+        if token.name in seen:
+            reader.report(
+                ("tokens", index, "name"),
+                f"another token is called {quoted(token.name)}",
+                "give each its own name",
+            )
+        seen.add(token.name)
+
+
+def _check_exposure(reader: NodeReader, values: dict[str, Any]) -> None:
+    listen = values.get("listen")
+    # Tokens that were given and could not be read have a problem of their own.
+    has_tokens = values.get("tokens") or ("tokens" not in values and ("tokens",) in reader.places)
+    if listen is None or has_tokens:
+        return
+    try:
+        loopback = quantities.parse_listen(listen).loopback
+    except BadValue:
+        return
+    if not loopback:
+        reader.report(("listen",), *_refusal(listen))

@@ -1,0 +1,67 @@
+"""What changed between two configs, so that a reload touches only that. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from interlock.config.model import Config, ServerConfig
+
+RESTART_FIELDS: Final = ("listen", "path", "state_dir", "journal")
+"""Fields of the node that only a new start can change."""
+
+CATALOG_FIELDS: Final = frozenset(
+    {
+        "segment", "description", "expose", "allow", "deny", "rename", "descriptions", "effects",
+        "trust_annotations", "timeout", "grace", "start_timeout",
+    }
+)  # fmt: skip
+"""Fields of a server that change what is shown of it or how long it may take, not its link."""
+
+
+class ConfigChange(Struct, frozen=True, kw_only=True):
+    """The difference. Servers by key in the order of the new file, fields in that of the model."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The fields that changed, by the key of a server that both configs have."""
+    live: tuple[str, ...] = ()
+    """Fields of the node that can be applied while it runs."""
+    restart: tuple[str, ...] = ()
+    """Fields of the node that wait for a new start."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed or self.live or self.restart)
+
+    @property
+    def relinked(self) -> tuple[str, ...]:
+        """The changed servers that must be connected anew; the others keep their link."""
+        return tuple(key for key, names in self.changed.items() if not {*names} <= CATALOG_FIELDS)
+
+
+def diff(old: Config, new: Config) -> ConfigChange:
+    """What a node that runs `old` has to do to run `new`."""
+    node_fields = [
+        name
+        for name in Config.__struct_fields__
+        if name != "servers" and getattr(old, name) != getattr(new, name)
+    ]
+    changed = {}
+    for key, server in new.servers.items():
+        if key in old.servers and (names := _changed_fields(old.servers[key], server)):
+            changed[key] = names
+    return ConfigChange(
+        added=tuple(key for key in new.servers if key not in old.servers),
+        removed=tuple(key for key in old.servers if key not in new.servers),
+        changed=changed,
+        live=tuple(name for name in node_fields if name not in RESTART_FIELDS),
+        restart=tuple(name for name in node_fields if name in RESTART_FIELDS),
+    )
+
+
+def _changed_fields(old: ServerConfig, new: ServerConfig) -> tuple[str, ...]:
+    return tuple(
+        name for name in ServerConfig.__struct_fields__ if getattr(old, name) != getattr(new, name)
+    )

@@ -1,0 +1,60 @@
+"""`interlock.yaml` to a `Config`: the door of this package.
+
+Reads one file, strictly, and reports everything that is wrong with it at once: file, line,
+column, what is wrong, what to do. References to secrets stay references.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from interlock.config.checks import check_document
+from interlock.config.model import Config
+from interlock.config.problems import ConfigError, Problem
+from interlock.config.reader import NodeReader
+from interlock.config.yaml_text import NULL, compose
+
+DEFAULT_NAME = "interlock.yaml"
+
+
+def load_config(path: str | PathLike[str]) -> Config:
+    """The config in a file. Raises ConfigError."""
+    return parse_config(read_text(path), str(path))
+
+
+def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
+    """The config in a text (YAML, or JSON, which is YAML too). Raises ConfigError."""
+    node = compose(text, filename)
+    if node is None or (node.tag == NULL and not node.value):
+        return Config()
+    reader = NodeReader(filename)
+    values = reader.read_struct(node, Config, ())
+    if values is not None:
+        check_document(reader, values)
+    if reader.problems or values is None:
+        raise ConfigError(reader.problems)
+    return Config(**values)
+
+
+def read_text(path: str | PathLike[str]) -> str:
+    """A file's text. Raises ConfigError that names the file."""
+    shown = str(path)
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise ConfigError.of(
+            "there is no such file", "check the path, or create it with: interlock add", file=shown
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
+        raise ConfigError.of(
+            f"the file cannot be read ({reason.lower()})", "check the path", file=shown
+        ) from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        problem = Problem(shown, line, column, "", "this is not UTF-8 text", "save it as UTF-8")
+        raise ConfigError([problem]) from None

@@ -1,0 +1,229 @@
+"""What `interlock.yaml` says, as frozen structs. Every default of a node is here.
+
+The fields' types and descriptions drive the reader (`reader.py`) and the JSON Schema
+(`schema.py`); a field added here is read, checked and documented without another line. `_kind`
+marks the fields whose written form differs from the stored one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr, replace
+
+from interlock.config.quantities import (
+    HEADER_PATTERN,
+    HOST_PATTERN,
+    ORIGIN_PATTERN,
+    PATH_PATTERN,
+    SEGMENT_PATTERN,
+    TOOL_NAME_PATTERN,
+    VARIABLE_PATTERN,
+    Address,
+    default_segment,
+    parse_listen,
+)
+
+MIB: Final = 1024 * 1024
+
+NameStyle = Literal["auto", "dotted", "safe"]
+Transport = Literal["auto", "stdio", "http", "sse"]
+EffectName = Literal["read_only", "additive", "mutating", "irreversible"]
+Exposure = Literal["prefixed", "transparent"]
+
+
+def _kind(name: str) -> Meta:
+    return Meta(extra={"kind": name})
+
+
+def _says(description: str) -> Meta:
+    return Meta(description=description)
+
+
+Duration = Annotated[float, _kind("duration")]
+DurationOrZero = Annotated[float, _kind("duration_or_zero")]
+Size = Annotated[int, _kind("size")]
+Count = Annotated[int, Meta(ge=1)]
+Text = Annotated[str, Meta(min_length=1)]
+Glob = Annotated[str, Meta(min_length=1)]
+Segment = Annotated[str, Meta(pattern=SEGMENT_PATTERN, extra={"kind": "segment"})]
+ToolName = Annotated[str, Meta(pattern=TOOL_NAME_PATTERN, extra={"kind": "tool_name"})]
+Origin = Annotated[str, Meta(pattern=ORIGIN_PATTERN, extra={"kind": "origin"})]
+Host = Annotated[str, Meta(pattern=HOST_PATTERN, extra={"kind": "host"})]
+VariableName = Annotated[str, Meta(pattern=VARIABLE_PATTERN, extra={"kind": "variable"})]
+HeaderName = Annotated[str, Meta(pattern=HEADER_PATTERN, extra={"kind": "header"})]
+# Text in which ${env:X} and ${file:path} are resolved when it is used.
+Reference = Annotated[str, _kind("reference")]
+# The same, where a plain number or true/false is taken as the text it was written as.
+ScalarReference = Annotated[str, _kind("scalar_reference")]
+# The same, where only a reference will do: the secret itself must not stand in the file.
+SecretReference = Annotated[str, _kind("secret_reference")]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of the config: immutable, every key known."""
+
+
+class TokenConfig(Section, frozen=True):
+    """A bearer token that a caller may present."""
+
+    name: Annotated[Text, _says("Who presents this token; shown in the journal.")]
+    token: Annotated[
+        SecretReference, _says("A reference to the secret: ${env:NAME} or ${file:path}.")
+    ]
+
+
+class Limits(Section, frozen=True):
+    """How much a caller may send or hold open."""
+
+    body_bytes: Annotated[Size, _says("The largest request body, such as 4MiB.")] = 4 * MIB
+    header_bytes: Annotated[Size, _says("The most bytes of request headers.")] = 16 * 1024
+    header_count: Annotated[Count, _says("The most request headers.")] = 100
+    sessions: Annotated[Count, _says("The most MCP sessions at once.")] = 10_000
+    session_idle: Annotated[Duration, _says("How long an unused session is kept.")] = 3600.0
+    concurrent_calls: Annotated[Count, _says("The most calls under way at once.")] = 10_000
+
+
+class BreakerConfig(Section, frozen=True):
+    """When calls to a failing upstream stop being tried."""
+
+    failures: Annotated[Count, _says("Failures in a row that open the breaker.")] = 5
+    cooldown: Annotated[Duration, _says("How long it stays open before one call is tried.")] = 10.0
+
+
+class JournalConfig(Section, frozen=True):
+    """The durable record of what happened."""
+
+    enabled: Annotated[bool, _says("Whether calls are recorded.")] = True
+    path: Annotated[
+        Text | None, _says("The SQLite file. Default: journal.db in the state folder.")
+    ] = None
+    max_rows: Annotated[Count, _says("Entries kept before the oldest go.")] = 1_000_000
+
+
+class ServerConfig(Section, frozen=True):
+    """One upstream. Exactly one of `url` and `command` is set."""
+
+    url: Annotated[
+        Annotated[str, _kind("url")] | None, _says("Where a remote MCP server answers.")
+    ] = None
+    command: Annotated[
+        Annotated[Reference, Meta(min_length=1)] | None,
+        _says("The program to start. Without args it is split as a command line."),
+    ] = None
+    args: Annotated[list[ScalarReference], _says("The program's arguments.")] = field(
+        default_factory=list
+    )
+    env: Annotated[
+        dict[VariableName, ScalarReference], _says("Environment variables set for the program.")
+    ] = field(default_factory=dict)
+    cwd: Annotated[
+        Annotated[Reference, Meta(min_length=1)] | None,
+        _says("The folder the program starts in. Default: the config file's folder."),
+    ] = None
+    transport: Annotated[
+        Transport, _says("How to speak to it; auto finds out by asking the server.")
+    ] = "auto"
+    segment: Annotated[Segment, _says("Its name in the catalog. Default: made from its key.")] = ""
+    description: Annotated[str | None, _says("A note for people; shown in listings.")] = None
+    enabled: Annotated[bool, _says("false leaves the server out without removing it.")] = True
+    expose: Annotated[
+        Exposure,
+        _says("transparent shows the tools without a prefix; only for a single server."),
+    ] = "prefixed"
+    allow: Annotated[list[Glob], _says("Globs of tool names to offer. Default: every tool.")] = (
+        field(default_factory=list)
+    )
+    deny: Annotated[list[Glob], _says("Globs of tool names to leave out; wins over allow.")] = (
+        field(default_factory=list)
+    )
+    rename: Annotated[
+        dict[str, ToolName], _says("New names for tools: the server's name → the name shown.")
+    ] = field(default_factory=dict)
+    descriptions: Annotated[
+        dict[str, str], _says("Descriptions that replace the server's own, by tool name.")
+    ] = field(default_factory=dict)
+    effects: Annotated[
+        dict[str, EffectName],
+        _says("What tools do to the world, by glob; wins over the server's annotations."),
+    ] = field(default_factory=dict)
+    trust_annotations: Annotated[
+        bool, _says("Whether the server's own hints about its tools are believed.")
+    ] = True
+    headers: Annotated[
+        dict[HeaderName, ScalarReference], _says("HTTP headers sent with every request to url.")
+    ] = field(default_factory=dict)
+    timeout: Annotated[
+        Duration | None, _says("Deadline of a call to it. Default: the node's timeout.")
+    ] = None
+    start_timeout: Annotated[Duration, _says("How long it may take to get ready.")] = 30.0
+    grace: Annotated[DurationOrZero, _says("How long its tools stay listed after it is lost.")] = (
+        300.0
+    )
+    connections: Annotated[Count, _says("The most pooled HTTP connections to url.")] = 16
+
+
+class Config(Section, frozen=True):
+    """A node's whole config. An empty file is a valid one."""
+
+    listen: Annotated[
+        Annotated[str, _kind("listen")], _says("host:port to listen on; loopback needs no token.")
+    ] = "127.0.0.1:8420"
+    path: Annotated[
+        Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
+        _says("Where the MCP face answers."),
+    ] = "/mcp"
+    servers: Annotated[
+        dict[str, Annotated[ServerConfig, _kind("server")]],
+        _says("The upstreams by key: a URL, a command line, or the long form."),
+    ] = field(default_factory=dict)
+    names: Annotated[
+        NameStyle, _says("How tools are named to clients: jira.create, jira__create, or by client.")
+    ] = "auto"
+    root_segment: Annotated[
+        Segment | None, _says("A segment in front of every canonical name.")
+    ] = None
+    page_size: Annotated[
+        Annotated[int, Meta(ge=0)], _says("Tools on one page of a listing; 0 is one page.")
+    ] = 0
+    tokens: Annotated[list[TokenConfig], _says("Who may call; needed beyond loopback.")] = field(
+        default_factory=list
+    )
+    allowed_hosts: Annotated[
+        list[Host], _says("Host headers accepted besides the address listened on.")
+    ] = field(default_factory=list)
+    allowed_origins: Annotated[
+        list[Origin], _says("Browser origins that may call, such as https://app.example.com.")
+    ] = field(default_factory=list)
+    timeout: Annotated[Duration, _says("Deadline of a call that names none.")] = 60.0
+    limits: Limits = field(default_factory=Limits)
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    state_dir: Annotated[Text | None, _says("Where the node keeps its files.")] = None
+
+    def __post_init__(self) -> None:
+        # A server without a segment takes one from its key, however the config was made.
+        if any(not server.segment for server in self.servers.values()):
+            named: dict[str, Any] = {
+                key: server if server.segment else replace(server, segment=default_segment(key))
+                for key, server in self.servers.items()
+            }
+            force_setattr(self, "servers", named)
+
+    @property
+    def address(self) -> Address:
+        return parse_listen(self.listen)
+
+    @property
+    def host(self) -> str:
+        return self.address.host
+
+    @property
+    def port(self) -> int:
+        return self.address.port
+
+    @property
+    def enabled_servers(self) -> dict[str, ServerConfig]:
+        """The servers that are to run, by key, in the order of the file."""
+        return {key: server for key, server in self.servers.items() if server.enabled}

@@ -1,0 +1,133 @@
+"""Making text safe to print: references are shown as they stand, literal secrets are masked.
+
+Pure. Whoever prints a config, a server, a header or a line that an upstream wrote passes it
+through here. When in doubt it masks: a hidden flag costs less than a shown key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec.structs import replace
+
+from interlock.config.model import ServerConfig
+from interlock.config.problems import BadValue
+from interlock.config.secrets import EnvReference, pieces
+
+MASK: Final = "***"
+
+_SECRET_WORDS: Final = (
+    "token", "key", "secret", "password", "passwd", "passphrase", "pwd", "credential",
+    "authorization", "cookie", "bearer",
+)  # fmt: skip
+# A known start means a secret, whatever the key is called.
+_SECRET_VALUE: Final = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    r"|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
+    r"|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
+)
+_SCHEME: Final = re.compile(r"^\s*(?:Bearer|Basic|Token|Digest)\s+", re.IGNORECASE)
+_REFERENCE_OR_ASSIGNMENT: Final = re.compile(
+    r"\$\{[^}\n]*\}|(?<![\w.-])(?P<key>[\w.-]+)(?P<gap>[\"']?\s{0,4}[:=]\s{0,4})"
+    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|(?:(?:Bearer|Basic|Token|Digest)\s{1,4})?[^\s,;&\"']+)",
+    re.IGNORECASE,
+)
+_FLAG: Final = re.compile(r"(?<!\S)(?P<flag>--?[\w-]+)(?P<gap>\s{1,4})(?P<value>[^\s-]\S*)")
+_USERINFO: Final = re.compile(r"(?<=://)(?P<user>[^\s/?#@:]*):(?P<password>[^\s/?#@]+)@")
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a header, variable or option of this name usually holds a secret."""
+    lowered = key.lower()
+    return any(word in lowered for word in _SECRET_WORDS)
+
+
+def is_secret_value(value: str) -> bool:
+    """Whether the value itself looks like a secret: a known token form, a password in a URL."""
+    return bool(_SECRET_VALUE.search(value) or _USERINFO.search(value))
+
+
+def mask(value: str) -> str:
+    """A secret value for print: its references and its scheme stay, every literal part goes."""
+    try:
+        parts = list(pieces(value))
+    except BadValue:
+        return MASK
+    shown = ""
+    for index, part in enumerate(parts):
+        if isinstance(part, EnvReference) and part.default:
+            shown += str(part._replace(default=MASK))
+        elif not isinstance(part, str):
+            shown += str(part)
+        elif part.strip():
+            scheme = _SCHEME.match(part) if index == 0 else None
+            rest = part[scheme.end() :] if scheme else part
+            shown += (scheme[0] if scheme else "") + (MASK if rest.strip() else rest)
+        else:
+            shown += part
+    return shown
+
+
+def redact_pair(key: str, value: str) -> str:
+    """The value of a header or variable, safe to print."""
+    return mask(value) if is_secret_key(key) else redact(value)
+
+
+def redact(text: str) -> str:
+    """Free text, safe to print: values of suspicious keys, known token forms, URL passwords."""
+    text = _USERINFO.sub(lambda m: f"{m['user']}:{mask(m['password'])}@", text)
+    text = _redact_assignments(text)
+    text = _FLAG.sub(_redact_flag, text)
+    return _SECRET_VALUE.sub(MASK, text)
+
+
+def redact_args(args: list[str]) -> list[str]:
+    """Arguments, safe to print: `--token x`, `--token=x` and `Authorization: x` are masked."""
+    shown = []
+    for position, arg in enumerate(args):
+        previous = args[position - 1] if position else ""
+        follows_flag = previous.startswith("-") and "=" not in previous and is_secret_key(previous)
+        if follows_flag and not arg.startswith("-"):
+            shown.append(mask(arg))
+        else:
+            shown.append(redact(arg))
+    return shown
+
+
+def redact_server(server: ServerConfig) -> ServerConfig:
+    """The server for print. Not for use: masked values do not come back."""
+    return replace(
+        server,
+        url=None if server.url is None else redact(server.url),
+        args=redact_args(server.args),
+        env={name: redact_pair(name, value) for name, value in server.env.items()},
+        headers={name: redact_pair(name, value) for name, value in server.headers.items()},
+    )
+
+
+def _redact_assignments(text: str) -> str:
+    """Mask `key: value` and `key=value`. What follows a harmless key is looked at again, since
+    it may be a key itself: `header: Authorization: …`."""
+    shown: list[str] = []
+    position = 0
+    while match := _REFERENCE_OR_ASSIGNMENT.search(text, position):
+        key = match["key"]
+        if key is None or not is_secret_key(key):
+            end = match.end() if key is None else match.end("gap")
+            shown.append(text[position:end])
+        else:
+            end = match.end()
+            value = match["value"]
+            quote = value[0] if value[0] in "\"'" else ""
+            inner = value[1:-1] if quote else value
+            shown.append(text[position : match.start("value")])
+            shown.append(f"{quote}{mask(inner)}{quote}")
+        position = end
+    return "".join(shown) + text[position:]
+
+
+def _redact_flag(match: re.Match[str]) -> str:
+    if not is_secret_key(match["flag"]):
+        return match[0]
+    return f"{match['flag']}{match['gap']}{mask(match['value'])}"
