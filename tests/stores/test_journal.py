@@ -68,6 +68,28 @@ def test_a_sleeping_writer_is_woken_each_time(tmp_path: Path) -> None:
     journal.close()
 
 
+class RecordsInBetween(Journal):
+    """An entry arrives after the writer found the list empty, before it says that it sleeps."""
+
+    @property
+    def _idle(self) -> bool:
+        return bool(Journal._idle.__get__(self))  # type: ignore[attr-defined,misc]
+
+    @_idle.setter
+    def _idle(self, value: bool) -> None:
+        if value and self._commits == 1:
+            self.record(entry(2))
+        Journal._idle.__set__(self, value)  # type: ignore[attr-defined,misc]
+
+
+def test_an_entry_that_arrives_while_the_writer_falls_asleep_wakes_it(tmp_path: Path) -> None:
+    journal = RecordsInBetween(tmp_path / "journal.db", group_seconds=0.0)
+    journal.record(entry(1))
+    with journal._progress:
+        assert journal._progress.wait_for(lambda: journal._written == 2, 10)
+    journal.close()
+
+
 def test_flush_of_nothing_returns_at_once(journal: Journal) -> None:
     assert journal.flush(0)
     assert journal.commits == 0

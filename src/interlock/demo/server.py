@@ -59,22 +59,32 @@ async def _serve() -> None:
 
     conversation = Conversation(send, Toolbox())
     decoder = LineDecoder()
-    taken = threading.Semaphore(0)
 
     def take(data: bytes) -> None:
         for line in decoder.feed(data):
             conversation.receive(line)
-        taken.release()
 
-    def read() -> None:
-        # A thread, because stdin may be anything: a pipe, a terminal, a file, /dev/null.
+    def read_ready() -> None:
+        if data := _read_some():
+            take(data)
+        else:
+            loop.remove_reader(_STDIN)
+            end_input()
+
+    def read_blocking() -> None:
+        taken = threading.Semaphore(0)
         while data := _read_some():
             loop.call_soon_threadsafe(take, data)
-            # One chunk at a time: a client that does not read answers cannot fill our memory.
+            # One chunk at a time: what is not taken yet stays in the file.
+            loop.call_soon_threadsafe(taken.release)
             taken.acquire()
         loop.call_soon_threadsafe(end_input)
 
-    threading.Thread(target=read, name="demo-stdin", daemon=True).start()
+    try:
+        loop.add_reader(_STDIN, read_ready)
+    except (PermissionError, NotImplementedError):
+        # Files and /dev/null cannot be waited for, and on Windows nothing of the kind can.
+        threading.Thread(target=read_blocking, name="demo-stdin", daemon=True).start()
     await finished
 
 
