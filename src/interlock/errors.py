@@ -106,6 +106,13 @@ UNKNOWN_SESSION = _row(
     ax_code=-31011,
 )  # fmt: skip
 
+FOREIGN_ORIGIN = _row(
+    "foreign_origin", -31032, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+)  # fmt: skip
+TOO_BUSY = _row(
+    "too_busy", -31026, 503, "RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED", _NODE, retryable=True,
+)  # fmt: skip
+
 # What a caller may not do, or asks for in vain.
 UNAUTHENTICATED = _row(
     "unauthenticated", -31030, 401, "UNAUTHENTICATED", "PERMISSION_DENIED", _CALLER,
@@ -115,13 +122,13 @@ FORBIDDEN = _row(
     "forbidden", -31031, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_code=-31006, mcpx="capability_violation",
 )  # fmt: skip
-# MCP answers an unknown tool with -32602; MCP-AX (5.2) demands -32601 on its own links. The HTTP
-# status is 200 because 404 tells a stateless client that the *method* is unknown.
+# MCP answers an unknown tool with -32602; MCP-AX (5.2) demands -32601 on its own links. To a
+# stateless client that number, and HTTP 404, would say that the *method* is unknown.
 UNKNOWN_TOOL = _row(
-    "unknown_tool", -32602, 200, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER, ax_code=-32601,
+    "unknown_tool", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER, ax_code=-32601,
 )  # fmt: skip
 INVALID_ARGUMENTS = _row(
-    "invalid_arguments", -32602, 200, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+    "invalid_arguments", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
 )  # fmt: skip
 INVALID_CURSOR = _row(
     "invalid_cursor", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,

@@ -118,7 +118,7 @@ def _decode_batch(data: bytes) -> list[Message | BadMessage]:
             batch.append(_checked(_decode_envelope(raw)))
         except BadMessage as bad:
             batch.append(bad)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             batch.append(_why_invalid(raw))
     return batch
 
@@ -139,10 +139,13 @@ def _checked(message: Message) -> Message:
     That `params` is an object is checked by whoever opens it: most messages are opened once.
     """
     raw_id = message.id
-    if raw_id is not UNSET and not _lawful_id(bytes(raw_id)):
-        # A null id is lawful in one place: a response to something that could not be read.
-        if message.method is not UNSET or bytes(raw_id) != NULL:
-            raise BadMessage("`id` must be a string or an integer.")
+    # A null id is lawful in one place: a response to something that could not be read.
+    if (
+        raw_id is not UNSET
+        and not _lawful_id(bytes(raw_id))
+        and (message.method is not UNSET or bytes(raw_id) != NULL)
+    ):
+        raise BadMessage("`id` must be a string or an integer.")
     if message.jsonrpc != "2.0":
         raise BadMessage('`jsonrpc` must be "2.0".', _id_or_null(message))
     if message.method is not UNSET:
@@ -177,6 +180,8 @@ def _why_invalid(data: bytes) -> BadMessage:
         members = _decode_members(data)
     except msgspec.DecodeError:
         return BadMessage("A message must be a JSON object.")
+    except RecursionError:
+        return BadMessage("The message is nested too deeply to be read.")
     raw_id = bytes(members.get("id", Raw(NULL)))
     readable = raw_id if _lawful_id(raw_id) else NULL
     if "method" in members and bytes(members["method"])[0] != _QUOTE:

@@ -1,0 +1,124 @@
+"""The one thing that flows: a call, who makes it, how long it may take, and what comes back.
+
+A face fills in what it read from its wire; the pipeline's stages fill in what they find out; the
+upstream reads it. Nothing else travels between the rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.errors import UPSTREAM_ERROR, Failure, InterlockError
+from interlock.protocol.headers import HeaderParam
+from interlock.protocol.mcp import Era
+
+EMPTY_OBJECT: Final = b"{}"
+
+Hear = Callable[[str, bytes | Raw], None]
+"""Takes a notification that belongs to a call: its method and its raw params."""
+
+
+class Credentials(msgspec.Struct, frozen=True, gc=False):
+    """What a face saw of the other side. Whether it is enough is for the pipeline to say."""
+
+    peer: str
+    """`local` for this machine's own user (loopback, stdio, Unix socket), else the address."""
+    bearer: str | None = None
+
+
+class Caller(msgspec.Struct, frozen=True, gc=False):
+    """Somebody who may call."""
+
+    name: str
+
+
+class Client(msgspec.Struct, frozen=True, gc=False):
+    """The program on the other side: which wire it speaks and what it declared."""
+
+    era: Era
+    revision: str
+    name: str = ""
+    info: bytes | None = None
+    capabilities: bytes = EMPTY_OBJECT
+
+
+class Route(Protocol):
+    """Where a name leads: one tool of one upstream, as the catalog resolved it."""
+
+    canonical: str
+    upstream: str
+    upstream_name: str
+    upstream_name_json: bytes
+    header_params: tuple[HeaderParam, ...]
+
+
+class Call(msgspec.Struct, gc=True):
+    """One request on its way through the pipeline."""
+
+    verb: str
+    """The MCP method: `tools/call`, `tools/list`, …"""
+    face: str
+    credentials: Credentials
+    client: Client
+    name: str = ""
+    """The tool as the client named it."""
+    owner: str = ""
+    """Whose session it came on, when it came on one: nobody else may use that session."""
+    cursor: str | None = None
+    """Where a listing goes on."""
+    arguments: bytes | Raw = EMPTY_OBJECT
+    meta: dict[str, Raw] | None = None
+    """The caller's `_meta`, reserved keys included."""
+    extra: dict[str, Raw] | None = None
+    """Members of `params` that the node does not read but passes on."""
+    header_params: list[tuple[bytes, bytes]] | None = None
+    """`Mcp-Param-*` headers as they came, when the wire has them."""
+    on_notification: Hear | None = None
+    """Where progress and log messages of this call go. None: nobody listens."""
+
+    # Filled in by the stages, in their order.
+    caller: Caller | None = None
+    route: Route | None = None
+    upstream: str = ""
+    effect: str = ""
+    decoded: Any = None
+    """The arguments as Python objects, once a stage needed them."""
+    timeout: float = 0.0
+    """How long the call may go without a sign of life; progress starts it again."""
+    deadline: float = 0.0
+    """Absolute, on the loop's clock."""
+    hard_deadline: float = 0.0
+    """However much progress is reported, the call ends here."""
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """What came back: the raw result, and in which era's words it is."""
+
+    result: bytes | Raw
+    era: Era
+
+
+class UpstreamAnsweredError(InterlockError):
+    """The upstream itself answered with a JSON-RPC error: code, message and data are passed on."""
+
+    def __init__(self, code: int, message: str, data: bytes | Raw | None) -> None:
+        super().__init__(UPSTREAM_ERROR, message)
+        self.code = code
+        self.raw_data = data
+
+
+class UpstreamGoneError(InterlockError):
+    """The upstream went away. `sent` tells whether the call may have been executed."""
+
+    def __init__(
+        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+    ) -> None:
+        super().__init__(failure, message)
+        self.sent = sent
+        self.status = status
+        """What HTTP said, where HTTP was spoken."""
+        self.location = location

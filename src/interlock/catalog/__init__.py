@@ -1,0 +1,1 @@
+"""The merged namespace: naming, effects, offerings, and the snapshot that callers see."""

@@ -1,0 +1,86 @@
+"""What a tool does to the world, classified once; everything later asks here.
+
+MCP annotations are hints from a server about itself. They may be believed (`trust_annotations`),
+and the config always has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+
+class EffectLevel(IntEnum):
+    """How much harm one call can do, in rising order."""
+
+    READ_ONLY = 0
+    ADDITIVE = 1
+    MUTATING = 2
+    IRREVERSIBLE = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+LEVELS: Final = {level.word: level for level in EffectLevel}
+
+
+class Annotations(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """The hints of an MCP tool. None: the server said nothing."""
+
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """The classification: how bad, whether doing it twice is doing it once, and who said so."""
+
+    level: EffectLevel
+    idempotent: bool
+    source: str
+    """`config`, `annotations` or `default`."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call that may have been executed can be sent again without harm."""
+        return self.idempotent or self.level is EffectLevel.READ_ONLY
+
+
+UNKNOWN: Final = Effect(EffectLevel.MUTATING, False, "default")
+"""A tool that says nothing about itself may change things, and is never repeated."""
+
+
+def classify(
+    name: str,
+    annotations: Annotations | None,
+    overrides: Mapping[str, str],
+    *,
+    trusted: bool = True,
+) -> Effect:
+    """The effect of the upstream's tool `name`.
+
+    A hint that raises the level is believed from anybody; one that lowers it only from a server
+    whose annotations are trusted. The first matching override in the config decides alone.
+    """
+    for pattern, word in overrides.items():
+        if fnmatchcase(name, pattern):
+            level = LEVELS[word]
+            idempotent = trusted and annotations is not None and bool(annotations.idempotent_hint)
+            return Effect(level, idempotent or level is EffectLevel.READ_ONLY, "config")
+    if annotations is None:
+        return UNKNOWN
+    if annotations.read_only_hint and trusted:
+        return Effect(EffectLevel.READ_ONLY, True, "annotations")
+    idempotent = trusted and bool(annotations.idempotent_hint)
+    if annotations.destructive_hint and not annotations.read_only_hint:
+        return Effect(EffectLevel.IRREVERSIBLE, idempotent, "annotations")
+    if annotations.destructive_hint is False and trusted:
+        return Effect(EffectLevel.ADDITIVE, idempotent, "annotations")
+    return Effect(EffectLevel.MUTATING, idempotent, "default")

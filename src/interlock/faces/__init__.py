@@ -1,0 +1,1 @@
+"""Faces translate: in from a wire, out to it. They decide nothing."""

@@ -1,0 +1,138 @@
+"""One HTTP request and its answer, without ASGI in between.
+
+The answer is either written in one piece, or becomes an event stream that stays open. Whoever
+answers need not know whether the client is still there: writing to nobody is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from interlock.protocol.sse import COMMENT_PING, encode_event
+
+if TYPE_CHECKING:
+    from interlock.faces.http.fast_lane import FastLane
+
+JSON: Final = b"application/json"
+_LARGE: Final = 64 * 1024
+_MOST_UNREAD: Final = 4 * 1024 * 1024
+"""A client that leaves this much of its event stream unread is cut off."""
+
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
+    for status in HTTPStatus
+}
+_JSON_HEAD: Final = {
+    status: line + b"content-type: application/json\r\n" for status, line in _STATUS_LINES.items()
+}
+_STREAM_HEAD: Final = (
+    b"content-type: text/event-stream\r\ncache-control: no-store\r\n"
+    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
+)
+
+
+class HttpExchange:
+    """A request that has been read whole, and the way to answer it."""
+
+    __slots__ = (
+        "_done", "_lane", "_streaming", "body", "chunks", "fields", "headers", "keep_alive",
+        "method", "on_disconnect", "query", "size",
+    )  # fmt: skip
+
+    def __init__(
+        self, lane: FastLane, method: bytes, query: bytes, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        self._lane = lane
+        self.method = method
+        self.query = query
+        self.headers = headers
+        self.fields = dict(headers)
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.body = b""
+        self.keep_alive = True
+        self.on_disconnect: Callable[[], None] | None = None
+        self._streaming = False
+        self._done = False
+
+    @property
+    def peer(self) -> str:
+        """`loopback`, or the address of the other side."""
+        return self._lane.peer
+
+    @property
+    def streaming(self) -> bool:
+        return self._streaming
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def respond(
+        self, status: int, body: bytes = b"", *, headers: bytes = b"", content_type: bytes = JSON
+    ) -> None:
+        """The whole answer. `headers`: ready header lines."""
+        if self._done:
+            return
+        self._done = True
+        if content_type is JSON:
+            head = _JSON_HEAD[status]
+        else:
+            head = b"%bcontent-type: %b\r\n" % (_STATUS_LINES[status], content_type)
+        closing = b"" if self.keep_alive else b"connection: close\r\n"
+        head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % (
+            head,
+            self._lane.date_line(),
+            headers,
+            closing,
+            len(body),
+        )
+        if len(body) > _LARGE:
+            # Two writes: copying a large list for every reader would cost more than sending it.
+            self._lane.write(head)
+            self._lane.write(body)
+        else:
+            self._lane.write(head + body)
+        self._lane.finished(self)
+
+    def open_stream(self, headers: bytes = b"") -> None:
+        """Turn the answer into an event stream."""
+        if self._done or self._streaming:
+            return
+        self._streaming = True
+        closing = b"" if self.keep_alive else b"connection: close\r\n"
+        self._lane.write(
+            b"%b%b%b%b%b\r\n"
+            % (_STATUS_LINES[200], self._lane.date_line(), headers, closing, _STREAM_HEAD)
+        )
+
+    def event(self, data: bytes, *, id: str | None = None) -> None:
+        """Send one message on the stream."""
+        self._chunk(encode_event(data, id=id))
+
+    def ping(self) -> None:
+        """Keep whatever stands between us and the client from closing a quiet stream."""
+        self._chunk(COMMENT_PING)
+
+    def end_stream(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        self._lane.write(b"0\r\n\r\n")
+        self._lane.finished(self)
+
+    def disconnected(self) -> None:
+        """The client has gone away."""
+        self._done = True
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+
+    def _chunk(self, data: bytes) -> None:
+        if self._done:
+            return
+        if self._lane.unread() > _MOST_UNREAD:
+            self._lane.cut_off()
+            return
+        self._lane.write(b"%x\r\n%b\r\n" % (len(data), data))

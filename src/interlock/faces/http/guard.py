@@ -1,0 +1,59 @@
+"""The guard at the HTTP door: is this request meant for us, and does it come from where it may?
+
+A web page can make a browser talk to a server on loopback, and DNS rebinding can make it look like
+the same origin. `Host` and `Origin` give both away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+_LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Guard:
+    """Knows the hosts and origins that are welcome."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str] = (),
+    ) -> None:
+        names = set(allowed_hosts)
+        self._loopback = host in ("127.0.0.1", "localhost", "::1")
+        # Beyond loopback every caller has a token, which a rebound page does not have.
+        self._check_host = self._loopback or bool(names)
+        welcome = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}
+        self._hosts = {f"{name}:{port}".lower().encode() for name in welcome}
+        if port == 80:
+            self._hosts |= {name.encode() for name in welcome}
+        self._hosts |= {name.lower().encode() for name in names}
+        self._origins = {origin.rstrip("/").lower().encode() for origin in allowed_origins}
+
+    def refusal(self, host: bytes | None, origin: bytes | None) -> str | None:
+        """Why the request is refused, or None."""
+        if self._check_host and host not in self._hosts and not self._host_welcome(host):
+            return "The Host header names another server; `allowed_hosts` can let it in."
+        if origin is not None and not self._origin_allowed(origin):
+            return "Pages of this origin may not call; `allowed_origins` can let them in."
+        return None
+
+    def _host_welcome(self, host: bytes | None) -> bool:
+        return host is not None and host.strip().lower() in self._hosts
+
+    def _origin_allowed(self, origin: bytes) -> bool:
+        value = origin.strip().lower()
+        if value in self._origins:
+            return True
+        try:
+            parts = urlsplit(value.decode("ascii"))
+            hostname = parts.hostname
+        except (UnicodeDecodeError, ValueError):
+            return False
+        # A page that this machine serves to itself: no stranger's page has such an origin.
+        return self._loopback and hostname in ("127.0.0.1", "localhost", "::1")

@@ -1,0 +1,60 @@
+"""How the node introduces itself: the answers to `initialize` and `server/discover`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from interlock.protocol import mcp
+from interlock.protocol.jsonrpc import encode_value
+
+DISCOVER_TTL_MS: Final = 60_000
+
+
+class Introduction(msgspec.Struct, frozen=True):
+    """Who the node is and what it offers, as of now."""
+
+    server_info: dict[str, Any]
+    capabilities: dict[str, Any]
+    instructions: str | None = None
+
+
+class Hello:
+    """Makes the introductions. `introduce` is asked each time: an upstream may have changed it."""
+
+    def __init__(self, introduce: Callable[[], Introduction]) -> None:
+        self._introduce = introduce
+        self.server_info = b"{}"
+        """Ready bytes: every stateless result carries them."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Who the node is may have changed."""
+        self.server_info = encode_value(self._introduce().server_info)
+
+    def initialize_result(self, revision: str) -> bytes:
+        about = self._introduce()
+        result: dict[str, Any] = {
+            "protocolVersion": revision,
+            "capabilities": about.capabilities,
+            "serverInfo": about.server_info,
+        }
+        if about.instructions:
+            result["instructions"] = about.instructions
+        return encode_value(result)
+
+    def discover_result(self) -> bytes:
+        about = self._introduce()
+        result: dict[str, Any] = {
+            "resultType": mcp.COMPLETE,
+            "supportedVersions": list(mcp.REVISIONS),
+            "capabilities": about.capabilities,
+            "_meta": {mcp.META_SERVER_INFO: about.server_info},
+            "ttlMs": DISCOVER_TTL_MS,
+            "cacheScope": "private",
+        }
+        if about.instructions:
+            result["instructions"] = about.instructions
+        return encode_value(result)

@@ -1,0 +1,86 @@
+"""uvicorn, run by the node: on a socket that is already bound, without its signal handling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Generator
+from typing import Any, Final
+
+import uvicorn
+
+from interlock.errors import CONFIG, InterlockError
+from interlock.faces.http.fast_lane import KEEP_ALIVE, FastLane
+
+GRACEFUL: Final = 5
+_BACKLOG: Final = 2048
+
+
+class _Server(uvicorn.Server):
+    """Signals are the node's business: it has more to end than HTTP."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class HttpServer:
+    """The node's HTTP listener."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = _bind(host, port)
+        self.host = host
+        self.port: int = self._socket.getsockname()[1]
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, lane: type[FastLane], app: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            http=lane,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=int(KEEP_ALIVE),
+            timeout_graceful_shutdown=GRACEFUL,
+            backlog=_BACKLOG,
+        )
+        self._server = server = _Server(config)
+        self._task = asyncio.get_running_loop().create_task(server.serve(sockets=[self._socket]))
+        while not server.started:
+            if self._task.done():
+                await self._task
+            await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        """Stop listening, let what is under way finish, and close the rest."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+            self._task = None
+        self._socket.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if exc.errno == 98:
+            advice = "Another program listens there, perhaps another node: choose a free port."
+        else:
+            advice = "Set `listen` to an address of this machine."
+        raise InterlockError(
+            CONFIG, f"Cannot listen on {shown}: {exc.strerror}. {advice}"
+        ) from None
+    listener.setblocking(False)
+    return listener

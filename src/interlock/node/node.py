@@ -1,0 +1,377 @@
+"""A node: everything put together, started, changed while it runs, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from interlock import __version__
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.offering import Offering, read_offering
+from interlock.config import Config, ConfigChange, ServerConfig, diff, resolve, resolve_server
+from interlock.faces.http.app import NodeApp
+from interlock.faces.http.fast_lane import FastLane
+from interlock.faces.http.guard import Guard
+from interlock.faces.mcp.hello import Hello, Introduction
+from interlock.faces.mcp.http import McpHttpFace
+from interlock.faces.mcp.listeners import Listeners
+from interlock.faces.mcp.sessions import Sessions
+from interlock.faces.mcp.stream import McpStream, McpStreamServer
+from interlock.node.http_server import HttpServer
+from interlock.node.places import journal_path, make_private, socket_path
+from interlock.pipeline.audit import Audit, Tally
+from interlock.pipeline.authenticate import Authenticator
+from interlock.pipeline.breaker import Breakers
+from interlock.pipeline.deadline import DeadlineWatch
+from interlock.pipeline.dispatch import Dispatcher
+from interlock.pipeline.pipeline import Pipeline
+from interlock.protocol.jsonrpc import encode_value
+from interlock.stores.journal import Journal
+from interlock.upstreams.connect import Connector
+from interlock.upstreams.supervisor import State, Supervisor
+
+_log = logging.getLogger("interlock.node")
+
+OWN_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
+
+
+class UpstreamStatus(msgspec.Struct, frozen=True):
+    """How one upstream fares."""
+
+    key: str
+    state: str
+    since: float
+    problem: str | None
+    segment: str
+    tools: int
+    set_aside: list[dict[str, str]]
+    revision: str
+    restarts: int
+    lists: int
+    calls: int
+    failed: int
+    busy_us: int
+    circuit: str
+    pid: int | None
+    noise: int
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """How the node fares."""
+
+    version: str
+    pid: int
+    url: str | None
+    uptime: float
+    upstreams: list[UpstreamStatus]
+    tools: int
+    calls: int
+    failed: int
+    sessions: int
+    listeners: int
+    under_way: int
+    tasks: int
+    journal: dict[str, Any] | None
+
+
+class Node:
+    """A running Interlock. `start` brings up the upstreams, `listen` opens the faces."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        base_dir: Path,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.config = config
+        self.base_dir = base_dir
+        self.url: str | None = None
+        self._environ = environ
+        self._started = time.monotonic()
+        self._supervisors: dict[str, Supervisor] = {}
+        self._own_info = encode_value(OWN_INFO)
+        self._journal: Journal | None = None
+        self._http: HttpServer | None = None
+        self._unix: asyncio.Server | None = None
+        if config.journal.enabled:
+            path = journal_path(config, environ, base_dir)
+            make_private(path.parent)
+            self._journal = Journal(path, max_rows=config.journal.max_rows)
+        self.catalog = Catalog(server_info=self._own_info, page_size=config.page_size)
+        self.audit = Audit(self._journal)
+        self._breakers = Breakers(
+            loop.time, failures=config.breaker.failures, cooldown=config.breaker.cooldown
+        )
+        self.pipeline = Pipeline(
+            catalog=self.catalog,
+            authenticate=self._authenticator(config),
+            breakers=self._breakers,
+            dispatcher=Dispatcher(
+                self._supervisors, DeadlineWatch(loop.time, loop.call_later), loop.time
+            ),
+            audit=self.audit,
+            clock=loop.time,
+            names=config.names,
+            timeout=config.timeout,
+        )
+        self._listeners = Listeners()
+        self._hello = Hello(self._introduce)
+        self._sessions = Sessions(
+            most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
+        )
+        self.catalog.on_change(self._listeners.tools_changed)
+        self._face: McpHttpFace | None = None
+        self._app: NodeApp | None = None
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to connect to every upstream, each on its own."""
+        for key, server in self.config.servers.items():
+            self._begin(key, server)
+        self._choose_transparent()
+
+    async def listen(self) -> str:
+        """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
+        config = self.config
+        address = config.address
+        self._http = http = HttpServer(address.host, address.port)
+        guard = self._guard(config, http.port)
+        self._face = McpHttpFace(
+            pipeline=self.pipeline,
+            hello=self._hello,
+            sessions=self._sessions,
+            listeners=self._listeners,
+            guard=guard,
+            concurrent_calls=config.limits.concurrent_calls,
+        )
+        self._app = NodeApp(
+            pipeline=self.pipeline, guard=guard, status=self.status, mcp_path=config.path
+        )
+        await http.start(FastLane.bound(self._face.serve, config.path, config.limits), self._app)
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        self.url = f"http://{host}:{http.port}{config.path}"
+        return self.url
+
+    async def listen_locally(self) -> Path:
+        """Open the Unix socket by which this user's other programs find the node."""
+        path = socket_path(self.config, self._environ, self.base_dir)
+        make_private(path.parent)
+        path.unlink(missing_ok=True)
+        self._unix = await asyncio.get_running_loop().create_unix_server(
+            lambda: McpStreamServer(self.stream), path=str(path)
+        )
+        path.chmod(0o600)
+        return path
+
+    def stream(self, write: Any) -> McpStream:
+        """The face for one client that speaks lines."""
+        return McpStream(
+            pipeline=self.pipeline,
+            hello=self._hello,
+            listeners=self._listeners,
+            write=write,
+            max_line=self.config.limits.body_bytes,
+        )
+
+    async def until_settled(self, seconds: float) -> None:
+        """Wait until every upstream has been tried once, but no longer than this."""
+        waiting = [asyncio.ensure_future(one.until_settled()) for one in self._supervisors.values()]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=seconds)
+            for one in late:
+                one.cancel()
+
+    async def stop(self) -> None:
+        """End everything that was started, faces first."""
+        self._listeners.close()
+        if self._unix is not None:
+            self._unix.close()
+            socket_path(self.config, self._environ, self.base_dir).unlink(missing_ok=True)
+        if self._http is not None:
+            await self._http.stop()
+        await asyncio.gather(*(one.end() for one in self._supervisors.values()))
+        if self._journal is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
+
+    # -- change while running
+
+    async def apply(self, config: Config) -> ConfigChange:
+        """Run by a new config. Only what changed is touched.
+
+        Raises InterlockError, and changes nothing, when the new config cannot be used.
+        """
+        authenticate = self._authenticator(config)
+        change = diff(self.config, config)
+        self.config = config
+        self.pipeline.configure(
+            authenticate=authenticate, names=config.names, timeout=config.timeout
+        )
+        self._breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
+        self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
+        self.catalog.configure(page_size=config.page_size)
+        if self._face is not None and self._app is not None and self._http is not None:
+            self._face.guard = self._app.guard = self._guard(config, self._http.port)
+            self._face.concurrent_calls = config.limits.concurrent_calls
+        gone = [*change.removed, *change.relinked]
+        await asyncio.gather(*(self._end(key) for key in gone if key in self._supervisors))
+        for key in change.removed:
+            self.catalog.withdraw(key)
+        for key in (*change.added, *change.relinked):
+            if not config.servers[key].enabled:
+                self.catalog.withdraw(key)
+            self._begin(key, config.servers[key])
+        for key in change.changed:
+            if key not in change.relinked and key in self._supervisors:
+                self._supervisors[key].configure(config.servers[key])
+        if "root_segment" in change.live:
+            for supervisor in self._supervisors.values():
+                supervisor.configure(supervisor.server)
+        self._choose_transparent()
+        return change
+
+    def _begin(self, key: str, server: ServerConfig) -> None:
+        if not server.enabled:
+            return
+        connector = Connector(
+            key,
+            server,
+            own_info=self._own_info,
+            resolve=self._resolve_server,
+            clock=asyncio.get_running_loop().time,
+        )
+        supervisor = Supervisor(
+            key,
+            server,
+            connector,
+            on_tools=self._tools_listed,
+            on_withdrawn=lambda one: self.catalog.withdraw(one.key),
+            on_state=self._state_changed,
+        )
+        self._supervisors[key] = supervisor
+        supervisor.begin()
+
+    async def _end(self, key: str) -> None:
+        await self._supervisors.pop(key).end()
+
+    def _choose_transparent(self) -> None:
+        shown_as_itself = [
+            key for key, one in self._supervisors.items() if one.server.expose == "transparent"
+        ]
+        self.pipeline.transparent = shown_as_itself[0] if shown_as_itself else None
+        self._hello.refresh()
+
+    # -- what supervisors report
+
+    def _tools_listed(self, supervisor: Supervisor) -> None:
+        offering = read_offering(
+            supervisor.key,
+            supervisor.server,
+            supervisor.tools,
+            root_segment=self.config.root_segment,
+            http=supervisor.is_http,
+        )
+        for one in offering.set_aside:
+            _log.warning("%s: tool %s is not shown: %s", supervisor.key, one.name, one.reason)
+        self.catalog.post(offering)
+
+    def _state_changed(self, supervisor: Supervisor) -> None:
+        if supervisor.state is State.READY:
+            self._breakers.reset(supervisor.key)
+            if supervisor.key == self.pipeline.transparent:
+                self._hello.refresh()
+        _log.info("%s is %s", supervisor.key, supervisor.state.value)
+
+    # -- parts
+
+    def _authenticator(self, config: Config) -> Authenticator:
+        return Authenticator(
+            {
+                resolve(one.token, environ=self._environ, base_dir=self.base_dir): one.name
+                for one in config.tokens
+            }
+        )
+
+    @staticmethod
+    def _guard(config: Config, port: int) -> Guard:
+        return Guard(
+            config.address.host,
+            port,
+            allowed_hosts=config.allowed_hosts,
+            allowed_origins=config.allowed_origins,
+        )
+
+    def _resolve_server(self, server: ServerConfig) -> ServerConfig:
+        resolved = resolve_server(server, environ=self._environ, base_dir=self.base_dir)
+        if resolved.command is not None and resolved.cwd is None:
+            return msgspec.structs.replace(resolved, cwd=str(self.base_dir))
+        return resolved
+
+    def _introduce(self) -> Introduction:
+        capabilities: dict[str, Any] = {"tools": {"listChanged": True}}
+        transparent = self.pipeline.transparent
+        peer = None if transparent is None else self._supervisors[transparent].peer
+        if peer is None:
+            return Introduction(OWN_INFO, capabilities)
+        # Everything that needs no more than a question and an answer passes through as it is.
+        for name in ("prompts", "resources", "completions"):
+            if name in peer.capabilities:
+                capabilities[name] = {}
+        return Introduction(peer.server_info or OWN_INFO, capabilities, peer.instructions)
+
+    # -- how it fares
+
+    def status(self) -> NodeStatus:
+        journal = None if self._journal is None else self._journal.health()._asdict()
+        return NodeStatus(
+            version=__version__,
+            pid=os.getpid(),
+            url=self.url,
+            uptime=time.monotonic() - self._started,
+            upstreams=[self._upstream_status(one) for one in self._supervisors.values()],
+            tools=len(self.catalog.current.tools),
+            calls=self.audit.total.calls,
+            failed=self.audit.total.failed,
+            sessions=len(self._sessions),
+            listeners=len(self._listeners),
+            under_way=0 if self._face is None else len(self._face.under_way),
+            tasks=len(asyncio.all_tasks()),
+            journal=journal,
+        )
+
+    def supervisor(self, key: str) -> Supervisor:
+        return self._supervisors[key]
+
+    def _upstream_status(self, one: Supervisor) -> UpstreamStatus:
+        offering: Offering | None = self.catalog.offering(one.key)
+        tally = self.audit.by_upstream.get(one.key) or Tally()
+        peer = one.peer
+        return UpstreamStatus(
+            key=one.key,
+            state=one.state.value,
+            since=one.since,
+            problem=one.problem,
+            segment=one.server.segment,
+            tools=0 if offering is None else len(offering.tools),
+            set_aside=[]
+            if offering is None
+            else [{"name": bad.name, "reason": bad.reason} for bad in offering.set_aside],
+            revision="" if peer is None else peer.revision,
+            restarts=one.restarts,
+            lists=one.lists,
+            calls=tally.calls,
+            failed=tally.failed,
+            busy_us=tally.busy_us,
+            circuit=self._breakers.state(one.key).value,
+            pid=None if peer is None else getattr(peer.link, "pid", None),
+            noise=0 if peer is None else peer.noise,
+        )

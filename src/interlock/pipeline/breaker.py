@@ -1,0 +1,96 @@
+"""Is it worth trying? A circuit breaker per upstream.
+
+It counts what a connection cannot show: an upstream that is there but hangs, or answers nonsense.
+An upstream that went away is not its business, its supervisor sees to that.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from interlock.errors import (
+    CIRCUIT_OPEN,
+    DEADLINE_EXCEEDED,
+    UPSTREAM_PROTOCOL,
+    Failure,
+    InterlockError,
+)
+from interlock.ports import Clock
+
+_COUNTED: Final = frozenset({DEADLINE_EXCEEDED.name, UPSTREAM_PROTOCOL.name})
+
+
+class Circuit(Enum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class _Breaker:
+    __slots__ = ("circuit", "failures", "opened")
+
+    def __init__(self) -> None:
+        self.circuit = Circuit.CLOSED
+        self.failures = 0
+        self.opened = 0.0
+
+
+class Breakers:
+    """The breaker of every upstream."""
+
+    def __init__(self, clock: Clock, *, failures: int, cooldown: float) -> None:
+        self._clock = clock
+        self._failures = failures
+        self._cooldown = cooldown
+        self._breakers: dict[str, _Breaker] = {}
+
+    def configure(self, *, failures: int, cooldown: float) -> None:
+        self._failures = failures
+        self._cooldown = cooldown
+
+    def admit(self, upstream: str) -> None:
+        """Let the call pass, or raise. After the cooldown one call may try."""
+        breaker = self._breakers.get(upstream)
+        if breaker is None or breaker.circuit is Circuit.CLOSED:
+            return
+        wait = breaker.opened + self._cooldown - self._clock()
+        if breaker.circuit is Circuit.OPEN and wait <= 0:
+            breaker.circuit = Circuit.HALF_OPEN
+            # A trial that never reports back must not block the upstream for ever.
+            breaker.opened = self._clock()
+            return
+        if breaker.circuit is Circuit.HALF_OPEN and wait <= 0:
+            breaker.opened = self._clock()
+            return
+        retry_ms = max(1, int(wait * 1000))
+        raise InterlockError(
+            CIRCUIT_OPEN,
+            f"{upstream} failed {breaker.failures} times in a row and is left alone for now; "
+            f"try again in {retry_ms / 1000:.1f} s.",
+            {"upstream": upstream, "retry_after_ms": retry_ms},
+        )
+
+    def succeeded(self, upstream: str) -> None:
+        if upstream in self._breakers:
+            del self._breakers[upstream]
+
+    def failed(self, upstream: str, failure: Failure) -> None:
+        """Count a failure, if it is one that an upstream is to blame for."""
+        if failure.name not in _COUNTED:
+            return
+        breaker = self._breakers.get(upstream)
+        if breaker is None:
+            breaker = self._breakers[upstream] = _Breaker()
+        breaker.failures += 1
+        if breaker.circuit is Circuit.HALF_OPEN or breaker.failures >= self._failures:
+            breaker.circuit = Circuit.OPEN
+            breaker.opened = self._clock()
+
+    def reset(self, upstream: str) -> None:
+        """The upstream came back new: it starts with a clean slate."""
+        self._breakers.pop(upstream, None)
+
+    def state(self, upstream: str) -> Circuit:
+        breaker = self._breakers.get(upstream)
+        return Circuit.CLOSED if breaker is None else breaker.circuit

@@ -1,0 +1,145 @@
+"""The pipeline: the fixed order in which every call is treated, on one screen.
+
+    audit( authenticate → resolve → validate → [policy → budget → approval] → deadline → breaker
+           → dispatch )
+
+The stages in brackets have their place here and no code yet. Listing goes through the same
+authentication and audit as calling: there is no side door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from interlock.call import Call, Caller, Outcome
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.names import style_for
+from interlock.errors import (
+    CANCELLED,
+    INTERNAL,
+    METHOD_NOT_FOUND,
+    UNKNOWN_SESSION,
+    InterlockError,
+)
+from interlock.pipeline.audit import Audit, outcome_word
+from interlock.pipeline.authenticate import Authenticator
+from interlock.pipeline.breaker import Breakers
+from interlock.pipeline.deadline import set_deadline
+from interlock.pipeline.dispatch import Dispatcher
+from interlock.pipeline.resolve import resolve
+from interlock.pipeline.validate import validate
+from interlock.ports import Clock
+from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST
+
+_log = logging.getLogger("interlock.pipeline")
+
+
+class Pipeline:
+    """Takes calls from faces, gives back outcomes. Raises InterlockError, and nothing else."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        authenticate: Authenticator,
+        breakers: Breakers,
+        dispatcher: Dispatcher,
+        audit: Audit,
+        clock: Clock,
+        names: str,
+        timeout: float,
+    ) -> None:
+        self._catalog = catalog
+        self._authenticate = authenticate
+        self._breakers = breakers
+        self._dispatcher = dispatcher
+        self._audit = audit
+        self._clock = clock
+        self.names = names
+        self.timeout = timeout
+        self.transparent: str | None = None
+        """The one upstream that stands open to everything, when there is one."""
+
+    async def run(self, call: Call) -> Outcome:
+        """Treat one call, from the first check to the journal."""
+        started = self._clock()
+        word, detail = "ok", ""
+        try:
+            self._enter(call)
+            verb = call.verb
+            if verb == TOOLS_CALL:
+                outcome = await self._call_tool(call)
+                word = outcome_word(outcome)
+            elif verb == TOOLS_LIST:
+                outcome = self._list_tools(call)
+            else:
+                outcome = await self._pass_on(call)
+            return outcome
+        except InterlockError as error:
+            word, detail = error.failure.name, error.message
+            raise
+        except asyncio.CancelledError:
+            word = CANCELLED.name
+            raise
+        except Exception as bug:
+            word, detail = INTERNAL.name, type(bug).__name__
+            _log.exception("a call failed inside the node (%s %s)", call.verb, call.name)
+            raise InterlockError(
+                INTERNAL, "The node failed on this call; its log says where."
+            ) from bug
+        finally:
+            self._audit.record(call, word, int((self._clock() - started) * 1e6), detail)
+
+    def admit(self, call: Call) -> Caller:
+        """The caller of a request that is answered by its face alone, such as `initialize`."""
+        word, detail = "ok", ""
+        try:
+            return self._enter(call)
+        except InterlockError as error:
+            word, detail = error.failure.name, error.message
+            raise
+        finally:
+            self._audit.record(call, word, 0, detail)
+
+    def configure(self, *, authenticate: Authenticator, names: str, timeout: float) -> None:
+        """Apply node settings that may change while it runs."""
+        self._authenticate = authenticate
+        self.names = names
+        self.timeout = timeout
+
+    def _enter(self, call: Call) -> Caller:
+        caller = call.caller = self._authenticate(call.credentials)
+        if call.owner and call.owner != caller.name:
+            raise InterlockError(UNKNOWN_SESSION, "This session belongs to somebody else.")
+        return caller
+
+    async def _call_tool(self, call: Call) -> Outcome:
+        tool = resolve(call, self._catalog.current)
+        validate(call, tool)
+        return await self._send(call, tool.upstream, repeatable=tool.effect.repeatable)
+
+    def _list_tools(self, call: Call) -> Outcome:
+        client = call.client
+        style = style_for(client.name, self.names)
+        page = self._catalog.current.tools_page(client.era, style, call.cursor)
+        return Outcome(page, client.era)
+
+    async def _pass_on(self, call: Call) -> Outcome:
+        """What is not about tools goes, as it is, to the one upstream that is shown as itself."""
+        if self.transparent is None:
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb} is not served here.")
+        call.upstream = self.transparent
+        return await self._send(call, self.transparent, repeatable=False)
+
+    async def _send(self, call: Call, key: str, *, repeatable: bool) -> Outcome:
+        upstream = self._dispatcher.upstream(key)
+        set_deadline(call, self._clock(), upstream.timeout or self.timeout)
+        self._breakers.admit(key)
+        try:
+            outcome = await self._dispatcher.send(call, upstream, repeatable=repeatable)
+        except InterlockError as error:
+            self._breakers.failed(key, error.failure)
+            raise
+        self._breakers.succeeded(key)
+        return outcome

@@ -1,0 +1,85 @@
+"""Are the arguments what the tool asks for? Said field by field, before anything leaves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import jsonschema_rs
+
+from interlock.call import Call
+from interlock.catalog.offering import Tool
+from interlock.errors import (
+    HEADER_MISMATCH,
+    INVALID_ARGUMENTS,
+    INVALID_PARAMS,
+    InterlockError,
+    ProtocolError,
+)
+from interlock.protocol.headers import check_param_headers
+from interlock.protocol.jsonrpc import decode_value
+
+_MOST_PROBLEMS: Final = 5
+_log = logging.getLogger("interlock.validate")
+
+
+class _AcceptsEverything:
+    """Stands in for a schema that cannot be used: the upstream checks its own arguments."""
+
+    def is_valid(self, instance: Any) -> bool:
+        return True
+
+
+_ACCEPTS_EVERYTHING: Final = _AcceptsEverything()
+
+
+def validate(call: Call, tool: Tool) -> None:
+    """Check the call's arguments against the tool's schema, and its headers against both."""
+    try:
+        arguments = decode_value(call.arguments)
+    except ProtocolError as exc:
+        raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be read: {exc.message}") from None
+    if not isinstance(arguments, dict):
+        raise InterlockError(INVALID_PARAMS, "`arguments` must be an object.")
+    call.decoded = arguments
+    if tool.header_params and call.header_params is not None:
+        mismatch = check_param_headers(tool.header_params, arguments, call.header_params)
+        if mismatch is not None:
+            raise InterlockError(HEADER_MISMATCH, mismatch)
+    validator = tool.validator
+    if validator is None:
+        validator = tool.validator = _compile(tool)
+    if not validator.is_valid(arguments):
+        raise _explain(validator, arguments, tool)
+
+
+def _compile(tool: Tool) -> Any:
+    try:
+        return jsonschema_rs.validator_for(tool.input_schema(), retriever=_no_retrieval)
+    except (jsonschema_rs.ValidationError, ValueError, ProtocolError) as exc:
+        _log.warning(
+            "%s: its schema cannot be used (%s); arguments go to the upstream unchecked",
+            tool.canonical,
+            str(exc).splitlines()[0],
+        )
+        return _ACCEPTS_EVERYTHING
+
+
+def _no_retrieval(uri: str) -> Any:
+    # A schema from a stranger must not make the node fetch anything.
+    raise ValueError(f"schemas may not refer to {uri}")
+
+
+def _explain(validator: Any, arguments: dict[str, Any], tool: Tool) -> InterlockError:
+    problems: list[dict[str, str]] = []
+    for error in validator.iter_errors(arguments):
+        if len(problems) == _MOST_PROBLEMS:
+            break
+        field = ".".join(str(step) for step in error.instance_path) or "arguments"
+        problems.append({"field": field, "problem": error.message})
+    sentence = "; ".join(f"{p['field']}: {p['problem']}" for p in problems)
+    return InterlockError(
+        INVALID_ARGUMENTS,
+        f"The arguments do not fit {tool.canonical}. {sentence}.",
+        {"tool": tool.canonical, "problems": problems},
+    )

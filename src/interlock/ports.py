@@ -1,0 +1,57 @@
+"""What the core asks of the outside, as small protocols. Only shapes here, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Protocol
+
+from interlock.call import Call, Hear, Outcome
+
+JournalEntry = tuple[int, str, str, str, str, str, str, str, int, str]
+"""time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail"""
+
+
+class Clock(Protocol):
+    """Seconds on a clock that never goes back."""
+
+    def __call__(self) -> float: ...
+
+
+class Recorder(Protocol):
+    """Where journal entries go. Called on the hot path: must not block."""
+
+    def record(self, entry: JournalEntry) -> None: ...
+
+
+class Exchange(Protocol):
+    """A request on its way to an upstream: await it for the outcome."""
+
+    def __await__(self) -> Generator[Any, None, Outcome]: ...
+
+    def abandon(self, reason: str) -> None:
+        """Nobody waits any more: tell the upstream, forget the answer."""
+
+    def expire(self) -> None:
+        """The deadline has passed: fail whoever waits, and tell the upstream."""
+
+
+class Upstream(Protocol):
+    """Something that serves tools, as the pipeline sees it."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def timeout(self) -> float | None:
+        """Its own limit for a call, when the config gives one."""
+
+    def start(self, call: Call, hear: Hear | None) -> Exchange:
+        """Send the call; `hear` gets what the upstream says before it answers.
+
+        Raises InterlockError when there is nobody to send it to.
+        """
+        ...
+
+    async def until_ready(self, seconds: float) -> bool:
+        """Wait for it to come back; False, at once, when that is not to be expected in time."""
+        ...

@@ -1,0 +1,223 @@
+"""MCP as data: revisions, method names, `_meta` keys, and how a result changes between eras.
+
+The session wire (2024-11-05 to 2025-11-25) and the stateless wire (2026-07-28) say the same
+things in different envelopes. What differs is written here once, as tables and pure functions.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from interlock.errors import UNSUPPORTED_VERSION, ProtocolError
+from interlock.protocol.jsonrpc import decode_members, encode_members, encode_value
+
+
+class Era(Enum):
+    """Which of the two wires a peer speaks."""
+
+    SESSION = "session"
+    STATELESS = "stateless"
+
+
+# Revisions are an enumerated set. They look like dates, but are never compared as strings.
+SESSION_REVISIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+STATELESS_REVISIONS: Final = ("2026-07-28",)
+REVISIONS: Final = STATELESS_REVISIONS + SESSION_REVISIONS
+LATEST_SESSION: Final = SESSION_REVISIONS[0]
+LATEST_STATELESS: Final = STATELESS_REVISIONS[0]
+
+BATCH_REVISIONS: Final = frozenset({"2025-03-26"})
+"""The only revision in which a JSON-RPC batch is lawful on the wire."""
+
+ARGUMENT_ERRORS_ARE_RESULTS: Final = frozenset({"2025-11-25", "2026-07-28"})
+"""Revisions that want bad arguments told to the model as a tool result, not a protocol error."""
+
+# Methods that the node itself understands.
+INITIALIZE: Final = "initialize"
+DISCOVER: Final = "server/discover"
+PING: Final = "ping"
+TOOLS_LIST: Final = "tools/list"
+TOOLS_CALL: Final = "tools/call"
+LISTEN: Final = "subscriptions/listen"
+SET_LEVEL: Final = "logging/setLevel"
+
+INITIALIZED: Final = "notifications/initialized"
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+LOG_MESSAGE: Final = "notifications/message"
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+REMOVED_FROM_STATELESS: Final = frozenset(
+    {INITIALIZE, PING, SET_LEVEL, "resources/subscribe", "resources/unsubscribe"}
+)
+"""Session-wire methods that a stateless peer must answer with 'method not found'."""
+
+# `_meta` keys.
+RESERVED: Final = "io.modelcontextprotocol/"
+META_VERSION: Final = RESERVED + "protocolVersion"
+META_CLIENT_INFO: Final = RESERVED + "clientInfo"
+META_CLIENT_CAPABILITIES: Final = RESERVED + "clientCapabilities"
+META_SERVER_INFO: Final = RESERVED + "serverInfo"
+META_LOG_LEVEL: Final = RESERVED + "logLevel"
+META_SUBSCRIPTION: Final = RESERVED + "subscriptionId"
+META_PROGRESS_TOKEN: Final = "progressToken"
+META_TIMEOUT: Final = "dev.interlock/timeoutMs"
+"""A caller's own limit for one call, in milliseconds. The node's limits still hold."""
+
+_HOP_KEYS: Final = frozenset(
+    {
+        META_VERSION,
+        META_CLIENT_INFO,
+        META_CLIENT_CAPABILITIES,
+        META_LOG_LEVEL,
+        META_SUBSCRIPTION,
+        META_PROGRESS_TOKEN,
+        META_TIMEOUT,
+    }
+)
+
+# Members that only a stateless result has.
+_STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
+COMPLETE: Final = "complete"
+INPUT_REQUIRED: Final = "input_required"
+
+
+class Implementation(msgspec.Struct, gc=False, omit_defaults=True):
+    """Who a peer says it is."""
+
+    name: str = "unknown"
+    version: str = "0"
+
+
+class InitializeParams(msgspec.Struct, gc=False, rename="camel"):
+    """What a session client opens with."""
+
+    protocol_version: str
+    capabilities: Raw = Raw(b"{}")
+    client_info: Implementation = msgspec.field(default_factory=Implementation)
+
+
+class InitializeResult(msgspec.Struct, gc=False, rename="camel"):
+    """What a session server answers."""
+
+    protocol_version: str
+    capabilities: dict[str, Any] = msgspec.field(default_factory=dict)
+    server_info: dict[str, Any] = msgspec.field(default_factory=dict)
+    instructions: str | None = None
+
+
+class DiscoverResult(msgspec.Struct, gc=False, rename="camel"):
+    """What a stateless server says about itself."""
+
+    supported_versions: list[str]
+    capabilities: dict[str, Any] = msgspec.field(default_factory=dict)
+    instructions: str | None = None
+    meta: dict[str, Any] = msgspec.field(default_factory=dict, name="_meta")
+
+
+class ListPage(msgspec.Struct, gc=False, rename="camel"):
+    """A page of `tools/list`: each tool raw, because one bad entry must not hide the others."""
+
+    tools: list[Raw] = msgspec.field(default_factory=list)
+    next_cursor: str | None = None
+
+
+class ProgressParams(msgspec.Struct, gc=False, rename="camel"):
+    """The part of a progress notification that routes it."""
+
+    progress_token: int | str | UnsetType = UNSET
+
+
+class CancelledParams(msgspec.Struct, gc=False, rename="camel"):
+    """What a cancellation names; the id stays raw, as ids do."""
+
+    request_id: Raw | UnsetType = UNSET
+    reason: str | None = None
+
+
+class CallResult(msgspec.Struct, gc=False, rename="camel"):
+    """The part of a tool's result that the journal wants to know."""
+
+    is_error: bool = False
+
+
+def negotiate(requested: str) -> str:
+    """The session revision to answer `initialize` with: the client's if we have it, else ours."""
+    return requested if requested in SESSION_REVISIONS else LATEST_SESSION
+
+
+def unsupported_version(requested: str) -> ProtocolError:
+    """-32022, with what is supported."""
+    return ProtocolError(
+        f"Protocol version {requested!r} is not supported.",
+        UNSUPPORTED_VERSION,
+        {"supported": list(REVISIONS), "requested": requested},
+    )
+
+
+def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
+    """What of a caller's `_meta` goes on: everything but the keys that belong to one hop."""
+    return {key: value for key, value in meta.items() if key not in _HOP_KEYS}
+
+
+def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
+    """A session server's result as a stateless client must see it.
+
+    The common case is a splice at the front; only a result that already uses one of the names is
+    opened.
+    """
+    raw = bytes(result)
+    if b'"resultType"' not in raw and b'"_meta"' not in raw:
+        head = b'{"resultType":"complete","_meta":{"%b":%b}' % (
+            META_SERVER_INFO.encode(),
+            server_info,
+        )
+        rest = raw[1:].lstrip()
+        return head + (b"," + rest if rest[:1] != b"}" else rest)
+    members = decode_members(raw)
+    members.setdefault("resultType", Raw(b'"complete"'))
+    meta = decode_members(members["_meta"]) if "_meta" in members else {}
+    meta = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+    meta[META_SERVER_INFO] = Raw(server_info)
+    members["_meta"] = Raw(encode_members(meta))
+    return encode_members(members)
+
+
+def session_result(result: bytes | Raw) -> bytes:
+    """A stateless server's result as a session client must see it: nothing of the other era."""
+    members = decode_members(result)
+    for name in _STATELESS_MEMBERS:
+        members.pop(name, None)
+    if "_meta" in members:
+        meta = decode_members(members["_meta"])
+        kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+        if kept:
+            members["_meta"] = Raw(encode_members(kept))
+        else:
+            del members["_meta"]
+    return encode_members(members)
+
+
+def result_type(result: bytes | Raw) -> str:
+    """`resultType` of a stateless result; absent counts as complete."""
+    raw = bytes(result)
+    if b'"input_required"' not in raw:
+        return COMPLETE
+    kind = decode_members(raw).get("resultType")
+    return COMPLETE if kind is None else msgspec.json.decode(kind, type=str)
+
+
+def tool_error(text: str, code: str, data: dict[str, Any] | None = None) -> bytes:
+    """A tool result that tells the model what it did wrong, and a program the stable code."""
+    return encode_value(
+        {
+            "content": [{"type": "text", "text": text}],
+            "isError": True,
+            "_meta": {"dev.interlock/error": {"code": code, **(data or {})}},
+        }
+    )

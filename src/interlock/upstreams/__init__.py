@@ -1,0 +1,1 @@
+"""What is spoken downstream: supervisors keep alive, peers speak MCP, links move bytes."""

@@ -1,0 +1,122 @@
+"""From a server's config to an open peer: which link, with which secrets, in which era."""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from interlock.call import UpstreamGoneError
+from interlock.config import ServerConfig
+from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.ports import Clock
+from interlock.upstreams.links.http import HttpLink
+from interlock.upstreams.links.legacy_sse import LegacySseLink
+from interlock.upstreams.links.stdio import StdioLink, child_environment
+from interlock.upstreams.negotiate import open_peer
+from interlock.upstreams.peer import Peer
+
+_STDERR_LINES: Final = 200
+
+Resolve = Callable[[ServerConfig], ServerConfig]
+"""Puts what `${env:X}` and `${file:path}` refer to into a server's config."""
+
+
+class Connector:
+    """Opens connections to one upstream, and remembers what it learned on the way."""
+
+    def __init__(
+        self,
+        key: str,
+        server: ServerConfig,
+        *,
+        own_info: bytes,
+        resolve: Resolve,
+        clock: Clock,
+    ) -> None:
+        self._key = key
+        self._configured = server
+        self._own_info = own_info
+        self._resolve = resolve
+        self._clock = clock
+        self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        # Some processes end when the first thing they hear is not `initialize`.
+        self._session_first = False
+
+    async def connect(self) -> Peer:
+        """An open peer. Raises InterlockError."""
+        # Resolved for every attempt: a secret that was missing may be there now.
+        server = self._resolve(self._configured)
+        if server.url is None:
+            return await self._spawn(server)
+        if server.transport == "sse":
+            return await self._legacy(server, server.url)
+        try:
+            return await self._streamable(server, server.url)
+        except UpstreamGoneError as gone:
+            if server.transport == "auto" and gone.status in (400, 404, 405):
+                return await self._legacy(server, server.url)
+            raise
+
+    async def _spawn(self, server: ServerConfig) -> Peer:
+        try:
+            return await self._open(server, await self._start(server), self._session_first)
+        except UpstreamGoneError:
+            if self._session_first:
+                raise
+        # It may be one of those that cannot bear the probe: once more, the old way.
+        peer = await self._open(server, await self._start(server), True)
+        self._session_first = True
+        return peer
+
+    async def _start(self, server: ServerConfig) -> StdioLink:
+        return await StdioLink.start(
+            self._key,
+            self._argv(server),
+            env=child_environment(server.env),
+            cwd=server.cwd,
+            stderr=self.stderr,
+        )
+
+    def _argv(self, server: ServerConfig) -> list[str]:
+        command = server.command or ""
+        if server.args:
+            return [command, *server.args]
+        try:
+            return shlex.split(command)
+        except ValueError as exc:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: its command line: {exc}."
+            ) from None
+
+    async def _streamable(self, server: ServerConfig, url: str) -> Peer:
+        link = HttpLink(
+            self._key, url, server.headers, connections=server.connections, clock=self._clock
+        )
+        return await self._open(server, link, False)
+
+    async def _legacy(self, server: ServerConfig, url: str) -> Peer:
+        link = LegacySseLink(
+            self._key, url, server.headers, connections=server.connections, clock=self._clock
+        )
+        try:
+            await link.open()
+        except BaseException:
+            await link.close()
+            raise
+        return await self._open(server, link, True)
+
+    async def _open(
+        self,
+        server: ServerConfig,
+        link: StdioLink | HttpLink | LegacySseLink,
+        session_first: bool,
+    ) -> Peer:
+        peer = Peer(self._key, link, self._own_info)
+        try:
+            await open_peer(peer, session_first=session_first, timeout=server.start_timeout)
+        except BaseException:
+            await peer.close()
+            raise
+        return peer

@@ -1,0 +1,1 @@
+"""Links only move bytes. What the bytes mean is the peer's business."""

@@ -1,0 +1,272 @@
+"""A link over streamable HTTP: each request a POST, its answer JSON or an event stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urljoin
+
+from interlock.errors import (
+    UPSTREAM_LOST,
+    UPSTREAM_PROTOCOL,
+    UPSTREAM_UNAVAILABLE,
+    Failure,
+    ProtocolError,
+)
+from interlock.ports import Clock
+from interlock.protocol.sse import SseDecoder
+from interlock.upstreams.links.http_pool import HttpConnection, HttpPool, Origin
+from interlock.upstreams.links.link import Receiver, Ticket
+
+SESSION_GONE: Final = "the server no longer knows the session"
+_FAREWELL: Final = 1.0
+_STREAM_CONNECTIONS: Final = 8
+"""Connections beside the pool's limit, for streams that stay open."""
+
+
+class _Reply:
+    """The answer of one POST."""
+
+    __slots__ = ("_events", "link", "ticket")
+
+    def __init__(self, link: HttpLink, ticket: Ticket | None) -> None:
+        self.link = link
+        self.ticket = ticket
+        self._events: SseDecoder | None = None
+
+    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        link, ticket = self.link, self.ticket
+        if ticket is None:
+            return
+        if link.session_header == b"" and b"mcp-session-id" in headers:
+            link.session_offered = headers[b"mcp-session-id"].strip()
+        if status == 200 or (body[:1] == b"{" and b'"jsonrpc"' in body and status < 500):
+            if status == 404 and link.session_header and b"-32601" not in body:
+                link.session_gone(ticket)
+                return
+            link.receiver.deliver(body, ticket)
+            if ticket.open:
+                # It answered something else: nobody may be left waiting for nothing.
+                ticket.fail(
+                    UPSTREAM_PROTOCOL,
+                    f"{link.label} answered something that was not asked.",
+                    sent=True,
+                    status=status,
+                )
+            return
+        link.bad_status(ticket, status, headers, body)
+
+    def opened(self, headers: dict[bytes, bytes]) -> None:
+        if self.link.session_header == b"" and b"mcp-session-id" in headers:
+            self.link.session_offered = headers[b"mcp-session-id"].strip()
+        self._events = SseDecoder()
+
+    def chunk(self, data: bytes) -> None:
+        assert self._events is not None
+        try:
+            for event in self._events.feed(data):
+                if event.data and event.event == "message":
+                    self.link.receiver.deliver(event.data, self.ticket)
+        except ProtocolError as exc:
+            if self.ticket is not None:
+                self.ticket.fail(UPSTREAM_PROTOCOL, f"{self.link.label}: {exc.message}", sent=True)
+
+    def ended(self) -> None:
+        if self.ticket is not None and self.ticket.open:
+            self.ticket.fail(
+                UPSTREAM_LOST, f"{self.link.label} ended the stream without an answer.", sent=True
+            )
+
+    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
+        if self.ticket is not None:
+            self.ticket.fail(failure, message, sent=sent)
+        if not sent:
+            self.link.unreachable(message)
+
+
+class _Farewell:
+    """The answer of the DELETE that ends a session: whatever it is, it was said."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _said(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        self._said()
+
+    def opened(self, headers: dict[bytes, bytes]) -> None:
+        self._said()
+
+    def chunk(self, data: bytes) -> None:
+        self._said()
+
+    def ended(self) -> None:
+        self._said()
+
+    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
+        self._said()
+
+
+class HttpLink:
+    """POSTs to one URL."""
+
+    is_http = True
+    receiver: Receiver
+
+    def __init__(
+        self,
+        label: str,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        connections: int,
+        clock: Clock,
+    ) -> None:
+        self.label = label
+        self.url = url
+        self._clock = clock
+        self._limit = connections
+        self._own = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+        self.session_header = b""
+        self.session_offered = b""
+        self._lost = False
+        self._point_at(url)
+
+    def _point_at(self, url: str) -> None:
+        self.url = url
+        origin = Origin(url)
+        self._pool = HttpPool(self.label, origin, self._limit, self._clock)
+        self._streams = HttpPool(self.label, origin, _STREAM_CONNECTIONS, self._clock)
+        self._base = (
+            f"Host: {origin.authority}\r\nAccept: application/json, text/event-stream\r\n"
+        ).encode() + self._own
+        self._head = (
+            b"POST %b HTTP/1.1\r\n" % origin.path.encode()
+            + self._base
+            + b"Content-Type: application/json\r\n"
+        )
+        self._path = origin.path.encode()
+        self._version = b""
+
+    def speak(self, revision: str, *, session: bytes = b"") -> None:
+        """Send this revision, and this session id, with everything from now on."""
+        self._version = b"MCP-Protocol-Version: %b\r\n" % revision.encode()
+        self.session_header = b"Mcp-Session-Id: %b\r\n" % session if session else b""
+
+    def say_nothing(self) -> None:
+        """Send neither revision nor session: nothing is agreed yet."""
+        self._version = self.session_header = self.session_offered = b""
+
+    async def follow(self, location: str) -> bool:
+        """Go where a redirect points, if that is the same server."""
+        target = urljoin(self.url, location)
+        if not Origin(target).same_place(Origin(self.url)):
+            return False
+        await self.close()
+        self._point_at(target)
+        return True
+
+    # -- Link
+
+    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        request = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
+            self._head,
+            self._version,
+            self.session_header,
+            headers,
+            len(payload),
+            payload,
+        )
+
+        def carried(connection: HttpConnection) -> None:
+            ticket.carrier = connection
+
+        self._pool.send(request, _Reply(self, ticket), carried)
+
+    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        head = self._head + self._version + self.session_header + headers
+        request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(payload), payload)
+
+        def carried(connection: HttpConnection) -> None:
+            ticket.carrier = connection
+
+        self._streams.send(request, _Reply(self, ticket), carried)
+
+    def open_stream(self, ticket: Ticket) -> None:
+        """GET the session's own event stream."""
+        request = b"GET %b HTTP/1.1\r\n" % self._path + self._base
+        request += self._version + self.session_header + b"\r\n"
+
+        def carried(connection: HttpConnection) -> None:
+            ticket.carrier = connection
+
+        self._streams.send(request, _Reply(self, ticket), carried)
+
+    def post(self, payload: bytes, headers: bytes) -> None:
+        request = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
+            self._head,
+            self._version,
+            self.session_header,
+            headers,
+            len(payload),
+            payload,
+        )
+        self._pool.send(request, _Reply(self, None), None)
+
+    def drop(self, ticket: Ticket) -> None:
+        carrier = ticket.carrier
+        # Its answer is still to come, or half read: the connection cannot be used again.
+        if isinstance(carrier, HttpConnection) and carrier.reply is not None:
+            carrier.abort()
+
+    async def close(self) -> None:
+        if self.session_header and not self._lost:
+            request = b"DELETE %b HTTP/1.1\r\n" % self._path + self._base
+            request += self._version + self.session_header + b"\r\n"
+            self.session_header = b""
+            farewell = _Farewell()
+            self._pool.send(request, farewell, None)
+            await asyncio.wait([farewell.done], timeout=_FAREWELL)
+        await self._streams.close()
+        await self._pool.close()
+
+    # -- what replies report
+
+    def bad_status(
+        self, ticket: Ticket, status: int, headers: dict[bytes, bytes], body: bytes
+    ) -> None:
+        if status == 404 and self.session_header:
+            self.session_gone(ticket)
+            return
+        if status in (401, 403):
+            ticket.fail(
+                UPSTREAM_UNAVAILABLE,
+                f"{self.label} refused the node's credentials (HTTP {status}): "
+                "check the `headers` of this server.",
+                sent=False,
+                status=status,
+            )
+            return
+        failure = UPSTREAM_PROTOCOL if status >= 500 else UPSTREAM_UNAVAILABLE
+        location = headers.get(b"location", b"").decode("latin-1")
+        ticket.fail(
+            failure,
+            f"{self.label} answered with HTTP {status}.",
+            sent=status >= 500,
+            status=status,
+            location=location,
+        )
+
+    def session_gone(self, ticket: Ticket) -> None:
+        # The server said no before it did anything: the call can safely be sent again.
+        ticket.fail(UPSTREAM_LOST, f"{self.label}: {SESSION_GONE}.", sent=False, status=404)
+        self.unreachable(SESSION_GONE)
+
+    def unreachable(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = True
+            self.receiver.lost(reason)

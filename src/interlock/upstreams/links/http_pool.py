@@ -1,0 +1,315 @@
+"""Keep-alive HTTP/1.1 connections to one origin, on httptools.
+
+A connection carries one request at a time and goes back into the pool only when its answer was
+read to the end: an unread answer must never meet the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import httptools
+
+from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, Failure
+from interlock.ports import Clock
+
+IDLE_KEPT: Final = 4.0
+"""Servers close idle connections after 5 s or more; a shorter life avoids racing them."""
+CONNECT_TIMEOUT: Final = 10.0
+_MOST_WAITING: Final = 10_000
+_MAX_BODY: Final = 64 * 1024 * 1024
+
+
+class Reply(Protocol):
+    """What becomes of a request's answer."""
+
+    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        """An answer that is not a stream."""
+
+    def opened(self, headers: dict[bytes, bytes]) -> None:
+        """An event stream begins."""
+
+    def chunk(self, data: bytes) -> None:
+        """A part of the event stream."""
+
+    def ended(self) -> None:
+        """The event stream ended properly."""
+
+    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
+        """There is no answer, or no more of it."""
+
+
+class Origin:
+    """Where a URL leads."""
+
+    __slots__ = ("authority", "host", "path", "port", "tls")
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if self.tls else 80)
+        self.path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        default = parts.port is None
+        self.authority = host if default else f"{host}:{self.port}"
+
+    def same_place(self, other: Origin) -> bool:
+        return (self.host, self.port, self.tls) == (other.host, other.port, other.tls)
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection; at most one request on it."""
+
+    __slots__ = (
+        "_body", "_header_bytes", "_headers", "_parser", "_pool", "_size", "_stream",
+        "closed", "idle_since", "reply", "transport",
+    )  # fmt: skip
+
+    def __init__(self, pool: HttpPool) -> None:
+        self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)
+        self.transport: asyncio.Transport | None = None
+        self.reply: Reply | None = None
+        self.closed = False
+        self.idle_since = 0.0
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._size = 0
+        self._header_bytes = 0
+        self._stream = False
+
+    def send(self, request: bytes, reply: Reply) -> None:
+        self.reply = reply
+        assert self.transport is not None
+        self.transport.write(request)
+
+    def abort(self) -> None:
+        """Give up the request and the connection with it."""
+        self.reply = None
+        self.closed = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as exc:
+            self._break(f"its answer is not HTTP ({exc})")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        reply, self.reply = self.reply, None
+        self._pool.connection_gone(self)
+        if reply is None:
+            return
+        if self._stream and not self._parser.should_keep_alive():
+            # A stream without a length ends with its connection.
+            reply.ended()
+            return
+        reply.failed(
+            UPSTREAM_LOST, f"{self._pool.label} closed the connection during the call.", sent=True
+        )
+
+    def _break(self, why: str) -> None:
+        reply, self.reply = self.reply, None
+        self.closed = True
+        if self.transport is not None:
+            self.transport.abort()
+        if reply is not None:
+            reply.failed(UPSTREAM_LOST, f"{self._pool.label}: {why}.", sent=True)
+
+    # -- httptools
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+        self._body = []
+        self._size = 0
+        self._header_bytes = 0
+        self._stream = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > 64 * 1024:
+            raise httptools.HttpParserError("too many headers")
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self.reply is None:
+            # Nobody asked. Whatever it is, it must not be taken for the next answer.
+            self.abort()
+            return
+        content_type = self._headers.get(b"content-type", b"")
+        if content_type.startswith(b"text/event-stream") and self._parser.get_status_code() == 200:
+            self._stream = True
+            self.reply.opened(self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        if self._stream:
+            if self.reply is not None:
+                self.reply.chunk(body)
+            return
+        self._size += len(body)
+        if self._size > _MAX_BODY:
+            self._break(f"its answer is larger than {_MAX_BODY // 2**20} MiB")
+            return
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        reply = self.reply
+        if reply is None:
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            return
+        self.reply = None
+        keep = self._parser.should_keep_alive()
+        body = self._body
+        headers, stream = self._headers, self._stream
+        if keep:
+            self._pool.release(self)
+        else:
+            self.closed = True
+            if self.transport is not None:
+                self.transport.close()
+        if stream:
+            reply.ended()
+        else:
+            reply.whole(status, headers, body[0] if len(body) == 1 else b"".join(body))
+
+
+class HttpPool:
+    """The connections to one origin: idle ones, busy ones, and requests that wait for one."""
+
+    def __init__(self, label: str, origin: Origin, limit: int, clock: Clock) -> None:
+        self.label = label
+        self.origin = origin
+        self._limit = limit
+        self._clock = clock
+        self._idle: list[HttpConnection] = []
+        self._all: set[HttpConnection] = set()
+        self._opening = 0
+        self._waiting: deque[tuple[bytes, Reply, Callable[[HttpConnection], None] | None]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tls: ssl.SSLContext | None = None
+        self._closed = False
+
+    def send(
+        self, request: bytes, reply: Reply, on_carrier: Callable[[HttpConnection], None] | None
+    ) -> None:
+        """Send now if a connection is free, else as soon as one is.
+
+        `on_carrier` learns which connection carries the request.
+        """
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.closed:
+                continue
+            if self._clock() - connection.idle_since > IDLE_KEPT:
+                connection.abort()
+                continue
+            if on_carrier is not None:
+                on_carrier(connection)
+            connection.send(request, reply)
+            return
+        if self._closed or len(self._waiting) >= _MOST_WAITING:
+            reply.failed(UPSTREAM_UNAVAILABLE, f"{self.label} takes no more requests.", sent=False)
+            return
+        self._waiting.append((request, reply, on_carrier))
+        self._open_more()
+
+    def release(self, connection: HttpConnection) -> None:
+        """A connection has read its answer and is free."""
+        if self._closed:
+            connection.abort()
+            return
+        if self._waiting:
+            self._next_on(connection)
+            return
+        connection.idle_since = self._clock()
+        self._idle.append(connection)
+
+    def connection_gone(self, connection: HttpConnection) -> None:
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if self._waiting:
+            self._open_more()
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in list(self._all):
+            connection.abort()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail_waiting(f"{self.label} is being closed.")
+
+    def _open_more(self) -> None:
+        while self._opening < len(self._waiting) and self._opening + len(self._all) < self._limit:
+            self._opening += 1
+            task = asyncio.get_running_loop().create_task(self._open())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        origin = self.origin
+        if origin.tls and self._tls is None:
+            # One context for all connections: making one costs more than many calls.
+            self._tls = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                _, connection = await loop.create_connection(
+                    lambda: HttpConnection(self),
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls if origin.tls else None,
+                )
+        except (OSError, TimeoutError) as exc:
+            self._opening -= 1
+            why = "it did not answer" if isinstance(exc, TimeoutError) else _plain(exc)
+            if not self._all:
+                self._fail_waiting(f"Cannot connect to {self.label} at {origin.authority}: {why}.")
+            return
+        except asyncio.CancelledError:
+            self._opening -= 1
+            raise
+        self._opening -= 1
+        self._all.add(connection)
+        self.release(connection)
+
+    def _next_on(self, connection: HttpConnection) -> None:
+        request, reply, on_carrier = self._waiting.popleft()
+        if on_carrier is not None:
+            on_carrier(connection)
+        connection.send(request, reply)
+
+    def _fail_waiting(self, message: str) -> None:
+        while self._waiting:
+            _, reply, _ = self._waiting.popleft()
+            reply.failed(UPSTREAM_UNAVAILABLE, message, sent=False)
+
+
+def _plain(exc: OSError) -> str:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({exc.verify_message})"
+    if isinstance(exc, ConnectionRefusedError):
+        return "the connection was refused; is it running?"
+    return exc.strerror or str(exc) or type(exc).__name__

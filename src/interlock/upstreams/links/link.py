@@ -1,0 +1,61 @@
+"""The shape of a link, and of what sits at its near end."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from interlock.errors import Failure
+
+
+class Ticket(Protocol):
+    """A request that a link carries, as far as the link needs to know it."""
+
+    id: int
+    carrier: object | None
+    """Where the link remembers what carries this request, to be able to drop it."""
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody still waits for the answer."""
+        ...
+
+    def fail(
+        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+    ) -> None:
+        """The request will not be answered. `sent`: it may have been executed.
+
+        `status` and `location` are what HTTP said, for whoever negotiates.
+        """
+
+
+class Receiver(Protocol):
+    """What a link delivers to."""
+
+    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+        """A whole message; `ticket` when it came on that request's own stream."""
+
+    def lost(self, reason: str) -> None:
+        """The link is gone, and everything it carried with it."""
+
+
+class Link(Protocol):
+    """Moves messages to one upstream and back."""
+
+    receiver: Receiver
+    is_http: bool
+    """Whether requests need MCP's HTTP headers, and each has a stream of its own."""
+
+    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        """Send a request. `headers`: ready header lines, for links that have headers."""
+
+    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        """Send a request whose answer stays open: it must not take the place of another."""
+
+    def post(self, payload: bytes, headers: bytes) -> None:
+        """Send something that gets no answer."""
+
+    def drop(self, ticket: Ticket) -> None:
+        """Stop carrying this request; its answer is not wanted any more."""
+
+    async def close(self) -> None:
+        """End the link and everything that it started."""

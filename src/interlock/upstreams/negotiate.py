@@ -1,0 +1,180 @@
+"""Finding out which wire an upstream speaks, and opening the conversation on it.
+
+`server/discover` first; anything but evidence of the stateless wire falls back to `initialize`.
+An answer that says nothing about the era (no connection, 401, 5xx) is an error, never a verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.protocol import jsonrpc, mcp
+from interlock.upstreams.links.http import HttpLink
+from interlock.upstreams.peer import Exchange, Peer
+
+PROBE_WAIT: Final = 5.0
+"""How long a started process may leave the probe unanswered before `initialize` is tried."""
+_MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
+_MAX_PAGES: Final = 500
+
+
+async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
+    """Agree on a revision. Raises InterlockError with the reason when that fails."""
+    try:
+        async with asyncio.timeout(timeout):
+            if session_first or not await _discover(peer):
+                await _initialize(peer)
+    except TimeoutError:
+        raise InterlockError(
+            UPSTREAM_UNAVAILABLE,
+            f"{peer.label} did not get ready within {timeout:g} s. "
+            "`start_timeout` of this server gives it longer.",
+        ) from None
+
+
+async def _discover(peer: Peer) -> bool:
+    """True: it speaks the stateless wire. False: it must be the session wire."""
+    peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
+    link = peer.link
+    for _ in range(2):
+        if isinstance(link, HttpLink):
+            link.speak(mcp.LATEST_STATELESS)
+        exchange = peer.request(mcp.DISCOVER)
+        try:
+            outcome = await _probe_answer(peer, exchange)
+        except UpstreamAnsweredError as error:
+            return _judge_error(peer, error)
+        except UpstreamGoneError as gone:
+            if gone.status in (301, 302, 307, 308) and isinstance(link, HttpLink):
+                if await link.follow(gone.location):
+                    continue
+                raise InterlockError(
+                    UPSTREAM_UNAVAILABLE,
+                    f"{peer.label} redirects to another server; put its own URL in the config.",
+                ) from None
+            if 400 <= gone.status < 500 and gone.status not in (401, 403, 429):
+                return False
+            raise
+        if outcome is None:
+            return False
+        return _adopt_discovery(peer, outcome)
+    raise InterlockError(UPSTREAM_UNAVAILABLE, f"{peer.label} redirects in a circle.")
+
+
+async def _probe_answer(peer: Peer, exchange: Exchange) -> bytes | Raw | None:
+    """The probe's result; None when a process stays silent, as some old ones do."""
+    if peer.link.is_http:
+        return (await exchange).result
+    done, _ = await asyncio.wait([exchange.future], timeout=PROBE_WAIT)
+    if not done:
+        peer.pending.pop(exchange.id, None)
+        return None
+    return exchange.future.result().result
+
+
+def _judge_error(peer: Peer, error: UpstreamAnsweredError) -> bool:
+    if error.code not in _MODERN_ERRORS:
+        return False
+    supported: list[str] = []
+    if error.raw_data is not None:
+        data = jsonrpc.decode_value(error.raw_data)
+        if isinstance(data, dict) and isinstance(data.get("supported"), list):
+            supported = data["supported"]
+    if any(revision in mcp.SESSION_REVISIONS for revision in supported):
+        return False
+    raise InterlockError(
+        UPSTREAM_PROTOCOL,
+        f"{peer.label} speaks only MCP {', '.join(map(str, supported)) or 'revisions'} that this "
+        f"node does not know: {error.message}",
+    )
+
+
+def _adopt_discovery(peer: Peer, result: bytes | Raw) -> bool:
+    try:
+        found = msgspec.json.decode(result, type=mcp.DiscoverResult)
+    except msgspec.DecodeError:
+        return False
+    if not any(revision in mcp.STATELESS_REVISIONS for revision in found.supported_versions):
+        return False
+    peer.capabilities = found.capabilities
+    peer.instructions = found.instructions
+    info = found.meta.get(mcp.META_SERVER_INFO)
+    peer.server_info = info if isinstance(info, dict) else {}
+    return True
+
+
+async def _initialize(peer: Peer) -> None:
+    link = peer.link
+    peer.adopt(mcp.Era.SESSION, mcp.LATEST_SESSION)
+    if isinstance(link, HttpLink):
+        link.say_nothing()
+    params = {
+        "protocolVersion": mcp.LATEST_SESSION,
+        "capabilities": {},
+        "clientInfo": Raw(peer.own_info),
+    }
+    try:
+        outcome = await peer.request(mcp.INITIALIZE, params)
+    except UpstreamAnsweredError as error:
+        raise InterlockError(
+            UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"
+        ) from None
+    try:
+        answer = msgspec.json.decode(outcome.result, type=mcp.InitializeResult)
+    except msgspec.DecodeError as exc:
+        raise InterlockError(
+            UPSTREAM_PROTOCOL, f"{peer.label} answered `initialize` with nonsense: {exc}."
+        ) from None
+    if answer.protocol_version not in mcp.SESSION_REVISIONS:
+        raise InterlockError(
+            UPSTREAM_PROTOCOL,
+            f"{peer.label} wants MCP {answer.protocol_version}, which this node does not know.",
+        )
+    peer.adopt(mcp.Era.SESSION, answer.protocol_version)
+    peer.capabilities = answer.capabilities
+    peer.instructions = answer.instructions
+    peer.server_info = answer.server_info
+    if isinstance(link, HttpLink):
+        link.speak(answer.protocol_version, session=link.session_offered)
+    peer.notify(mcp.INITIALIZED)
+
+
+async def list_tools(peer: Peer, *, timeout: float) -> list[Raw]:
+    """Every tool the upstream lists, page by page."""
+    if peer.era is mcp.Era.SESSION and "tools" not in peer.capabilities:
+        return []
+    tools: list[Raw] = []
+    seen: set[str] = set()
+    params: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(timeout):
+            for _ in range(_MAX_PAGES):
+                outcome = await peer.request(mcp.TOOLS_LIST, params)
+                page = msgspec.json.decode(outcome.result, type=mcp.ListPage)
+                tools += page.tools
+                cursor = page.next_cursor
+                if cursor is None or cursor in seen:
+                    return tools
+                seen.add(cursor)
+                params = {"cursor": cursor}
+    except TimeoutError:
+        raise InterlockError(
+            UPSTREAM_UNAVAILABLE, f"{peer.label} did not list its tools within {timeout:g} s."
+        ) from None
+    except msgspec.DecodeError as exc:
+        raise InterlockError(
+            UPSTREAM_PROTOCOL, f"{peer.label} answered `tools/list` with nonsense: {exc}."
+        ) from None
+    except UpstreamAnsweredError as error:
+        if error.code == -32601:
+            return []
+        raise InterlockError(
+            UPSTREAM_PROTOCOL, f"{peer.label} could not list its tools: {error.message}"
+        ) from None
+    return tools
