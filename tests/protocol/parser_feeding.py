@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
+MAX_TWO_PARTS = 120
+"""Every place up to here is tried as the only cut."""
+
 
 class StreamParser(Protocol):
     def feed(self, data: bytes, /) -> Sequence[Any]: ...
@@ -22,13 +25,14 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
 
 
 def feedings(data: bytes, random_rounds: int = 12) -> Iterator[tuple[str, list[bytes]]]:
-    """Every way of feeding `data`, each with a name: whole, byte by byte, and cut at random.
+    """Every way of feeding `data`, named: whole, byte by byte, cut in two, cut at random.
 
     The cuts are the same in every run, so that a failure is one that can be looked at again.
     """
     yield "whole", [data]
     yield "byte by byte", [data[i : i + 1] for i in range(len(data))]
-    yield "in two halves", cut(data, [len(data) // 2])
+    for place in range(1, min(len(data), MAX_TWO_PARTS)):
+        yield f"cut in two at {place}", cut(data, [place])
     yield "with empty reads", cut(data, [0, len(data) // 3, len(data) // 3, len(data)])
     chance = random.Random(len(data))
     for round_ in range(random_rounds):

@@ -116,6 +116,16 @@ def check(data: bytes, expected: list[SseEvent]) -> None:
         pytest.param(b"DATA: x\nData: y\n\n", [], id="field names have a case"),
         pytest.param(b" data: x\n\n", [], id="no space before a field name"),
         pytest.param(b"what: ever\ndata: x\nmore\n\n", [SseEvent(b"x")], id="unknown fields"),
+        pytest.param(
+            b"event: a\r\nid: 1\r\nretry: 2\r\ndata: x\r\ndata: y\r\n\r\n",
+            [SseEvent(b"x\ny", "a", "1", 2)],
+            id="every field, with crlf",
+        ),
+        pytest.param(
+            b"event: a\rid: 1\rdata: x\rdata: y\r\r",
+            [SseEvent(b"x\ny", "a", "1")],
+            id="several fields, with cr",
+        ),
         pytest.param(b"\n\n\n\ndata: x\n\n\n\n", [SseEvent(b"x")], id="extra blank lines"),
     ],
 )
@@ -231,6 +241,14 @@ def test_oversize_is_known_before_the_event_ends_and_its_bytes_are_not_kept() ->
     assert decoder.feed(b"x" * 10_000) == []
     assert decoder.pending <= 1
     assert decoder.feed(b"\n\ndata: next\n\n") == [SseEvent(b"next")]
+
+
+def test_the_rest_of_an_oversize_event_is_not_taken_for_an_event() -> None:
+    decoder = SseDecoder(LIMIT)
+    with pytest.raises(OversizeEvent):
+        decoder.feed(b"data: " + b"x" * 25 + b"\n")
+    assert decoder.feed(b"data: rest\n\n") == []
+    assert decoder.feed(b"data: next\n\n") == [SseEvent(b"next")]
 
 
 def test_the_default_limit() -> None:

@@ -363,12 +363,12 @@ def _is_unsafe_integer(value: object) -> bool:
 
 
 def _whole_number(text: str) -> int | None:
-    """`42`, `-7`, `42.0` as a number; None for any other text."""
+    """`42`, `-7`, `42.0` as a number; None for any other text. `text` is ASCII."""
     whole, point, fraction = text.partition(".")
     if point and (not fraction or fraction.strip("0")):
         return None
     digits = whole[1:] if whole.startswith("-") else whole
-    if len(digits) > 32 or not digits.isdigit() or not digits.isascii():
+    if len(digits) > 32 or not digits.isdigit():
         return None
     return int(whole)
 
