@@ -243,6 +243,7 @@ class NodeReader:
     def _unknown_key(self, key: str, valid: list[str], path: KeyPath) -> None:
         meant = _MEANT.get(key, "")
         close = [meant] if meant in valid else difflib.get_close_matches(key, valid, n=1)
+        close = close or [name for name in valid if len(key) > 2 and name.startswith(key)]
         if key in ("mcpServers", "mcp_servers") and len(path) == 1:
             hint = "an MCP client's config is read with: interlock import FILE"
         elif close:

@@ -33,7 +33,13 @@ class _Dumper(yaml.SafeDumper):
     def represent_list(self, data: Any) -> yaml.SequenceNode:
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
 
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        # Any character that could break a line is written as an escape.
+        style = None if data.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_representer(list, _Dumper.represent_list)
 for _tag, _pattern, _first in CORE_SCALARS:
     _Dumper.add_implicit_resolver(_tag, _pattern, _first)

@@ -69,6 +69,11 @@ _TRANSLATIONS: Final = (
         "add the colon and a space after the key",
     ),
     (r"single document", "the file holds more than one document", "remove the line ---"),
+    (
+        r"document start",
+        "this does not belong to what stands above",
+        "check the brackets and the indentation above",
+    ),
     (r"directive", "a line that starts with % is a YAML directive", "remove it"),
     (r"flow (mapping|sequence)", "a { or [ is opened and not closed", "close it with } or ]"),
     (
@@ -107,7 +112,8 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise _TooDeep(self.line + 1, self.column + 1)
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise _TooDeep(mark.line + 1, mark.column + 1)
         try:
             return super().compose_node(parent, index)
         finally:
@@ -142,8 +148,9 @@ def compose(text: str, filename: str) -> Node | None:
 def _syntax_problem(error: yaml.MarkedYAMLError, filename: str) -> Problem:
     said = f"{error.context or ''} {error.problem or ''}"
     mark = error.problem_mark or error.context_mark
-    if error.context_mark is not None and re.search("quoted|flow", said) and "escape" not in said:
-        mark = error.context_mark  # where it was opened helps more than where the text ran out
+    begun = re.search("quoted|flow|simple key|alias|anchor", said) and "escape" not in said
+    if begun and error.context_mark is not None:
+        mark = error.context_mark  # where it began helps more than where the text ran out
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
     for pattern, message, hint in _TRANSLATIONS:
         if re.search(pattern, said):

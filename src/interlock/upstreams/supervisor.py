@@ -166,6 +166,12 @@ class Supervisor:
                 lost_at = self._give_up_when_due(lost_at)
                 self._settled.set()
                 _log.warning("%s: %s", self.key, error.message)
+            except Exception as bug:
+                # A fault of ours must not end the supervision: it would be silent for ever.
+                self.problem = f"The node failed while connecting ({type(bug).__name__})."
+                lost_at = self._give_up_when_due(lost_at)
+                self._settled.set()
+                _log.exception("%s: connecting failed inside the node", self.key)
             else:
                 lost_at = None
                 self._became_ready(peer, tools)

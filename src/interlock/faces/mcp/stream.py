@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from msgspec import UNSET, Raw
 
@@ -230,8 +230,8 @@ class McpStreamServer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods, but not the base class.
+        self._transport = cast(asyncio.Transport, transport)
         self._stream = self._make(self._write)
 
     def data_received(self, data: bytes) -> None:

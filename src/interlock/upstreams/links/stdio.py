@@ -11,7 +11,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
@@ -46,7 +46,8 @@ class StdioLink(asyncio.SubprocessProtocol):
     """One started process."""
 
     is_http = False
-    receiver: Receiver
+    receiver: Receiver | None = None
+    """None until the peer is there: a process can be faster than its parent."""
 
     def __init__(self, label: str, stderr: deque[str] | None = None) -> None:
         self.label = label
@@ -97,9 +98,9 @@ class StdioLink(asyncio.SubprocessProtocol):
     # -- asyncio.SubprocessProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
-        self._stdin = transport.get_pipe_transport(0)
+        # uvloop's transports have the methods, but not the base class.
+        self._transport = process = cast(asyncio.SubprocessTransport, transport)
+        self._stdin = process.get_pipe_transport(0)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
@@ -107,11 +108,15 @@ class StdioLink(asyncio.SubprocessProtocol):
                 if isinstance(line, Oversize):
                     self.stderr.append(f"[interlock] {line.error().message}")
                 else:
-                    self.receiver.deliver(line, None)
+                    self._deliver(line)
         else:
             for line in self._stderr_lines.feed(data):
                 if not isinstance(line, Oversize):
                     self.stderr.append(line[:_LINE_SHOWN].decode("utf-8", "replace"))
+
+    def _deliver(self, line: bytes) -> None:
+        if self.receiver is not None:
+            self.receiver.deliver(line, None)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
@@ -137,7 +142,9 @@ class StdioLink(asyncio.SubprocessProtocol):
         self._lost = True
         self._output_ended = True
         self._signal_group(signal.SIGKILL)
-        self.receiver.lost(self._why())
+        receiver = self.receiver
+        if receiver is not None:
+            receiver.lost(self._why())
 
     def _why(self) -> str:
         code = self._transport.get_returncode() if self._transport is not None else None
@@ -154,7 +161,7 @@ class StdioLink(asyncio.SubprocessProtocol):
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         if self._stdin is None or self._stdin.is_closing() or self._output_ended:
-            ticket.fail(UPSTREAM_LOST, f"{self.label} is not running.", sent=False)
+            ticket.fail(UPSTREAM_LOST, f"{self.label} is not running: {self._why()}", sent=False)
             return
         if self._stdin.get_write_buffer_size() > _MOST_UNWRITTEN:
             ticket.fail(UPSTREAM_UNAVAILABLE, f"{self.label} does not read its input.", sent=False)
