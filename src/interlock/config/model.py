@@ -18,6 +18,7 @@ from interlock.config.quantities import (
     ORIGIN_PATTERN,
     PATH_PATTERN,
     SEGMENT_PATTERN,
+    SERVER_KEY_PATTERN,
     TOOL_NAME_PATTERN,
     VARIABLE_PATTERN,
     Address,
@@ -48,6 +49,7 @@ Count = Annotated[int, Meta(ge=1)]
 Text = Annotated[str, Meta(min_length=1)]
 Glob = Annotated[str, Meta(min_length=1)]
 Segment = Annotated[str, Meta(pattern=SEGMENT_PATTERN, extra={"kind": "segment"})]
+ServerKey = Annotated[str, Meta(pattern=SERVER_KEY_PATTERN, extra={"kind": "server_key"})]
 ToolName = Annotated[str, Meta(pattern=TOOL_NAME_PATTERN, extra={"kind": "tool_name"})]
 Origin = Annotated[str, Meta(pattern=ORIGIN_PATTERN, extra={"kind": "origin"})]
 Host = Annotated[str, Meta(pattern=HOST_PATTERN, extra={"kind": "host"})]
@@ -175,7 +177,7 @@ class Config(Section, frozen=True):
         _says("Where the MCP face answers."),
     ] = "/mcp"
     servers: Annotated[
-        dict[str, Annotated[ServerConfig, _kind("server")]],
+        dict[ServerKey, Annotated[ServerConfig, _kind("server")]],
         _says("The upstreams by key: a URL, a command line, or the long form."),
     ] = field(default_factory=dict)
     names: Annotated[

@@ -29,6 +29,7 @@ DESCRIBED: Final = {
 }
 _PATTERN_MESSAGES: Final = {
     "segment": ("is not a segment", "use 1 to 63 of a-z, 0-9, _ and -"),
+    "server_key": ("cannot be the name of a server", "use up to 100 printable characters"),
     "tool_name": ("is not a tool name", "use 1 to 128 of letters, digits, _, - and ."),
     "origin": ("is not an origin", "write scheme://host, such as https://app.example.com"),
     "host": ("is not a host", "write a host name or address, with :port if it matters"),

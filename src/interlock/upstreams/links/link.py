@@ -38,6 +38,16 @@ class Receiver(Protocol):
         """The link is gone, and everything it carried with it."""
 
 
+class NobodyYet:
+    """Receives for a link whose peer is not there yet: a process can be faster than its parent."""
+
+    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+        """Nothing was asked yet, so this is no answer."""
+
+    def lost(self, reason: str) -> None:
+        """The first request on the link will find out."""
+
+
 class Link(Protocol):
     """Moves messages to one upstream and back."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
-from interlock.upstreams.links.link import Receiver, Ticket
+from interlock.upstreams.links.link import NobodyYet, Receiver, Ticket
 
 POLITE: Final = 2.0
 """How long a process may take to leave by itself, and again after it was asked to."""
@@ -46,11 +46,11 @@ class StdioLink(asyncio.SubprocessProtocol):
     """One started process."""
 
     is_http = False
-    receiver: Receiver | None = None
-    """None until the peer is there: a process can be faster than its parent."""
+    receiver: Receiver
 
     def __init__(self, label: str, stderr: deque[str] | None = None) -> None:
         self.label = label
+        self.receiver = NobodyYet()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES) if stderr is None else stderr
         self.pid: int | None = None
         self._transport: asyncio.SubprocessTransport | None = None
@@ -108,15 +108,11 @@ class StdioLink(asyncio.SubprocessProtocol):
                 if isinstance(line, Oversize):
                     self.stderr.append(f"[interlock] {line.error().message}")
                 else:
-                    self._deliver(line)
+                    self.receiver.deliver(line, None)
         else:
             for line in self._stderr_lines.feed(data):
                 if not isinstance(line, Oversize):
                     self.stderr.append(line[:_LINE_SHOWN].decode("utf-8", "replace"))
-
-    def _deliver(self, line: bytes) -> None:
-        if self.receiver is not None:
-            self.receiver.deliver(line, None)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
@@ -142,9 +138,7 @@ class StdioLink(asyncio.SubprocessProtocol):
         self._lost = True
         self._output_ended = True
         self._signal_group(signal.SIGKILL)
-        receiver = self.receiver
-        if receiver is not None:
-            receiver.lost(self._why())
+        self.receiver.lost(self._why())
 
     def _why(self) -> str:
         code = self._transport.get_returncode() if self._transport is not None else None
