@@ -16,9 +16,13 @@ class BadAnswer(Exception):
 class HttpAnswer(msgspec.Struct, gc=False):
     status: int
     lower_head: bytes
-    """The status line and headers, in lower case."""
+    """The status line and headers with their last empty line, in lower case."""
     head: bytes
     body: bytes
+
+    @property
+    def event_stream(self) -> bool:
+        return b"\r\ncontent-type: text/event-stream" in self.lower_head
 
     def header(self, name: bytes) -> bytes | None:
         """A header's value as it was sent; the name is given in lower case."""
@@ -31,9 +35,8 @@ def header(lower_head: bytes, name: bytes, head: bytes | None = None) -> bytes |
     if at < 0:
         return None
     start = at + len(name) + 3
-    stop = lower_head.find(b"\r\n", start)
     source = lower_head if head is None else head
-    return source[start : stop if stop >= 0 else None].strip()
+    return source[start : lower_head.index(b"\r\n", start)].strip()
 
 
 class AnswerReader:
@@ -47,20 +50,26 @@ class AnswerReader:
         self.lower_head = b""
         self.body_at = 0
         self.chunked = False
-
-    @property
-    def began(self) -> bool:
-        return self.size > 0
+        # A target's answers mostly have the same head: the last one is kept as it was read, and
+        # the next is compared with it instead.
+        self.last = HttpAnswer(0, b"", b"", b"")
+        self.last_size = -1
 
     def feed(self, data: bytes) -> HttpAnswer | None:
         if self.size == 0:
+            last = self.last
+            if len(data) == self.last_size and data.startswith(last.head):
+                last.body = data[len(last.head) :]
+                return last
             end = data.find(b"\r\n\r\n")
             if end >= 0:
-                head = data[:end]
+                head = data[: end + 4]
                 lower = head.lower()
                 length = header(lower, b"content-length")
                 if length is not None and len(data) == end + 4 + int(length):
-                    return HttpAnswer(int(head[9:12]), lower, head, data[end + 4 :])
+                    self.last = HttpAnswer(int(head[9:12]), lower, head, data[end + 4 :])
+                    self.last_size = len(data)
+                    return self.last
         self.pieces.append(data)
         self.size += len(data)
         if self.size < self.needed:
@@ -83,14 +92,15 @@ class AnswerReader:
         else:
             body = data[self.body_at :]
         answer = HttpAnswer(int(self.head[9:12]), self.lower_head, self.head, body)
-        self.__init__()  # type: ignore[misc]
+        self.pieces, self.size, self.needed = [], 0, 0
+        self.head, self.chunked = b"", False
         return answer
 
     def read_head(self, data: bytes) -> bool:
         end = data.find(b"\r\n\r\n")
         if end < 0:
             return False
-        self.head = data[:end]
+        self.head = data[: end + 4]
         self.lower_head = self.head.lower()
         if not self.lower_head.startswith(b"http/1."):
             raise BadAnswer(f"not HTTP: {data[:40]!r}")

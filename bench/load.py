@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import signal
 import statistics
 import sys
 from collections import Counter
@@ -48,6 +50,8 @@ class LoadPlan(msgspec.Struct, forbid_unknown_fields=True):
     concurrency: int = 1
     seconds: float | None = 2.0
     calls: int | None = None
+    until_told: bool = False
+    """Until the process gets SIGUSR1."""
     warmup_seconds: float = 0.2
     warmup_calls: int | None = None
     call_timeout: float = 60.0
@@ -86,23 +90,14 @@ class LoadRun:
         self.outcomes: Counter[str] = Counter()
         self.samples: list[str] = []
         self.lost = 0
-        self.answered = 0
-        self.started = perf_counter_ns()
-        self.last_answer = self.started
+        self.start_clock()
         self.stopping = False
-        self.calls_left: int | None = None
+        self.calls_left = plan.calls
         self.open = 0
         self.finished = asyncio.Event()
 
-    def start_recording(self) -> None:
-        self.latencies.clear()
-        self.outcomes.clear()
-        self.samples.clear()
-        self.lost = 0
-        self.answered = 0
-        self.calls_left = self.plan.calls
-        self.started = perf_counter_ns()
-        self.last_answer = self.started
+    def start_clock(self) -> None:
+        self.started = self.last_answer = perf_counter_ns()
 
     def stop(self) -> None:
         self.stopping = True
@@ -314,7 +309,7 @@ async def warm_up(plan: LoadPlan, exchange: Exchange) -> None:
 async def drive(run: LoadRun) -> None:
     loop = asyncio.get_running_loop()
     host, port = address(run.plan.url)
-    run.start_recording()
+    run.start_clock()
     connections: list[LoadConnection] = []
 
     def make() -> LoadConnection:
@@ -331,6 +326,8 @@ async def drive(run: LoadRun) -> None:
         await loop.create_connection(make, host, port)
     if run.plan.seconds is not None:
         loop.call_later(run.plan.seconds, run.stop)
+    if run.plan.until_told:
+        loop.add_signal_handler(signal.SIGUSR1, run.stop)
     while True:
         try:
             await asyncio.wait_for(run.finished.wait(), 1.0)
@@ -342,8 +339,8 @@ async def drive(run: LoadRun) -> None:
 
 
 async def run_load(plan: LoadPlan) -> LoadReport:
-    if plan.seconds is None and plan.calls is None:
-        raise LoadFailure("say how long: seconds, calls, or both")
+    if plan.seconds is None and plan.calls is None and not plan.until_told:
+        raise LoadFailure("say how long: seconds, calls, or until told")
     exchange = await make_exchange(plan)
     if plan.warmup_seconds or plan.warmup_calls:
         await warm_up(plan, exchange)
@@ -353,9 +350,10 @@ async def run_load(plan: LoadPlan) -> LoadReport:
     return run.report()
 
 
-def plan_from_arguments(arguments: list[str] | None) -> LoadPlan:
+def plan_from_arguments(arguments: list[str] | None) -> LoadPlan | None:
+    """The plan that the command line says; none when plans are to be read from stdin."""
     parser = argparse.ArgumentParser(prog="bench.load", description=__doc__)
-    parser.add_argument("url", help="the MCP endpoint, or - to read a plan as JSON from stdin")
+    parser.add_argument("url", help="the MCP endpoint, or - to read plans as JSON lines")
     parser.add_argument("--kind", choices=("call", "list", "static"), default="call")
     parser.add_argument("--mode", choices=("session", "stateless"), default="session")
     parser.add_argument("--tool", action="append", help="echo tool to call; several take turns")
@@ -364,7 +362,7 @@ def plan_from_arguments(arguments: list[str] | None) -> LoadPlan:
     parser.add_argument("--calls", type=int, default=None)
     chosen = parser.parse_args(arguments)
     if chosen.url == "-":
-        return msgspec.json.decode(sys.stdin.buffer.read(), type=LoadPlan)
+        return None
     seconds = 3.0 if chosen.seconds is None and chosen.calls is None else chosen.seconds
     return LoadPlan(
         url=chosen.url,
@@ -377,11 +375,38 @@ def plan_from_arguments(arguments: list[str] | None) -> LoadPlan:
     )
 
 
+def run_plan(plan: LoadPlan) -> LoadReport:
+    # No collection of cycles while the clock runs; the load makes none worth collecting.
+    gc.collect()
+    gc.disable()
+    try:
+        return uvloop.run(run_load(plan))
+    except (BadAnswer, OSError) as cause:
+        raise LoadFailure(str(cause)) from cause
+    finally:
+        gc.enable()
+
+
+def serve_plans() -> None:
+    """One plan per line of stdin, one report (or failure) per line of stdout."""
+    for line in sys.stdin.buffer:
+        try:
+            answer = {"report": run_plan(msgspec.json.decode(line, type=LoadPlan))}
+        except LoadFailure as cause:
+            sys.stdout.buffer.write(msgspec.json.encode({"failure": str(cause)}) + b"\n")
+        else:
+            sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+
+
 def main(arguments: list[str] | None = None) -> int:
     plan = plan_from_arguments(arguments)
+    if plan is None:
+        serve_plans()
+        return 0
     try:
-        report = uvloop.run(run_load(plan))
-    except (LoadFailure, BadAnswer, OSError) as cause:
+        report = run_plan(plan)
+    except LoadFailure as cause:
         print(f"bench.load: {cause}", file=sys.stderr)
         return 1
     sys.stdout.write(msgspec.json.encode(report).decode() + "\n")

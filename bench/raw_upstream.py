@@ -15,6 +15,7 @@ import os
 
 from bench.answers import Answer, Endpoint, Wire
 
+
 def serve_stdio(endpoint: Endpoint) -> None:
     """Answer every line of stdin on stdout until stdin ends; answers to one read go in one write."""
     pending = b""
@@ -42,6 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tools", type=int, default=0, help="synthetic tools beside echo")
     parser.add_argument("--paths", type=int, default=0, help="serve /mcp/0 .. /mcp/N-1, not /mcp")
     parser.add_argument("--changes", action="store_true", help="keep event streams for changes")
+    parser.add_argument("--label", help="tells this process from others in a process list")
     chosen = parser.parse_args(arguments)
     wire: Wire = chosen.wire
 

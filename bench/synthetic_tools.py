@@ -8,8 +8,30 @@ from __future__ import annotations
 
 from typing import Any
 
-VERBS = ("list", "get", "create", "update", "delete", "search", "export", "archive", "assign", "move")
-NOUNS = ("issue", "page", "board", "sprint", "comment", "user", "label", "release", "branch", "file")
+VERBS = (
+    "list",
+    "get",
+    "create",
+    "update",
+    "delete",
+    "search",
+    "export",
+    "archive",
+    "assign",
+    "move",
+)
+NOUNS = (
+    "issue",
+    "page",
+    "board",
+    "sprint",
+    "comment",
+    "user",
+    "label",
+    "release",
+    "branch",
+    "file",
+)
 
 ECHO_TOOL: dict[str, Any] = {
     "name": "echo",

@@ -189,7 +189,7 @@ def interlock_command() -> list[str]:
     beside = Path(sys.executable).with_name("interlock")
     if beside.exists():
         return [str(beside)]
-    if importlib.util.find_spec("interlock.cli") is None:
+    if importlib.util.find_spec("interlock") is None:
         raise TargetMissing("interlock has no command line in this environment")
     return [sys.executable, "-m", "interlock.cli"]
 

@@ -1,0 +1,267 @@
+"""The call benchmark: every target in turn within a round, rounds interleaved, medians compared.
+
+Concurrency 1 is measured twice: as the scheduler places the processes, and with everything held
+on one core. On a machine with few cores the first one is mostly the price of waking a sleeping
+core; the second shows what the target itself costs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.bars import Bar, ratio
+from bench.load import LoadFailure, LoadPlan, LoadReport
+from bench.load_process import LoadProcess
+from bench.processor import all_cores, run_on
+from bench.report import console, note, show_bars, show_table
+from bench.targets import Bench, Running, TargetFailure, TargetMissing, call_targets
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A way to load a target: how many callers, how long, and whether on one core."""
+
+    name: str
+    concurrency: int
+    seconds: float
+    slow_calls: int
+    one_core: bool = False
+
+
+class CallSettings(msgspec.Struct, frozen=True):
+    rounds: int = 3
+    quick: bool = False
+    nginx_workers: int = 1
+    only: tuple[str, ...] = ()
+
+    @property
+    def lanes(self) -> list[Lane]:
+        scale = 0.35 if self.quick else 1.0
+        lanes = [
+            Lane("c1", 1, 1.0 * scale, 12),
+            Lane("c1 one core", 1, 0.7 * scale, 8, one_core=True),
+            Lane("c16", 16, 1.5 * scale, 48),
+            Lane("c64", 64, 1.2 * scale, 64),
+        ]
+        return [lane for lane in lanes if not (self.quick and lane.concurrency == 64)]
+
+
+class Measurement(msgspec.Struct):
+    round: int
+    lane: str
+    target: str
+    report: LoadReport
+
+
+def start_targets(bench: Bench, only: tuple[str, ...]) -> tuple[list[Running], dict[str, str]]:
+    """Start what can be started; the rest is skipped with its reason."""
+    running: list[Running] = []
+    skipped: dict[str, str] = {}
+    for start in call_targets(bench):
+        try:
+            running.extend(start())
+        except (TargetMissing, TargetFailure) as cause:
+            name = start.__name__.replace("_", " ")
+            skipped[name] = str(cause)
+            note(f"{name} left out: {cause}")
+    return [target for target in running if not only or target.name in only], skipped
+
+
+def plan_for(target: Running, lane: Lane) -> LoadPlan:
+    return LoadPlan(
+        url=target.url,
+        mode=target.mode,
+        tools=[target.tool],
+        concurrency=lane.concurrency,
+        seconds=None if target.slow else lane.seconds,
+        calls=lane.slow_calls if target.slow else None,
+        warmup_seconds=0.15,
+        warmup_calls=2 if target.slow else None,
+    )
+
+
+def measure(settings: CallSettings) -> dict[str, Any]:
+    """Run every round; returns measurements, medians, ratios and bars, ready to be written."""
+    with (
+        tempfile.TemporaryDirectory(prefix="interlock-bench-") as folder,
+        Bench(Path(folder), settings.nginx_workers) as bench,
+        LoadProcess() as load,
+    ):
+        targets, skipped = start_targets(bench, settings.only)
+        measurements = run_rounds(settings, bench, load, targets)
+    medians = median_figures(measurements)
+    bars = judge(medians)
+    return {
+        "rounds": [msgspec.to_builtins(entry) for entry in measurements],
+        "skipped": skipped,
+        "medians": medians,
+        "ratios": ratios(medians),
+        "bars": [bar.shown() for bar in bars],
+        "wrong_answers": sum(entry.report.error_count for entry in measurements),
+    }
+
+
+def run_rounds(
+    settings: CallSettings, bench: Bench, load: LoadProcess, targets: list[Running]
+) -> list[Measurement]:
+    measurements: list[Measurement] = []
+    total = settings.rounds * len(settings.lanes) * len(targets)
+    cores = all_cores()
+    columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("calls", total=total)
+        for round_number in range(1, settings.rounds + 1):
+            for lane in settings.lanes:
+                pids = [load.pid, *(process.pid for process in bench.processes)]
+                run_on({max(cores)} if lane.one_core else cores, pids)
+                turn = (round_number - 1) % max(1, len(targets))
+                for target in targets[turn:] + targets[:turn]:
+                    described = f"round {round_number} · {lane.name} · {target.name}"
+                    progress.update(task, description=described)
+                    try:
+                        report = load.run(plan_for(target, lane))
+                    except LoadFailure as cause:
+                        raise LoadFailure(f"{described}: {cause}") from cause
+                    measurements.append(Measurement(round_number, lane.name, target.name, report))
+                    progress.advance(task)
+                run_on(cores, pids)
+    return measurements
+
+
+Medians = dict[str, dict[str, dict[str, float]]]
+"""lane → target → figure → median over the rounds."""
+
+
+def median_figures(measurements: list[Measurement]) -> Medians:
+    grouped: dict[tuple[str, str], list[LoadReport]] = {}
+    for entry in measurements:
+        grouped.setdefault((entry.lane, entry.target), []).append(entry.report)
+    medians: Medians = {}
+    for (lane, target), reports in grouped.items():
+        medians.setdefault(lane, {})[target] = {
+            "calls_per_second": statistics.median(one.calls_per_second for one in reports),
+            "p50_us": statistics.median(one.p50_us for one in reports),
+            "p99_us": statistics.median(one.p99_us for one in reports),
+            "errors": float(sum(one.error_count for one in reports)),
+        }
+    return medians
+
+
+def figure(
+    medians: Medians, lane: str, target: str, name: str = "calls_per_second"
+) -> float | None:
+    return medians.get(lane, {}).get(target, {}).get(name)
+
+
+def same_wire(target: str, peer: str) -> str:
+    """The peer's row that had the same requests as the target's."""
+    return f"{peer} stateless" if target.endswith("stateless") else peer
+
+
+def added_latency(medians: Medians, lane: str, target: str) -> float | None:
+    """p50 beyond the upstream's own, in µs."""
+    own = figure(medians, lane, target, "p50_us")
+    direct = figure(medians, lane, same_wire(target, "direct"), "p50_us")
+    return None if own is None or direct is None else own - direct
+
+
+def ratios(medians: Medians) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+    for lane, targets in medians.items():
+        for target in targets:
+            rate = figure(medians, lane, target)
+            row = {
+                f"of_{peer.replace('-', '_')}": ratio(
+                    rate,
+                    figure(
+                        medians,
+                        lane,
+                        same_wire(target, peer) if peer in ("direct", "nginx") else peer,
+                    ),
+                )
+                for peer in ("direct", "nginx", "fastmcp", "mcp-proxy")
+            }
+            if lane.startswith("c1 ") or lane == "c1":
+                added = added_latency(medians, lane, target)
+                nginx = added_latency(medians, lane, same_wire(target, "nginx"))
+                row["added_us"] = added
+                row["added_of_nginx"] = ratio(added, nginx)
+            answer.setdefault(lane, {})[target] = row
+    return answer
+
+
+INTERLOCK_HTTP = ("interlock session", "interlock stateless")
+
+
+def judge(medians: Medians) -> list[Bar]:
+    bars = [
+        Bar(
+            "the raw upstream is no bottleneck: direct / nginx, c16",
+            ratio(figure(medians, "c16", "direct"), figure(medians, "c16", "nginx")),
+            ">=",
+            2.0,
+            "×",
+        )
+    ]
+    for target in INTERLOCK_HTTP:
+        nginx = figure(medians, "c16", same_wire(target, "nginx"))
+        rate = figure(medians, "c16", target)
+        bars.append(Bar(f"{target} / nginx, c16", ratio(rate, nginx), ">=", 0.5, "×", aim=0.8))
+    for target in INTERLOCK_HTTP:
+        rate = figure(medians, "c16", target)
+        peer = figure(medians, "c16", "fastmcp")
+        bars.append(Bar(f"{target} / FastMCP's proxy, c16", ratio(rate, peer), ">=", 200.0, "×"))
+    stdio = figure(medians, "c16", "interlock stdio")
+    peer = figure(medians, "c16", "mcp-proxy")
+    bars.append(Bar("interlock stdio / npm mcp-proxy, c16", ratio(stdio, peer), ">=", 5.0, "×"))
+    for lane in ("c1", "c1 one core"):
+        for target in INTERLOCK_HTTP:
+            added = added_latency(medians, lane, target)
+            nginx_added = added_latency(medians, lane, same_wire(target, "nginx"))
+            detail = ""
+            if added is not None and nginx_added is not None:
+                detail = f"{added:.0f} µs against {nginx_added:.0f} µs"
+            what = f"{target}: latency added / nginx's, {lane}"
+            bars.append(Bar(what, ratio(added, nginx_added), "<=", 2.0, "×", note=detail))
+    errors = sum(row["errors"] for targets in medians.values() for row in targets.values())
+    bars.append(Bar("wrong or missing answers, all targets", errors, "<=", 0.0))
+    return bars
+
+
+def show(result: dict[str, Any], bars: list[Bar]) -> None:
+    medians: Medians = result["medians"]
+    for lane, targets in medians.items():
+        rows = []
+        for target, figures in targets.items():
+            compared = result["ratios"][lane][target]
+            added = compared.get("added_us")
+            rows.append(
+                [
+                    target,
+                    figures["calls_per_second"],
+                    figures["p50_us"],
+                    figures["p99_us"],
+                    *(
+                        compared[f"of_{peer}"]
+                        for peer in ("direct", "nginx", "fastmcp", "mcp_proxy")
+                    ),
+                    added,
+                    f"{figures['errors']:.0f}",
+                ]
+            )
+        columns = ["target", "calls/s", "p50 µs", "p99 µs", "× direct", "× nginx", "× fastmcp"]
+        title = f"tools/call, {lane} (medians of the rounds)"
+        show_table(title, [*columns, "× mcp-proxy", "added µs", "errors"], rows)
+    show_bars(bars)
+
+
+def run(settings: CallSettings) -> tuple[dict[str, Any], list[Bar]]:
+    result = measure(settings)
+    bars = judge(result["medians"])
+    show(result, bars)
+    return result, bars
