@@ -12,7 +12,7 @@ import msgspec
 
 from bench import calls, churn, lists, startup
 from bench.bars import Bar
-from bench.load import LoadFailure
+from bench.load_run import LoadFailure
 from bench.processor import machine_facts
 from bench.report import console, note
 from bench.targets import TargetFailure, TargetMissing
@@ -72,6 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     missed = [bar.what for bar in bars if bar.met is False]
     said = f"{len(missed)} bars missed" if missed else "no bar missed"
+    if problems:
+        said += f", {problems} benchmarks could not be run"
     note(f"{said}; {results['seconds']:.0f} s; figures in {chosen.out}")
     return 1 if chosen.strict and (missed or problems) else 0
 

@@ -40,9 +40,7 @@ NOTHING = msgspec.Raw(b"")
 
 
 class RequestMeta(msgspec.Struct, gc=False):
-    version: str | None = msgspec.field(
-        name="io.modelcontextprotocol/protocolVersion", default=None
-    )
+    version: str = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default="")
 
 
 class Arguments(msgspec.Struct, gc=False):
@@ -121,9 +119,7 @@ class Endpoint:
             return Answer(b"", status=202)
         request_id = bytes(request.id)
         params = request.params
-        stateless = (
-            params is not None and params.meta is not None and params.meta.version is not None
-        )
+        stateless = params is not None and params.meta is not None and params.meta.version != ""
         if request.method == "tools/call" and params is not None:
             return self.call(request_id, params, stateless)
         return self.other(request_id, request.method, params, stateless)

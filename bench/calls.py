@@ -16,9 +16,9 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.bars import Bar, ratio
-from bench.load import LoadFailure, LoadPlan, LoadReport
 from bench.load_process import LoadProcess
-from bench.processor import all_cores, run_on
+from bench.load_run import LoadFailure, LoadPlan, LoadReport
+from bench.processor import all_cores, processor_seconds, run_on
 from bench.report import console, note, show_bars, show_table
 from bench.targets import Bench, Running, TargetFailure, TargetMissing, call_targets
 
@@ -56,6 +56,8 @@ class Measurement(msgspec.Struct):
     lane: str
     target: str
     report: LoadReport
+    cpu_us_per_call: float
+    """What the target's own processes used, whoever else was busy."""
 
 
 def start_targets(bench: Bench, only: tuple[str, ...]) -> tuple[list[Running], dict[str, str]]:
@@ -123,44 +125,53 @@ def run_rounds(
                 for target in targets[turn:] + targets[:turn]:
                     described = f"round {round_number} · {lane.name} · {target.name}"
                     progress.update(task, description=described)
+                    before = processor_seconds(target.process.pid)
                     try:
                         report = load.run(plan_for(target, lane))
                     except LoadFailure as cause:
                         raise LoadFailure(f"{described}: {cause}") from cause
-                    measurements.append(Measurement(round_number, lane.name, target.name, report))
+                    used = processor_seconds(target.process.pid) - before
+                    used_us = round(used * 1e6 / max(1, report.answered), 2)
+                    measurements.append(
+                        Measurement(round_number, lane.name, target.name, report, used_us)
+                    )
                     progress.advance(task)
                 run_on(cores, pids)
     return measurements
 
+
+RATE = "calls_per_second"
+PEERS = ("direct", "nginx", "fastmcp", "mcp-proxy")
 
 Medians = dict[str, dict[str, dict[str, float]]]
 """lane → target → figure → median over the rounds."""
 
 
 def median_figures(measurements: list[Measurement]) -> Medians:
-    grouped: dict[tuple[str, str], list[LoadReport]] = {}
+    grouped: dict[tuple[str, str], list[Measurement]] = {}
     for entry in measurements:
-        grouped.setdefault((entry.lane, entry.target), []).append(entry.report)
+        grouped.setdefault((entry.lane, entry.target), []).append(entry)
     medians: Medians = {}
-    for (lane, target), reports in grouped.items():
+    for (lane, target), entries in grouped.items():
+        reports = [entry.report for entry in entries]
         medians.setdefault(lane, {})[target] = {
             "calls_per_second": statistics.median(one.calls_per_second for one in reports),
             "p50_us": statistics.median(one.p50_us for one in reports),
             "p99_us": statistics.median(one.p99_us for one in reports),
+            "cpu_us_per_call": statistics.median(one.cpu_us_per_call for one in entries),
             "errors": float(sum(one.error_count for one in reports)),
         }
     return medians
 
 
-def figure(
-    medians: Medians, lane: str, target: str, name: str = "calls_per_second"
-) -> float | None:
+def figure(medians: Medians, lane: str, target: str, name: str = RATE) -> float | None:
     return medians.get(lane, {}).get(target, {}).get(name)
 
 
 def same_wire(target: str, peer: str) -> str:
     """The peer's row that had the same requests as the target's."""
-    return f"{peer} stateless" if target.endswith("stateless") else peer
+    both_wires = peer in ("direct", "nginx")
+    return f"{peer} stateless" if both_wires and target.endswith("stateless") else peer
 
 
 def added_latency(medians: Medians, lane: str, target: str) -> float | None:
@@ -175,17 +186,10 @@ def ratios(medians: Medians) -> dict[str, Any]:
     for lane, targets in medians.items():
         for target in targets:
             rate = figure(medians, lane, target)
-            row = {
-                f"of_{peer.replace('-', '_')}": ratio(
-                    rate,
-                    figure(
-                        medians,
-                        lane,
-                        same_wire(target, peer) if peer in ("direct", "nginx") else peer,
-                    ),
-                )
-                for peer in ("direct", "nginx", "fastmcp", "mcp-proxy")
-            }
+            row = {}
+            for peer in PEERS:
+                other = same_wire(target, peer)
+                row[f"of_{peer}"] = ratio(rate, figure(medians, lane, other))
             if lane.startswith("c1 ") or lane == "c1":
                 added = added_latency(medians, lane, target)
                 nginx = added_latency(medians, lane, same_wire(target, "nginx"))
@@ -246,17 +250,15 @@ def show(result: dict[str, Any], bars: list[Bar]) -> None:
                     figures["calls_per_second"],
                     figures["p50_us"],
                     figures["p99_us"],
-                    *(
-                        compared[f"of_{peer}"]
-                        for peer in ("direct", "nginx", "fastmcp", "mcp_proxy")
-                    ),
+                    *(compared[f"of_{peer}"] for peer in PEERS),
                     added,
+                    figures["cpu_us_per_call"],
                     f"{figures['errors']:.0f}",
                 ]
             )
         columns = ["target", "calls/s", "p50 µs", "p99 µs", "× direct", "× nginx", "× fastmcp"]
         title = f"tools/call, {lane} (medians of the rounds)"
-        show_table(title, [*columns, "× mcp-proxy", "added µs", "errors"], rows)
+        show_table(title, [*columns, "× mcp-proxy", "added µs", "cpu µs", "errors"], rows)
     show_bars(bars)
 
 

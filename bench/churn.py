@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.asking import fetch_json, until
 from bench.bars import Bar
-from bench.load import LoadPlan, LoadReport
 from bench.load_process import LoadProcess
+from bench.load_run import LoadPlan, LoadReport
 from bench.processes import ROOT, TargetProcess
 from bench.processor import descendants, open_files, resident_bytes
 from bench.report import console, note, show_bars, show_table
@@ -220,19 +220,14 @@ def sort_answers(report: LoadReport) -> dict[str, int]:
 def judge(result: dict[str, Any]) -> list[Bar]:
     before, after = result["baseline"], result["after"]
     answers = result["answers"]
+    more_children = float(after["children"] - before["children"])
+    more_files = float(after["files"] - before["files"])
     bars = [
         Bar("wrong answers", float(answers["wrong"]), "<=", 0.0),
         Bar("calls without an answer", float(answers["lost"]), "<=", 0.0),
         Bar("processes left after the node ended", float(result["orphans"]), "<=", 0.0),
-        Bar(
-            "children beyond one per upstream",
-            float(after["children"] - before["children"]),
-            "<=",
-            0,
-        ),
-        Bar(
-            "file descriptors more than before", float(after["files"] - before["files"]), "<=", 0.0
-        ),
+        Bar("children beyond one per upstream", more_children, "<=", 0.0),
+        Bar("file descriptors more than before", more_files, "<=", 0.0),
     ]
     if after["tasks"] is None:
         bars.append(Bar("tasks more than before", None, "<=", 0.0, note="the node does not say"))

@@ -119,7 +119,7 @@ class AnswerReader:
 
 def dechunk(data: bytes, at: int) -> bytes | None:
     """The body of a chunked answer that starts at ``at``, or None while its end is missing."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         line_end = data.find(b"\r\n", at)
         if line_end < 0:

@@ -16,8 +16,8 @@ import msgspec
 
 from bench.asking import ask_tools_list, fetch_json, tool_names, until
 from bench.bars import Bar, ratio
-from bench.load import LoadPlan, LoadReport
 from bench.load_process import LoadProcess
+from bench.load_run import LoadPlan, LoadReport
 from bench.processes import TargetProcess
 from bench.processor import resident_bytes
 from bench.report import console, show_bars, show_table

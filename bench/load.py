@@ -13,225 +13,18 @@ import argparse
 import asyncio
 import gc
 import signal
-import statistics
 import sys
-from collections import Counter
-from time import perf_counter_ns
-from typing import Literal, cast
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import msgspec
 import uvloop
 
-from bench.exchange import (
-    FIRST_ID,
-    OK,
-    EchoCalls,
-    Exchange,
-    Mode,
-    StaticFile,
-    ToolLists,
-    mode_headers,
-    post_head,
-)
+from bench.exchange import FIRST_ID, EchoCalls, StaticFile, ToolLists, mode_headers, post_head
 from bench.http_answers import AnswerReader, BadAnswer, HttpAnswer
+from bench.load_connections import BulkConnection, CallConnection
+from bench.load_run import LoadFailure, LoadPlan, LoadReport, LoadRun, address
 from bench.wire import SESSION_REVISION
-
-Kind = Literal["call", "list", "static"]
-
-
-class LoadPlan(msgspec.Struct, forbid_unknown_fields=True):
-    """What to send, how hard and for how long."""
-
-    url: str
-    kind: Kind = "call"
-    mode: Mode = "session"
-    tools: list[str] = msgspec.field(default_factory=lambda: ["echo"])
-    concurrency: int = 1
-    seconds: float | None = 2.0
-    calls: int | None = None
-    until_told: bool = False
-    """Until the process gets SIGUSR1."""
-    warmup_seconds: float = 0.2
-    warmup_calls: int | None = None
-    call_timeout: float = 60.0
-    error_limit: int = 1000
-
-
-class LoadReport(msgspec.Struct):
-    """What came of it. ``errors`` counts by kind; ``lost`` got no answer at all."""
-
-    calls: int
-    seconds: float
-    calls_per_second: float
-    p50_us: float
-    p99_us: float
-    errors: dict[str, int]
-    samples: list[str]
-    lost: int = 0
-
-    @property
-    def error_count(self) -> int:
-        return sum(self.errors.values()) + self.lost
-
-
-class LoadFailure(Exception):
-    """The load could not be run at all."""
-
-
-class LoadRun:
-    """The state that all connections of one run share."""
-
-    def __init__(self, plan: LoadPlan, exchange: Exchange) -> None:
-        self.plan = plan
-        self.exchange = exchange
-        self.next_number = FIRST_ID
-        self.latencies: list[int] = []
-        self.outcomes: Counter[str] = Counter()
-        self.samples: list[str] = []
-        self.lost = 0
-        self.start_clock()
-        self.stopping = False
-        self.calls_left = plan.calls
-        self.open = 0
-        self.finished = asyncio.Event()
-
-    def start_clock(self) -> None:
-        self.started = self.last_answer = perf_counter_ns()
-
-    def stop(self) -> None:
-        self.stopping = True
-
-    def wrong(self, verdict: str, answer: HttpAnswer | None) -> None:
-        self.outcomes[verdict] += 1
-        if len(self.samples) < 5 and answer is not None:
-            self.samples.append(f"{verdict}: {answer.body[:300]!r}")
-        self.give_up_past_limit()
-
-    def call_lost(self, reason: str) -> None:
-        self.lost += 1
-        if len(self.samples) < 5:
-            self.samples.append(f"lost: {reason}")
-        self.give_up_past_limit()
-
-    def give_up_past_limit(self) -> None:
-        if self.lost + self.outcomes.total() > self.plan.error_limit:
-            self.stopping = True
-
-    def report(self) -> LoadReport:
-        seconds = (self.last_answer - self.started) / 1e9
-        ordered = sorted(self.latencies)
-        p50, p99 = (percentile(ordered, 0.50), percentile(ordered, 0.99))
-        rate = len(ordered) / seconds if seconds > 0 else 0.0
-        return LoadReport(
-            calls=len(ordered),
-            seconds=round(seconds, 4),
-            calls_per_second=round(rate, 1),
-            p50_us=round(p50 / 1000, 2),
-            p99_us=round(p99 / 1000, 2),
-            errors=dict(self.outcomes),
-            samples=list(self.samples),
-            lost=self.lost,
-        )
-
-
-def percentile(ordered: list[int], share: float) -> float:
-    if not ordered:
-        return 0.0
-    if len(ordered) < 3:
-        return float(statistics.median(ordered))
-    return float(ordered[min(len(ordered) - 1, int(len(ordered) * share))])
-
-
-class LoadConnection(asyncio.Protocol):
-    """One connection: sends, waits for the answer, checks it, sends the next."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, run: LoadRun) -> None:
-        self.run = run
-        self.reader = AnswerReader()
-        self.number = 0
-        self.sent_at = 0
-        self.judge = run.exchange.judge
-        self.request = run.exchange.request
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.run.open += 1
-        self.send_next()
-
-    def send_next(self) -> None:
-        run = self.run
-        left = run.calls_left
-        if run.stopping or left == 0:
-            self.number = 0
-            self.transport.close()
-            return
-        if left is not None:
-            run.calls_left = left - 1
-        number = run.next_number
-        run.next_number = number + 1
-        self.number = number
-        request = self.request(number)
-        self.sent_at = perf_counter_ns()
-        self.transport.write(request)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            answer = self.reader.feed(data)
-        except (BadAnswer, ValueError) as cause:
-            self.run.call_lost(f"unreadable answer: {cause}")
-            self.number = 0
-            self.transport.close()
-            return
-        if answer is None:
-            return
-        now = perf_counter_ns()
-        verdict = self.judge(self.number, answer)
-        run = self.run
-        run.last_answer = now
-        if verdict is OK:
-            run.latencies.append(now - self.sent_at)
-        else:
-            run.wrong(verdict, answer)
-        self.send_next()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        run = self.run
-        if self.number:
-            run.call_lost(f"connection closed before the answer ({exc})")
-        run.open -= 1
-        if run.stopping or run.calls_left == 0:
-            if run.open == 0:
-                run.finished.set()
-        else:
-            asyncio.get_running_loop().create_task(open_again(run))  # noqa: RUF006
-
-    def overdue(self, now: int) -> None:
-        if self.number and now - self.sent_at > self.run.plan.call_timeout * 1e9:
-            self.run.call_lost("no answer in time")
-            self.number = 0
-            self.transport.abort()
-
-
-async def open_again(run: LoadRun) -> None:
-    """A target may close a connection; the load goes on over a new one."""
-    host, port = address(run.plan.url)
-    try:
-        await asyncio.get_running_loop().create_connection(lambda: LoadConnection(run), host, port)
-    except OSError as cause:
-        run.call_lost(f"cannot connect again: {cause}")
-        run.stop()
-        if run.open == 0:
-            run.finished.set()
-
-
-def address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    if parts.hostname is None or parts.port is None:
-        raise LoadFailure(f"the address {url} needs a host and a port")
-    return parts.hostname, parts.port
 
 
 async def one_exchange(host: str, port: int, request: bytes) -> HttpAnswer:
@@ -278,20 +71,27 @@ async def open_session(url: str) -> str | None:
     return session_id
 
 
-async def make_exchange(plan: LoadPlan) -> Exchange:
+Connect = Callable[[LoadRun], asyncio.BaseProtocol]
+
+
+async def make_connect(plan: LoadPlan) -> Connect:
+    """Whatever must happen first, then how to make the connections that send what was planned."""
     host, port = address(plan.url)
     path = urlsplit(plan.url).path
     where = f"{host}:{port}"
     if plan.kind == "static":
-        return StaticFile(where, path)
+        file = StaticFile(where, path)
+        return lambda run: BulkConnection(run, file)
     session_id = await open_session(plan.url) if plan.mode == "session" else None
     if plan.kind == "list":
-        return ToolLists(where, path, plan.mode, session_id)
-    return EchoCalls(where, path, plan.mode, plan.tools, session_id)
+        lists = ToolLists(where, path, plan.mode, session_id)
+        return lambda run: BulkConnection(run, lists)
+    calls = EchoCalls(where, path, plan.mode, plan.tools, session_id)
+    return lambda run: CallConnection(run, calls)
 
 
-async def warm_up(plan: LoadPlan, exchange: Exchange) -> None:
-    """A few calls before the clock starts, on connections of their own; their errors count too."""
+async def warm_up(plan: LoadPlan, connect: Connect) -> int:
+    """Some calls before the clock starts, on connections of their own; how many were right."""
     warm = LoadPlan(
         url=plan.url,
         concurrency=plan.concurrency,
@@ -299,55 +99,29 @@ async def warm_up(plan: LoadPlan, exchange: Exchange) -> None:
         calls=plan.warmup_calls,
         call_timeout=plan.call_timeout,
     )
-    run = LoadRun(warm, exchange)
-    await drive(run)
+    run = LoadRun(warm, connect)
+    await run.drive()
     report = run.report()
     if not report.calls:
         raise LoadFailure(f"no right answer while warming up: {report.samples or report.errors}")
-
-
-async def drive(run: LoadRun) -> None:
-    loop = asyncio.get_running_loop()
-    host, port = address(run.plan.url)
-    run.start_clock()
-    connections: list[LoadConnection] = []
-
-    def make() -> LoadConnection:
-        connection = LoadConnection(run)
-        connections.append(connection)
-        return connection
-
-    def watch() -> None:
-        now = perf_counter_ns()
-        for connection in connections:
-            connection.overdue(now)
-
-    for _ in range(run.plan.concurrency):
-        await loop.create_connection(make, host, port)
-    if run.plan.seconds is not None:
-        loop.call_later(run.plan.seconds, run.stop)
-    if run.plan.until_told:
-        loop.add_signal_handler(signal.SIGUSR1, run.stop)
-    while True:
-        try:
-            await asyncio.wait_for(run.finished.wait(), 1.0)
-            return
-        except TimeoutError:
-            watch()
-            if run.stopping and run.open == 0:
-                return
+    return report.calls
 
 
 async def run_load(plan: LoadPlan) -> LoadReport:
     if plan.seconds is None and plan.calls is None and not plan.until_told:
         raise LoadFailure("say how long: seconds, calls, or until told")
-    exchange = await make_exchange(plan)
+    connect = await make_connect(plan)
+    warm = 0
     if plan.warmup_seconds or plan.warmup_calls:
-        await warm_up(plan, exchange)
-    run = LoadRun(plan, exchange)
+        warm = await warm_up(plan, connect)
+    run = LoadRun(plan, connect)
     run.next_number = FIRST_ID + 1_000_000
-    await drive(run)
-    return run.report()
+    if plan.until_told:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, run.stop)
+    await run.drive()
+    report = run.report()
+    report.answered = warm + report.calls
+    return report
 
 
 def plan_from_arguments(arguments: list[str] | None) -> LoadPlan | None:

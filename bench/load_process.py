@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from bench.load import LoadFailure, LoadPlan, LoadReport
+from bench.load_run import LoadFailure, LoadPlan, LoadReport
 from bench.processes import module_command, python_environment
 
 

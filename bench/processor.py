@@ -53,9 +53,15 @@ def open_files(pid: int) -> int:
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time of a process, its threads included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """User and system time of a process, its threads and its helpers, but not of an upstream."""
+    total = 0.0
+    for process in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            if process != pid and b"raw_upstream" in Path(f"/proc/{process}/cmdline").read_bytes():
+                continue
+            fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def processor_name() -> str:

@@ -17,7 +17,7 @@ from bench.answers import Answer, Endpoint, Wire
 
 
 def serve_stdio(endpoint: Endpoint) -> None:
-    """Answer every line of stdin on stdout until stdin ends; answers to one read go in one write."""
+    """Answer every line of stdin until it ends; the answers to one read go in one write."""
     pending = b""
     while chunk := os.read(0, 262144):
         *lines, pending = (pending + chunk).split(b"\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -185,13 +186,13 @@ class Bench:
 
 
 def interlock_command() -> list[str]:
-    """``interlock`` beside this Python, or as a module."""
+    """What BENCH_INTERLOCK says, or ``interlock`` beside this Python."""
+    if named := os.environ.get("BENCH_INTERLOCK"):
+        return shlex.split(named)
     beside = Path(sys.executable).with_name("interlock")
     if beside.exists():
         return [str(beside)]
-    if importlib.util.find_spec("interlock") is None:
-        raise TargetMissing("interlock has no command line in this environment")
-    return [sys.executable, "-m", "interlock.cli"]
+    raise TargetMissing("interlock is not installed beside this Python: run `make setup`")
 
 
 def python_with_fastmcp() -> str:
