@@ -86,8 +86,11 @@ def import_client_configs(paths: Iterable[Path], *, home: Path, cwd: Path) -> Cl
     lift = SecretLift()
     servers: dict[str, ServerConfig] = {}
     notes: list[str] = []
-    for path in paths:
-        for key, server in _read_file(path, home, cwd, lift, notes):
+    texts = {path: read_text(path) for path in paths}
+    for text in texts.values():
+        lift.reserve(text)
+    for path, text in texts.items():
+        for key, server in _read_file(path, text, home, cwd, lift, notes):
             _merge(servers, key, server, notes)
     return ClientImport(servers, sorted(lift.variables.values()), notes)
 
@@ -116,9 +119,8 @@ def _holds_servers(path: Path) -> bool:
 
 
 def _read_file(
-    path: Path, home: Path, cwd: Path, lift: SecretLift, notes: list[str]
+    path: Path, text: str, home: Path, cwd: Path, lift: SecretLift, notes: list[str]
 ) -> Iterator[tuple[str, ServerConfig]]:
-    text = read_text(path)
     toml = path.suffix == ".toml"
     document = parse_toml(text, str(path)) if toml else parse_jsonc(text, str(path))
     if not isinstance(document, dict):

@@ -23,6 +23,7 @@ _PASSWORD: Final = re.compile(r"(?<=://)(?P<user>[^/?#@:]*):(?P<value>[^/?#@]+)@
 _LONG_SEGMENT: Final = re.compile(
     r"(?<=/)(?=[^/?#]*[0-9])(?=[^/?#]*[A-Za-z])[A-Za-z0-9_-]{32,}(?=[/?#]|$)"
 )
+_MENTIONED: Final = re.compile(r"(?:\$\{(?:env:)?|\")([A-Za-z_][A-Za-z0-9_]*)(?=[}:\"])(?!\"\s*:)")
 _OPTION: Final = re.compile(r"(?P<key>-{0,2}[A-Za-z_][\w.-]*)=(?P<value>.+)", re.DOTALL)
 _HEADER: Final = re.compile(
     r"(?P<key>(?:proxy-)?authorization|cookie|x-[\w-]+):(?P<gap>\s*)(?P<value>.+)",
@@ -53,6 +54,11 @@ class SecretLift:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self._values: dict[str, str | None] = {}
+
+    def reserve(self, text: str) -> None:
+        """Keep the names of variables that a client's file mentions for what they stand for."""
+        for name in _MENTIONED.findall(text):
+            self._values.setdefault(name, None)
 
     def needs(self, name: str, used_by: str, description: str = "") -> str:
         """A variable that the client's file refers to already."""

@@ -59,6 +59,8 @@ class NodeReader:
 
     def read_struct(self, node: Node, struct: type[Struct], path: KeyPath) -> dict[str, Any] | None:
         """The fields that are given and well formed; None when the node is no mapping at all."""
+        if not self._plain(node, path):
+            return None
         if not isinstance(node, MappingNode):
             example = "write its keys below it" if path else "write lines such as servers:"
             self.report(path, f"expected keys and values, found {self._describe(node)}", example)
@@ -230,7 +232,7 @@ class NodeReader:
         self.places[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
 
     def _plain(self, node: Node, path: KeyPath) -> bool:
-        if node.tag in DESCRIBED:
+        if yaml_text.tag_fits(node):
             return True
         self.report(
             path, "! at the start of a value means a tag in YAML", "put the value in quotes"

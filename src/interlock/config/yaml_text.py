@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 from yaml.composer import Composer
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node, SequenceNode
 from yaml.parser import Parser
 from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
@@ -143,6 +143,17 @@ def compose(text: str, filename: str) -> Node | None:
     else:
         return node
     raise ConfigError([problem])
+
+
+def tag_fits(node: Node) -> bool:
+    """Whether the node is what its tag says; a tag written out by hand can say anything."""
+    if isinstance(node, MappingNode):
+        return bool(node.tag == MAPPING)
+    if isinstance(node, SequenceNode):
+        return bool(node.tag == LIST)
+    if node.tag == TEXT:
+        return True
+    return any(node.tag == tag and pattern.match(node.value) for tag, pattern, _ in CORE_SCALARS)
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, filename: str) -> Problem:

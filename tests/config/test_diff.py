@@ -1,0 +1,70 @@
+"""What a reload has to touch."""
+
+from __future__ import annotations
+
+from interlock.config import Config, ConfigChange, ServerConfig, diff, parse_config
+
+
+def test_nothing_changed() -> None:
+    text = "servers: {a: http://x, b: run}\n"
+    change = diff(parse_config(text), parse_config("# a comment\n" + text))
+    assert change == ConfigChange()
+    assert not change
+
+
+def test_short_and_long_form_are_the_same_server() -> None:
+    change = diff(
+        parse_config("servers: {a: http://x, b: run fast}"),
+        parse_config("servers: {b: {command: run, args: [fast]}, a: {url: http://x}}"),
+    )
+    assert not change
+
+
+def test_servers_by_key() -> None:
+    old = Config(
+        servers={
+            "gone": ServerConfig(url="http://gone"),
+            "same": ServerConfig(url="http://same"),
+            "shown": ServerConfig(url="http://shown"),
+            "moved": ServerConfig(url="http://old"),
+        }
+    )
+    new = Config(
+        servers={
+            "moved": ServerConfig(url="http://new", timeout=5.0),
+            "same": ServerConfig(url="http://same"),
+            "shown": ServerConfig(url="http://shown", deny=["x"], description="d"),
+            "fresh": ServerConfig(command="run"),
+        }
+    )
+    change = diff(old, new)
+    assert change.added == ("fresh",)
+    assert change.removed == ("gone",)
+    assert change.changed == {"moved": ("url", "timeout"), "shown": ("description", "deny")}
+    assert change.relinked == ("moved",)
+    assert change
+
+
+def test_fields_of_the_node() -> None:
+    old = parse_config("")
+    new = parse_config(
+        """
+listen: 127.0.0.1:1
+path: /other
+state_dir: state
+journal: {max_rows: 5}
+names: safe
+timeout: 5s
+limits: {sessions: 1}
+tokens: [{name: a, token: "${env:A}"}]
+"""
+    )
+    change = diff(old, new)
+    assert change.restart == ("listen", "path", "journal", "state_dir")
+    assert change.live == ("names", "tokens", "timeout", "limits")
+
+
+def test_enabling_a_server_relinks_it() -> None:
+    old = Config(servers={"a": ServerConfig(url="http://x", enabled=False)})
+    new = Config(servers={"a": ServerConfig(url="http://x")})
+    assert diff(old, new).relinked == ("a",)

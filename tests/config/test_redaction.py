@@ -1,0 +1,87 @@
+"""What may be printed: references stay, literal secrets are masked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from interlock.config import ServerConfig, is_secret_key, redact, redact_pair, redact_server
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("Authorization", "Bearer hunter2", "Bearer ***"),
+        ("authorization", "Bearer ${env:X}", "Bearer ${env:X}"),
+        ("X-Api-Key", "hunter2", "***"),
+        ("X-Api-Key", "${file:~/key}", "${file:~/key}"),
+        ("GITHUB_TOKEN", "hunter2", "***"),
+        ("DB_PASSWORD", "a ${env:X} b", "***${env:X}***"),
+        ("CLIENT_SECRET", "${env:X:-hunter2}", "${env:X:-***}"),
+        ("CLIENT_SECRET", "${broken", "***"),
+        ("CLIENT_SECRET", "", ""),
+        ("Cookie", "hunter2", "***"),
+        ("DEBUG", "true", "true"),
+        ("DATABASE_URL", "postgres://me:hunter2@db/x", "postgres://me:***@db/x"),
+        ("OTHER", "ghp_" + "a" * 36, "***"),
+    ],
+)
+def test_pairs(key: str, value: str, shown: str) -> None:
+    assert redact_pair(key, value) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nothing here", "nothing here"),
+        ("Authorization: Bearer hunter2", "Authorization: Bearer ***"),
+        ("header: Authorization: Bearer hunter2", "header: Authorization: Bearer ***"),
+        ('{"api_key": "hunter2", "x": 1}', '{"api_key": "***", "x": 1}'),
+        ("token='hunter 2' next=1", "token='***' next=1"),
+        ("API_KEY=hunter2 run --fast", "API_KEY=*** run --fast"),
+        ("run --token hunter2 --fast", "run --token *** --fast"),
+        ("run --token=hunter2", "run --token=***"),
+        ("run --token --fast", "run --token --fast"),
+        ("https://x/mcp?key=hunter2&a=b", "https://x/mcp?key=***&a=b"),
+        ("https://me:hunter2@x/", "https://me:***@x/"),
+        ("token: ${env:TOKEN}", "token: ${env:TOKEN}"),
+        ("see ${env:TOKEN:-x} there", "see ${env:TOKEN:-x} there"),
+        ("found sk-" + "a" * 30 + " here", "found *** here"),
+    ],
+)
+def test_free_text(text: str, shown: str) -> None:
+    assert redact(text) == shown
+
+
+def test_a_server_for_print() -> None:
+    server = ServerConfig(
+        command="run",
+        args=["--token", "hunter2", "--api-key=hunter2", "-v", "Authorization: hunter2", "plain"],
+        env={"A_KEY": "hunter2", "B": "kept"},
+    )
+    shown = redact_server(server)
+    assert "hunter2" not in repr(shown)
+    assert shown.args[-1] == "plain"
+    assert shown.env["B"] == "kept"
+    remote = ServerConfig(url="http://me:hunter2@x/", headers={"X-Token": "hunter2", "A": "b"})
+    shown = redact_server(remote)
+    assert "hunter2" not in repr(shown)
+    assert shown.headers["A"] == "b"
+
+
+@pytest.mark.parametrize("key", ["MY_TOKEN", "apiKey", "Secret", "PASSWORD", "Authorization"])
+def test_suspicious_keys(key: str) -> None:
+    assert is_secret_key(key)
+
+
+@given(st.text(), st.text(alphabet="abcdefghij0123456789", min_size=8))
+def test_a_suspicious_pair_never_shows_its_value(before: str, secret: str) -> None:
+    assert secret not in redact_pair("API_KEY", secret)
+    assume(secret not in before)
+    assert secret not in redact(f"{before}\nAPI_KEY={secret}\n")
+
+
+@given(st.text())
+def test_any_text_can_be_redacted(text: str) -> None:
+    assert isinstance(redact(text), str)
