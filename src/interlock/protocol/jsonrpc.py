@@ -44,9 +44,9 @@ class Message(msgspec.Struct, gc=False):
 
 
 class ErrorObject(msgspec.Struct, gc=False):
-    """The `error` member of a response."""
+    """The `error` member of a response. One without a code counts as an internal error."""
 
-    code: int = 0
+    code: int = -32603
     message: str = ""
     data: Raw | UnsetType = UNSET
 
@@ -193,7 +193,7 @@ def decode_members(raw: bytes | Raw) -> dict[str, Raw]:
     """The members of an object, each still raw. Raises ProtocolError when it is none."""
     try:
         return _decode_members(raw)
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise ProtocolError(f"Expected a JSON object: {exc}.", INVALID_REQUEST) from None
 
 
@@ -209,7 +209,7 @@ def decode_error(raw: bytes | Raw) -> ErrorObject:
     """The `error` member. A malformed one becomes an internal error that says so."""
     try:
         return _decode_error(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ErrorObject(-32603, "The peer answered with an error that is not a JSON-RPC error.")
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.errors import UNSUPPORTED_VERSION, ProtocolError
-from interlock.protocol.jsonrpc import decode_members, encode_members, encode_value
+from interlock.errors import UNSUPPORTED_VERSION, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol.jsonrpc import NULL, decode_members, encode_members, encode_value
 
 
 class Era(Enum):
@@ -169,33 +169,34 @@ def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
     """A session server's result as a stateless client must see it.
 
     The common case is a splice at the front; only a result that already uses one of the names is
-    opened.
+    opened. Raises ProtocolError for a result that is no object.
     """
     raw = bytes(result)
-    if b'"resultType"' not in raw and b'"_meta"' not in raw:
+    if raw[:1] == b"{" and b'"resultType"' not in raw and b'"_meta"' not in raw:
         head = b'{"resultType":"complete","_meta":{"%b":%b}' % (
             META_SERVER_INFO.encode(),
             server_info,
         )
         rest = raw[1:].lstrip()
         return head + (b"," + rest if rest[:1] != b"}" else rest)
-    members = decode_members(raw)
+    members = _result_members(raw)
     members.setdefault("resultType", Raw(b'"complete"'))
-    meta = decode_members(members["_meta"]) if "_meta" in members else {}
-    meta = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+    meta = _users_meta(members)
     meta[META_SERVER_INFO] = Raw(server_info)
     members["_meta"] = Raw(encode_members(meta))
     return encode_members(members)
 
 
 def session_result(result: bytes | Raw) -> bytes:
-    """A stateless server's result as a session client must see it: nothing of the other era."""
-    members = decode_members(result)
+    """A stateless server's result as a session client must see it: nothing of the other era.
+
+    Raises ProtocolError for a result that is no object.
+    """
+    members = _result_members(result)
     for name in _STATELESS_MEMBERS:
         members.pop(name, None)
     if "_meta" in members:
-        meta = decode_members(members["_meta"])
-        kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+        kept = _users_meta(members)
         if kept:
             members["_meta"] = Raw(encode_members(kept))
         else:
@@ -203,13 +204,42 @@ def session_result(result: bytes | Raw) -> bytes:
     return encode_members(members)
 
 
+def _result_members(result: bytes | Raw) -> dict[str, Raw]:
+    try:
+        return decode_members(result)
+    except ProtocolError:
+        raise ProtocolError("The server's result is not an object.", UPSTREAM_PROTOCOL) from None
+
+
+def _users_meta(members: dict[str, Raw]) -> dict[str, Raw]:
+    """What of a result's `_meta` means something to its reader: all but the reserved keys."""
+    raw = members.get("_meta")
+    # Some servers write out what they have not: `null` is no `_meta` at all.
+    if raw is None or bytes(raw) == NULL:
+        return {}
+    try:
+        meta = decode_members(raw)
+    except ProtocolError:
+        raise ProtocolError(
+            "`_meta` of the server's result is not an object.", UPSTREAM_PROTOCOL
+        ) from None
+    return {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+
+
 def result_type(result: bytes | Raw) -> str:
-    """`resultType` of a stateless result; absent counts as complete."""
+    """`resultType` of a stateless result; absent counts as complete. Raises ProtocolError."""
     raw = bytes(result)
     if b'"input_required"' not in raw:
         return COMPLETE
-    kind = decode_members(raw).get("resultType")
-    return COMPLETE if kind is None else msgspec.json.decode(kind, type=str)
+    kind = _result_members(raw).get("resultType")
+    if kind is None:
+        return COMPLETE
+    try:
+        return msgspec.json.decode(kind, type=str)
+    except msgspec.ValidationError:
+        raise ProtocolError(
+            "The server's `resultType` is not a string.", UPSTREAM_PROTOCOL
+        ) from None
 
 
 def tool_error(text: str, code: str, data: dict[str, Any] | None = None) -> bytes:
@@ -218,6 +248,6 @@ def tool_error(text: str, code: str, data: dict[str, Any] | None = None) -> byte
         {
             "content": [{"type": "text", "text": text}],
             "isError": True,
-            "_meta": {"dev.interlock/error": {"code": code, **(data or {})}},
+            "_meta": {"dev.interlock/error": {**(data or {}), "code": code}},
         }
     )
