@@ -1,0 +1,82 @@
+"""The answer reader, fed whole, byte by byte, and with bytes too many."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.http_answers import AnswerReader, BadAnswer, HttpAnswer, event_messages
+
+PLAIN = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n" + b'{"a":1}'
+)
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nMcp-Session-Id: AbC\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'3\r\n{"a\r\n4;x=y\r\n":1}\r\n0\r\n\r\n'
+)
+ACCEPTED = b"HTTP/1.1 202 Accepted\r\nDate: now\r\n\r\n"
+
+
+def feed_bytewise(reader: AnswerReader, data: bytes) -> HttpAnswer | None:
+    answer = None
+    for at in range(len(data)):
+        assert answer is None, "an answer came before its end"
+        answer = reader.feed(data[at : at + 1])
+    return answer
+
+
+@pytest.mark.parametrize(("data", "body"), [(PLAIN, b'{"a":1}'), (CHUNKED, b'{"a":1}')])
+def test_whole_and_byte_by_byte_give_the_same_again_and_again(data: bytes, body: bytes) -> None:
+    reader = AnswerReader()
+    for answer in (
+        reader.feed(data),
+        feed_bytewise(reader, data),
+        reader.feed(data),
+        feed_bytewise(reader, data),
+    ):
+        assert answer is not None
+        assert (answer.status, answer.body) == (200, body)
+
+
+def test_header_values_keep_their_case() -> None:
+    answer = AnswerReader().feed(CHUNKED)
+    assert answer is not None
+    assert answer.header(b"mcp-session-id") == b"AbC"
+    assert answer.header(b"content-length") is None
+
+
+def test_no_body_needs_no_length() -> None:
+    answer = AnswerReader().feed(ACCEPTED)
+    assert answer is not None
+    assert (answer.status, answer.body) == (202, b"")
+
+
+def test_a_second_answer_with_another_length_or_status_is_read_anew() -> None:
+    reader = AnswerReader()
+    first = reader.feed(PLAIN)
+    assert first is not None
+    longer = PLAIN.replace(b"Length: 7", b"Length: 8") + b" "
+    second = reader.feed(longer)
+    assert second is not None
+    assert second.body == b'{"a":1} '
+    third = reader.feed(longer.replace(b"200 OK", b"500 No"))
+    assert third is not None
+    assert third.status == 500
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PLAIN + b"x",
+        CHUNKED + b"x",
+        b"SSH-2.0-server\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\nno length",
+    ],
+)
+def test_what_is_not_one_answer_is_refused(data: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        AnswerReader().feed(data)
+
+
+def test_events_without_data_are_left_out() -> None:
+    body = b": hello\n\nid: 1\ndata:\n\nevent: message\r\ndata: {}\r\n\r\ndata: a\ndata: b\n\n"
+    assert event_messages(body) == [b"{}", b"a\nb"]
