@@ -1,0 +1,506 @@
+"""JSON-RPC envelopes: what a message is, what is refused and how, and ids that come back whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from interlock.errors import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    PAYLOAD_TOO_LARGE,
+    Failure,
+    ProtocolError,
+)
+from interlock.protocol import jsonrpc
+from interlock.protocol.jsonrpc import (
+    MAX_BATCH,
+    BadMessage,
+    Message,
+    decode_error,
+    decode_members,
+    decode_message,
+    decode_one,
+    decode_value,
+    error_response,
+    notification,
+    on_one_line,
+    request,
+    result_response,
+)
+from interlock.protocol.lines import LineDecoder, encode_line
+from tests.protocol import json_values
+from tests.protocol.parser_feeding import assert_every_feeding_gives
+
+DEEP = 100_000
+
+
+def one(data: bytes) -> Message:
+    message = decode_message(data)
+    assert isinstance(message, Message)
+    return message
+
+
+def batch(data: bytes) -> list[Message | BadMessage]:
+    members = decode_message(data)
+    assert isinstance(members, list)
+    return members
+
+
+def raw(member: Any) -> bytes:
+    assert member is not UNSET
+    return bytes(member)
+
+
+# --- what a message is ---
+
+
+def test_a_request() -> None:
+    message = one(b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a"}}')
+    assert (message.is_request, message.is_notification, message.is_response) == (
+        True,
+        False,
+        False,
+    )
+    assert raw(message.id) == b"7"
+    assert message.method == "tools/call"
+    assert raw(message.params) == b'{"name":"a"}'
+    assert message.result is UNSET
+    assert message.error is UNSET
+
+
+def test_a_notification() -> None:
+    message = one(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+    assert (message.is_request, message.is_notification, message.is_response) == (
+        False,
+        True,
+        False,
+    )
+    assert message.id is UNSET
+    assert message.params is UNSET
+
+
+@pytest.mark.parametrize(
+    ("data", "result", "error"),
+    [
+        (b'{"jsonrpc":"2.0","id":"x","result":{"a": [1]}}', b'{"a": [1]}', None),
+        (b'{"jsonrpc":"2.0","id":1,"result":null}', b"null", None),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}', None, True),
+        (b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"m"}}', None, True),
+    ],
+    ids=["result", "a null result is a result", "error", "an error about nothing readable"],
+)
+def test_a_response(data: bytes, result: bytes | None, error: bool | None) -> None:
+    message = one(data)
+    assert (message.is_request, message.is_notification, message.is_response) == (
+        False,
+        False,
+        True,
+    )
+    assert (None if message.result is UNSET else bytes(message.result)) == result
+    assert (message.error is not UNSET) is bool(error)
+
+
+def test_members_that_nobody_knows_are_passed_over() -> None:
+    message = one(b'{"x":{"id":9},"jsonrpc":"2.0","y":null,"id":1,"method":"ping","z":[]}')
+    assert raw(message.id) == b"1"
+    assert message.method == "ping"
+
+
+def test_white_space_around_and_between_is_no_part_of_a_value() -> None:
+    message = one(b' \r\n\t{ "jsonrpc" : "2.0" , "id" : 1 , "method" : "a" , "params" : { } } \n')
+    assert raw(message.id) == b"1"
+    assert raw(message.params) == b"{ }"
+
+
+def test_of_a_name_that_stands_twice_the_last_one_counts_everywhere() -> None:
+    message = one(b'{"jsonrpc":"2.0","id":1,"id":2,"method":"a","method":"b"}')
+    assert (raw(message.id), message.method) == (b"2", "b")
+    assert bytes(decode_members(b'{"a":1,"a":2}')["a"]) == b"2"
+    assert decode_value(b'{"a":1,"a":2}') == {"a": 2}
+
+
+# --- ids ---
+
+IDS = [
+    b"0",
+    b"-0",
+    b"-1",
+    b"1",
+    b'"1"',
+    b"9007199254740993",
+    b"18446744073709551616",
+    b"1234567890" * 4,
+    b"-" + b"9" * 40,
+    b'""',
+    b'"null"',
+    b'"a\\nb"',
+    b'"\\u0061"',
+    b'"\\ud83d\\ude00"',
+    b'"\\\\\\""',
+    b'"\\/"',
+    '"é世😀"'.encode(),
+    b'"' + b"x" * 10_000 + b'"',
+]
+
+
+@pytest.mark.parametrize("id", IDS, ids=lambda id: id[:24].decode())
+def test_an_id_comes_back_as_the_bytes_it_was(id: bytes) -> None:
+    asked = one(b'{"jsonrpc":"2.0","id":' + id + b',"method":"ping"}')
+    assert raw(asked.id) == id
+    answer = result_response(raw(asked.id), b"{}")
+    assert b'"id":' + id + b"," in answer
+    assert raw(one(answer).id) == id
+    assert raw(one(error_response(raw(asked.id), -1, "m")).id) == id
+
+
+def test_a_number_and_its_text_are_two_ids() -> None:
+    number = one(b'{"jsonrpc":"2.0","id":1,"method":"a"}')
+    text = one(b'{"jsonrpc":"2.0","id":"1","method":"a"}')
+    assert raw(number.id) != raw(text.id)
+
+
+@pytest.mark.parametrize(
+    "id",
+    [b"1.0", b"1.5", b"1e2", b"1E2", b"-1e-2", b"true", b"false", b"{}", b"[]", b'["a"]', b"null"],
+    ids=bytes.decode,
+)
+def test_anything_else_is_no_id(id: bytes) -> None:
+    with pytest.raises(BadMessage, match="`id` must be a string or an integer") as caught:
+        decode_message(b'{"jsonrpc":"2.0","id":' + id + b',"method":"a"}')
+    assert caught.value.failure is INVALID_REQUEST
+    # What cannot be read cannot be repeated.
+    assert caught.value.id == b"null"
+
+
+@pytest.mark.parametrize("id", [b"1.5", b"true", b"[]"], ids=bytes.decode)
+def test_a_response_needs_a_lawful_id_too(id: bytes) -> None:
+    with pytest.raises(BadMessage):
+        decode_message(b'{"jsonrpc":"2.0","id":' + id + b',"result":{}}')
+
+
+# --- what is refused, and with which code ---
+
+
+@pytest.mark.parametrize(
+    ("data", "failure", "sentence", "id"),
+    [
+        # not JSON
+        (b"", PARSE_ERROR, "not JSON", None),
+        (b" \n", PARSE_ERROR, "not JSON", None),
+        (b"{", PARSE_ERROR, "not JSON", None),
+        (b"hello", PARSE_ERROR, "not JSON", None),
+        (b"Content-Length: 12", PARSE_ERROR, "not JSON", None),
+        (b"{'jsonrpc':'2.0'}", PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a"} x', PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a"}{}', PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a",}', PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":01,"method":"a"}', PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":-,"method":"a"}', PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":"a\nb","method":"a"}', PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":"\\ud800","method":"a"}', PARSE_ERROR, "not JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":"a\nb"}}', PARSE_ERROR, "JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":"\\q"}}', PARSE_ERROR, "JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":[1,]}', PARSE_ERROR, "JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":00}}', PARSE_ERROR, "JSON", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":NaN}', PARSE_ERROR, "JSON", None),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"a"}', PARSE_ERROR, "not JSON", None),
+        # not UTF-8
+        (b"\xff", PARSE_ERROR, r"not UTF-8 \(byte 0\)", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"\xff"}', PARSE_ERROR, r"UTF-8 \(byte 34\)", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":"\xc3("}', PARSE_ERROR, "UTF-8", None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","x":"\xed\xa0\x80"}', PARSE_ERROR, "UTF-8", None),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"a","x":"\xff"}]', PARSE_ERROR, "UTF-8", None),
+        ('{"jsonrpc":"2.0","id":1,"method":"a"}'.encode("utf-16"), PARSE_ERROR, "UTF-8", None),
+        # JSON, but no envelope
+        (b"null", INVALID_REQUEST, "must be a JSON object", b"null"),
+        (b"1", INVALID_REQUEST, "must be a JSON object", b"null"),
+        (b'"ping"', INVALID_REQUEST, "must be a JSON object", b"null"),
+        (b"{}", INVALID_REQUEST, '`jsonrpc` must be "2.0"', b"null"),
+        (b'{"id":1,"method":"a"}', INVALID_REQUEST, "`jsonrpc`", b"1"),
+        (b'{"jsonrpc":"1.0","id":"x","method":"a"}', INVALID_REQUEST, "`jsonrpc`", b'"x"'),
+        (b'{"jsonrpc":2.0,"id":1,"method":"a"}', INVALID_REQUEST, "`jsonrpc`", b"1"),
+        (b'{"jsonrpc":2.0,"id":[1],"method":"a"}', INVALID_REQUEST, "`jsonrpc`", b"null"),
+        (b'{"jsonrpc":null,"method":"a"}', INVALID_REQUEST, "`jsonrpc`", b"null"),
+        (b'{"jsonrpc":"2.0","id":1,"method":5}', INVALID_REQUEST, "`method` must be a str", b"1"),
+        (b'{"jsonrpc":"2.0","id":1,"method":null}', INVALID_REQUEST, "`method` must be", b"1"),
+        (b'{"jsonrpc":"2.0"}', INVALID_REQUEST, "`method` is missing", b"null"),
+        (b'{"jsonrpc":"2.0","id":1}', INVALID_REQUEST, "`method` is missing", b"1"),
+        (b'{"jsonrpc":"2.0","result":{}}', INVALID_REQUEST, "`method` is missing", b"null"),
+        (b'{"jsonrpc":"2.0","id":1,"result":1,"error":{}}', INVALID_REQUEST, "one of them", b"1"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","result":1}', INVALID_REQUEST, "not both", b"1"),
+        (b'{"jsonrpc":"2.0","method":"a","error":{}}', INVALID_REQUEST, "not both", b"null"),
+    ],
+)  # fmt: skip
+def test_a_bad_message(data: bytes, failure: Failure, sentence: str, id: bytes | None) -> None:
+    with pytest.raises(ProtocolError, match=sentence) as caught:
+        decode_message(data)
+    assert caught.value.failure is failure
+    # Only a message that could be read as JSON has an id to answer to.
+    assert getattr(caught.value, "id", None) == id
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * DEEP,
+        b'{"id":' * DEEP,
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":' + b"[" * DEEP + b"]" * DEEP + b"}",
+        b'{"jsonrpc":1,"id":1,"method":"a","params":' + b"[" * DEEP + b"]" * DEEP + b"}",
+        b'[{"jsonrpc":"2.0","id":1,"method":"a","params":' + b"[" * DEEP + b"]" * DEEP + b"}]",
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":' + b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    ],
+    ids=["open arrays", "open objects", "params", "params, bad version", "in a batch", "objects"],
+)
+def test_deep_nesting_is_refused_not_fatal(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"nested too deeply|not JSON"):
+        decode_message(data)
+
+
+def test_nesting_that_people_use_is_read() -> None:
+    params = b'{"a":' * 200 + b"1" + b"}" * 200
+    message = one(b'{"jsonrpc":"2.0","id":1,"method":"a","params":' + params + b"}")
+    assert raw(message.params) == params
+
+
+def test_one_message_where_no_batch_may_be() -> None:
+    assert decode_one(b'{"jsonrpc":"2.0","method":"a"}').is_notification
+    with pytest.raises(BadMessage, match="must be a JSON object"):
+        decode_one(b'[{"jsonrpc":"2.0","method":"a"}]')
+
+
+# --- batches ---
+
+
+def test_a_batch_keeps_its_order() -> None:
+    members = batch(
+        b' \n[{"jsonrpc":"2.0","id":1,"method":"a"}, {"jsonrpc":"2.0","method":"b"},'
+        b'{"jsonrpc":"2.0","id":"x","result":{}}] '
+    )
+    first, second, third = members
+    assert isinstance(first, Message)
+    assert first.is_request
+    assert isinstance(second, Message)
+    assert second.is_notification
+    assert isinstance(third, Message)
+    assert third.is_response
+
+
+def test_a_bad_member_of_a_batch_harms_no_other() -> None:
+    members = batch(
+        b'[1,{"jsonrpc":"2.0","id":1,"method":"a"},{"foo":"boo"},{"jsonrpc":"1.0","id":"k",'
+        b'"method":"a"},[],null,{"jsonrpc":"2.0","id":5,"method":7},'
+        b'{"jsonrpc":"2.0","id":null,"method":"a"}]'
+    )
+    ids = [member.id if isinstance(member, BadMessage) else None for member in members]
+    assert ids == [b"null", None, b"null", b'"k"', b"null", b"null", b"5", b"null"]
+    assert isinstance(members[1], Message)
+    assert all(
+        member.failure is INVALID_REQUEST for member in members if isinstance(member, BadMessage)
+    )
+
+
+def test_an_empty_batch_is_one_invalid_request() -> None:
+    with pytest.raises(BadMessage, match="empty batch") as caught:
+        decode_message(b" [ ] ")
+    assert caught.value.id == b"null"
+
+
+def test_the_size_of_a_batch_is_bounded() -> None:
+    member = b'{"jsonrpc":"2.0","method":"a"}'
+    assert len(batch(b"[" + b",".join([member] * MAX_BATCH) + b"]")) == MAX_BATCH
+    with pytest.raises(ProtocolError, match="split it") as caught:
+        decode_message(b"[" + b",".join([member] * (MAX_BATCH + 1)) + b"]")
+    assert caught.value.failure is PAYLOAD_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[", b"[1", b"[1,]", b"[1] x", b'[{"jsonrpc":"2.0","id":1,"method":"a","params":nope}]'],
+)
+def test_a_batch_that_is_not_json_is_refused_whole(data: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_message(data)
+    assert caught.value.failure is PARSE_ERROR
+
+
+# --- any bytes ---
+
+FRAGMENTS = st.sampled_from(
+    [
+        b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"d800", b"null", b"1", b"-", b"e",
+        b'"jsonrpc":"2.0"', b'"id":1', b'"id":null', b'"method":"a"', b'"params":{}', b'"result":1',
+        b'"error":{}', b" ", b"\n", b"\xff", b"\xc3\xa9",
+    ]
+)  # fmt: skip
+
+
+@given(st.binary() | st.lists(FRAGMENTS, max_size=20).map(b"".join))
+@example(b'{"jsonrpc":"2.0","id":"\\ud800\\u0041","method":"a"}')
+def test_any_bytes_are_messages_or_a_protocol_error(data: bytes) -> None:
+    refused: ProtocolError | None = None
+    try:
+        decoded = decode_message(data)
+    except ProtocolError as error:
+        refused = error
+    if refused is not None:
+        assert refused.failure in (PARSE_ERROR, INVALID_REQUEST, PAYLOAD_TOO_LARGE)
+        assert refused.message
+        return
+    members = decoded if isinstance(decoded, list) else [decoded]
+    assert members
+    for member in members:
+        if isinstance(member, Message):
+            assert [
+                member.is_request, member.is_notification, member.is_response
+            ].count(True) == 1  # fmt: skip
+    # What we read, the standard library reads too: no second opinion about what was meant.
+    json.loads(data)
+
+
+@given(st.binary() | st.lists(FRAGMENTS, max_size=20).map(b"".join))
+@example(b'{"\xff":1}')
+@example(b'{"message":"\xff"}')
+@example(b'{"code":1.5}')
+def test_any_bytes_as_a_part_of_a_message(data: bytes) -> None:
+    for decode in (decode_members, decode_value):
+        try:
+            decode(data)
+        except ProtocolError:
+            continue
+    assert isinstance(decode_error(data).code, int)
+
+
+# --- there and back ---
+
+IDENTIFIERS = st.integers().map(lambda number: b"%d" % number) | json_values.text.map(
+    lambda text: json.dumps(text).encode()
+)
+
+
+@given(id=st.integers(0), method=json_values.text, params=st.none() | json_values.objects)
+def test_a_request_there_and_back(id: int, method: str, params: dict[str, Any] | None) -> None:
+    encoded = None if params is None else jsonrpc.encode_value(params)
+    message = one(request(id, method, encoded))
+    assert message.is_request
+    assert raw(message.id) == b"%d" % id
+    assert message.method == method
+    if params is None:
+        assert message.params is UNSET
+    else:
+        assert decode_value(raw(message.params)) == params
+
+
+@given(method=json_values.text, params=st.none() | json_values.objects)
+def test_a_notification_there_and_back(method: str, params: dict[str, Any] | None) -> None:
+    encoded = None if params is None else jsonrpc.encode_value(params)
+    message = one(notification(method, encoded))
+    assert message.is_notification
+    assert message.method == method
+    assert (
+        message.params is UNSET if params is None else decode_value(raw(message.params)) == params
+    )
+
+
+@given(id=IDENTIFIERS, result=json_values.values)
+def test_a_result_there_and_back(id: bytes, result: Any) -> None:
+    message = one(result_response(id, jsonrpc.encode_value(result)))
+    assert message.is_response
+    assert raw(message.id) == id
+    assert decode_value(raw(message.result)) == result
+
+
+@given(
+    id=IDENTIFIERS, code=st.integers(), text=json_values.text, data=st.none() | json_values.values
+)
+def test_an_error_there_and_back(id: bytes, code: int, text: str, data: Any) -> None:
+    for written in (data, None if data is None else Raw(jsonrpc.encode_value(data))):
+        message = one(error_response(id, code, text, written))
+        assert message.is_response
+        assert raw(message.id) == id
+        error = decode_error(raw(message.error))
+        assert (error.code, error.message) == (code, text)
+        if data is None:
+            assert error.data is UNSET
+        else:
+            assert decode_value(raw(error.data)) == data
+
+
+@given(json_values.objects)
+def test_members_there_and_back(members: dict[str, Any]) -> None:
+    encoded = jsonrpc.encode_value(members)
+    assert json.loads(jsonrpc.encode_members(decode_members(encoded))) == json.loads(encoded)
+
+
+# --- errors of a peer ---
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "text"),
+    [
+        (b'{"code":-32000,"message":"no"}', -32000, "no"),
+        (b'{"code":-32000,"message":"no","data":{"a":1},"x":2}', -32000, "no"),
+        (b'{"code":7}', 7, ""),
+        (b'{"message":"no code"}', -32603, "no code"),
+        (b"{}", -32603, ""),
+        (
+            b'{"code":"E_FAIL","message":"no"}',
+            -32603,
+            "The peer answered with an error that is not",
+        ),
+        (b'{"code":1.5,"message":"no"}', -32603, "The peer answered with an error that is not"),
+        (b'{"code":true,"message":"no"}', -32603, "The peer answered with an error that is not"),
+        (b'{"code":1,"message":null}', -32603, "The peer answered with an error that is not"),
+        (b'"boom"', -32603, "The peer answered with an error that is not"),
+        (b"null", -32603, "The peer answered with an error that is not"),
+        (b'{"code":1,"message":"\xff"}', -32603, "The peer answered with an error that is not"),
+    ],
+)
+def test_the_error_of_a_peer(data: bytes, code: int, text: str) -> None:
+    error = decode_error(data)
+    assert error.code == code
+    assert error.message.startswith(text)
+
+
+def test_the_data_of_an_error_stays_raw() -> None:
+    assert (
+        bytes(decode_error(b'{"code":1,"message":"m","data":{ "a" :1e3}}').data) == b'{ "a" :1e3}'
+    )
+
+
+# --- one line ---
+
+
+@given(json_values.values, st.sampled_from([None, 0, 1, 4, "\t", "\r\n "]))
+def test_a_message_on_one_line_says_the_same(value: Any, indent: int | str | None) -> None:
+    written = json.dumps(value, indent=indent, ensure_ascii=False).encode()
+    line = on_one_line(written)
+    assert b"\n" not in line
+    assert b"\r" not in line
+    assert json.loads(line) == json.loads(written)
+    assert len(line) == len(written)
+
+
+def test_a_line_that_is_one_already_is_not_copied() -> None:
+    payload = b'{"a":"b c"}'
+    assert on_one_line(payload) is payload
+
+
+def test_messages_on_lines_are_read_in_every_feeding() -> None:
+    pretty = b'{\r\n "jsonrpc": "2.0",\n "id": "a\\nb",\n "method": "\xc3\xa9"\n}'
+    messages = [on_one_line(pretty), result_response(b'"a\\nb"', b"{}")]
+    stream = b"".join(encode_line(message) for message in messages)
+    assert_every_feeding_gives(
+        LineDecoder,
+        stream,
+        messages,
+        trailing=b'{"i',
+        rest=b'd":1}\n',
+        trailing_items=[b'{"id":1}'],
+    )
+    assert [raw(one(message).id) for message in messages] == [b'"a\\nb"', b'"a\\nb"']

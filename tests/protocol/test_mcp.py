@@ -1,0 +1,297 @@
+"""MCP as data: revisions are a set, and a result keeps its content from one era to the other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.errors import UNSUPPORTED_VERSION, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol import mcp
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import (
+    META_SERVER_INFO,
+    RESERVED,
+    forwardable_meta,
+    negotiate,
+    result_type,
+    session_result,
+    stateless_result,
+    tool_error,
+    unsupported_version,
+)
+from tests.protocol import json_values
+
+INFO = {"name": "interlock", "version": "1"}
+INFO_JSON = encode_value(INFO)
+
+# Members that mean something to one era only are left to their own tests.
+PLAIN_RESULTS = json_values.objects.filter(
+    lambda result: not {"_meta", "resultType", "ttlMs", "cacheScope"} & result.keys()
+)
+USERS_META = json_values.objects.filter(
+    lambda meta: not any(key.startswith(RESERVED) for key in meta)
+)
+RESERVED_META = st.dictionaries(
+    json_values.text.map(lambda name: RESERVED + name), json_values.values, max_size=3
+)
+
+
+# --- revisions ---
+
+
+def test_every_revision_is_in_one_era() -> None:
+    assert set(mcp.SESSION_REVISIONS) == {"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"}
+    assert set(mcp.STATELESS_REVISIONS) == {"2026-07-28"}
+    assert not set(mcp.SESSION_REVISIONS) & set(mcp.STATELESS_REVISIONS)
+    assert sorted(mcp.REVISIONS) == sorted((*mcp.SESSION_REVISIONS, *mcp.STATELESS_REVISIONS))
+    assert len(set(mcp.REVISIONS)) == len(mcp.REVISIONS)
+    assert mcp.LATEST_SESSION == "2025-11-25"
+    assert mcp.LATEST_STATELESS == "2026-07-28"
+
+
+def test_what_holds_for_some_revisions_names_known_ones() -> None:
+    assert set(mcp.REVISIONS) >= mcp.BATCH_REVISIONS | mcp.ARGUMENT_ERRORS_ARE_RESULTS
+    assert {"2025-03-26"} == mcp.BATCH_REVISIONS
+    assert {"2025-11-25", "2026-07-28"} == mcp.ARGUMENT_ERRORS_ARE_RESULTS
+
+
+@pytest.mark.parametrize("revision", mcp.SESSION_REVISIONS)
+def test_a_known_session_revision_is_answered_with_itself(revision: str) -> None:
+    assert negotiate(revision) == revision
+
+
+@pytest.mark.parametrize(
+    "requested",
+    [
+        "2026-07-28",  # the other wire: it has no `initialize`
+        "2025-11-26",
+        "2025-11-24",
+        "2025-12-01",
+        "2099-01-01",
+        "1999-01-01",
+        "9",
+        "",
+        "2025-11-25 ",
+        " 2025-06-18",
+        "2025-6-18",
+        "DRAFT-2025-v3",
+        "2025-11-25\n",
+        "２０２５-11-25",
+    ],
+)
+def test_any_other_is_answered_with_the_latest_whatever_its_place_in_the_alphabet(
+    requested: str,
+) -> None:
+    assert negotiate(requested) == mcp.LATEST_SESSION
+
+
+def test_a_refused_version_says_what_there_is() -> None:
+    error = unsupported_version("1900-01-01")
+    assert error.failure is UNSUPPORTED_VERSION
+    assert error.failure.stateless_code == -32022
+    assert error.data == {"supported": list(mcp.REVISIONS), "requested": "1900-01-01"}
+    assert "1900-01-01" in error.message
+
+
+def test_what_the_stateless_wire_has_not() -> None:
+    assert {"initialize", "ping", "logging/setLevel"} < mcp.REMOVED_FROM_STATELESS
+    assert not {mcp.DISCOVER, mcp.LISTEN, mcp.TOOLS_CALL, mcp.TOOLS_LIST} & (
+        mcp.REMOVED_FROM_STATELESS
+    )
+
+
+# --- `_meta` that belongs to one hop ---
+
+
+def test_what_of_a_callers_meta_goes_on() -> None:
+    meta = {
+        key: Raw(b"1")
+        for key in (
+            mcp.META_VERSION, mcp.META_CLIENT_INFO, mcp.META_CLIENT_CAPABILITIES,
+            mcp.META_LOG_LEVEL, mcp.META_SUBSCRIPTION, mcp.META_PROGRESS_TOKEN, mcp.META_TIMEOUT,
+            "traceparent", "com.example/key", "io.modelcontextprotocol/related-task",
+        )
+    }  # fmt: skip
+    before = dict(meta)
+    assert set(forwardable_meta(meta)) == {
+        "traceparent",
+        "com.example/key",
+        "io.modelcontextprotocol/related-task",
+    }
+    assert meta == before
+
+
+# --- a session server's result for a stateless client ---
+
+
+@given(PLAIN_RESULTS, st.sampled_from([None, 2]))
+def test_a_session_result_gets_exactly_what_its_reader_needs(
+    result: dict[str, Any], indent: int | None
+) -> None:
+    raw = json.dumps(result, indent=indent).encode()
+    for given_as in (raw, Raw(raw)):
+        shown = json.loads(stateless_result(given_as, INFO_JSON))
+        assert shown == {
+            **result, "resultType": "complete", "_meta": {META_SERVER_INFO: INFO}
+        }  # fmt: skip
+
+
+@given(PLAIN_RESULTS, USERS_META, RESERVED_META)
+def test_the_meta_of_a_session_result_keeps_what_is_the_servers_own(
+    result: dict[str, Any], users: dict[str, Any], reserved: dict[str, Any]
+) -> None:
+    raw = encode_value({**result, "_meta": {**users, **reserved}})
+    shown = json.loads(stateless_result(raw, INFO_JSON))
+    assert shown == json.loads(
+        encode_value(
+            {**result, "resultType": "complete", "_meta": {**users, META_SERVER_INFO: INFO}}
+        )
+    )
+
+
+@given(PLAIN_RESULTS, USERS_META)
+def test_a_session_result_survives_both_eras(result: dict[str, Any], users: dict[str, Any]) -> None:
+    original = {**result, "_meta": users} if users else result
+    there = stateless_result(encode_value(original), INFO_JSON)
+    assert json.loads(session_result(there)) == json.loads(encode_value(original))
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"{}", {}),
+        (b"{ }", {}),
+        (b"{\n}", {}),
+        (b'{ "a":1}', {"a": 1}),
+        (b'{"_meta":null,"a":1}', {"a": 1}),
+        (b'{"a":"\\"_meta\\""}', {"a": '"_meta"'}),
+        (b'{"a":{"_meta":{"io.modelcontextprotocol/x":1}}}',
+         {"a": {"_meta": {"io.modelcontextprotocol/x": 1}}}),
+        (b'{"a":{"resultType":"x"}}', {"a": {"resultType": "x"}}),
+    ],
+)  # fmt: skip
+def test_session_results_that_are_easy_to_get_wrong(raw: bytes, expected: dict[str, Any]) -> None:
+    assert json.loads(stateless_result(raw, INFO_JSON)) == {
+        **expected,
+        "resultType": "complete",
+        "_meta": {META_SERVER_INFO: INFO},
+    }
+
+
+# --- a stateless server's result for a session client ---
+
+
+@given(
+    PLAIN_RESULTS,
+    USERS_META,
+    RESERVED_META,
+    st.fixed_dictionaries(
+        {"resultType": st.just("complete")},
+        optional={"ttlMs": st.integers(0), "cacheScope": st.sampled_from(["private", "public"])},
+    ),
+)
+def test_a_stateless_result_loses_exactly_its_own_era(
+    result: dict[str, Any],
+    users: dict[str, Any],
+    reserved: dict[str, Any],
+    own: dict[str, Any],
+) -> None:
+    shown = json.loads(session_result(encode_value({**own, **result, "_meta": users | reserved})))
+    expected = {**result, "_meta": users} if users else result
+    assert shown == json.loads(encode_value(expected))
+
+
+def test_members_inside_the_result_are_nobodys_business() -> None:
+    inner = {"content": [{"resultType": "x", "_meta": {META_SERVER_INFO: 1}}], "ttlMs": 1}
+    shown = json.loads(session_result(encode_value({**inner, "resultType": "complete"})))
+    assert shown == {"content": inner["content"]}
+
+
+def test_a_null_meta_is_none() -> None:
+    assert json.loads(session_result(b'{"_meta":null,"a":1}')) == {"a": 1}
+
+
+# --- a server that answers nonsense ---
+
+
+@pytest.mark.parametrize("raw", [b"null", b"[]", b'["a"]', b'"x"', b"1", b"true"], ids=bytes.decode)
+def test_a_result_that_is_no_object_is_the_servers_fault(raw: bytes) -> None:
+    with pytest.raises(ProtocolError, match="not an object") as caught:
+        stateless_result(raw, INFO_JSON)
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+    with pytest.raises(ProtocolError, match="not an object") as caught:
+        session_result(raw)
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+
+
+@pytest.mark.parametrize("meta", [b"[]", b'"x"', b"1"], ids=bytes.decode)
+def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
+    raw = b'{"a":1,"_meta":' + meta + b"}"
+    with pytest.raises(ProtocolError, match="`_meta` of the server's result") as caught:
+        stateless_result(raw, INFO_JSON)
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+    with pytest.raises(ProtocolError, match="`_meta` of the server's result") as caught:
+        session_result(raw)
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+
+
+# --- resultType ---
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (b"{}", mcp.COMPLETE),
+        (b'{"resultType":"complete"}', mcp.COMPLETE),
+        (b'{"resultType":"input_required"}', mcp.INPUT_REQUIRED),
+        (b'{ "resultType" : "input_required" }', mcp.INPUT_REQUIRED),
+        (b'{"a":"input_required"}', mcp.COMPLETE),
+        (b'{"a":{"resultType":"input_required"}}', mcp.COMPLETE),
+        (b'{"a":"input_required","resultType":"complete"}', mcp.COMPLETE),
+    ],
+)
+def test_the_type_of_a_result(raw: bytes, kind: str) -> None:
+    assert result_type(raw) == kind
+    assert result_type(Raw(raw)) == kind
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"resultType":5,"a":"input_required"}',
+        b'{"resultType":null,"a":"input_required"}',
+        b'["input_required"]',
+        b'"input_required"',
+    ],
+)
+def test_a_type_that_is_none_is_the_servers_fault(raw: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        result_type(raw)
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+
+
+# --- a tool's error ---
+
+
+def test_a_tool_error_speaks_to_the_model_and_to_the_program() -> None:
+    error = json.loads(tool_error("`age` must be a number.", "invalid_arguments", {"tool": "a.b"}))
+    assert error["isError"] is True
+    assert error["content"] == [{"type": "text", "text": "`age` must be a number."}]
+    assert error["_meta"] == {
+        "dev.interlock/error": {"code": "invalid_arguments", "tool": "a.b"}
+    }  # fmt: skip
+    assert json.loads(tool_error("x", "y"))["_meta"] == {"dev.interlock/error": {"code": "y"}}
+
+
+@given(json_values.text, json_values.text, json_values.objects)
+def test_the_stable_code_of_a_tool_error_stays(text: str, code: str, data: dict[str, Any]) -> None:
+    error = json.loads(tool_error(text, code, data))
+    assert error["content"][0]["text"] == text
+    assert error["_meta"]["dev.interlock/error"] == {
+        **json.loads(encode_value(data)), "code": code
+    }  # fmt: skip
