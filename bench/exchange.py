@@ -86,34 +86,26 @@ def mode_headers(mode: Mode, session_id: str | None, method: str, name: str = ""
 
 
 class EchoCalls:
-    """``tools/call`` on echo tools in turn, each with a text that no other call has."""
+    """``tools/call`` on an echo tool, each with a text that no other call has."""
 
-    def __init__(
-        self, host: str, path: str, mode: Mode, tools: list[str], session_id: str | None
-    ) -> None:
+    def __init__(self, host: str, path: str, mode: Mode, tool: str, session_id: str | None) -> None:
         self.mark = secrets.token_hex(4)
         self.stateless = mode == "stateless"
-        self.templates: list[bytes] = []
         meta = f',"_meta":{STATELESS_META}' if self.stateless else ""
-        for tool in tools:
-            body = (
-                '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"NAME",'
-                '"arguments":{"text":"text %d of MARK","n":7}META}}'
-            )
-            body = body.replace("NAME", tool).replace("MARK", self.mark).replace("META", meta)
-            length = len(body % (FIRST_ID, FIRST_ID))
-            head = post_head(host, path, mode_headers(mode, session_id, "tools/call", tool), length)
-            self.templates.append(head.replace(b"%", b"%%") + body.encode())
-        self.single = self.templates[0] if len(self.templates) == 1 else None
+        body = (
+            '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"NAME",'
+            '"arguments":{"text":"text %d of MARK","n":7}META}}'
+        )
+        body = body.replace("NAME", tool).replace("MARK", self.mark).replace("META", meta)
+        length = len(body % (FIRST_ID, FIRST_ID))
+        head = post_head(host, path, mode_headers(mode, session_id, "tools/call", tool), length)
+        self.template = head.replace(b"%", b"%%") + body.encode()
         # The first right answer, with its number taken out: most others are the same bytes, and
         # are compared whole. One that differs is decoded and judged by what it says.
         self.right: bytes | None = None
 
     def request(self, number: int) -> bytes:
-        template = self.single
-        if template is None:
-            template = self.templates[number % len(self.templates)]
-        return template % (number, number)
+        return self.template % (number, number)
 
     def judge(self, number: int, answer: HttpAnswer) -> str:
         right = self.right

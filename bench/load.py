@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
 import signal
 import sys
 from collections.abc import Callable
@@ -86,8 +87,10 @@ async def make_connect(plan: LoadPlan) -> Connect:
     if plan.kind == "list":
         lists = ToolLists(where, path, plan.mode, session_id)
         return lambda run: BulkConnection(run, lists)
-    calls = EchoCalls(where, path, plan.mode, plan.tools, session_id)
-    return lambda run: CallConnection(run, calls)
+    # A connection stays with one tool, so that a slow upstream holds up only its own callers.
+    calls = [EchoCalls(where, path, plan.mode, tool, session_id) for tool in plan.tools]
+    turn = itertools.cycle(calls)
+    return lambda run: CallConnection(run, next(turn))
 
 
 async def warm_up(plan: LoadPlan, connect: Connect) -> int:
@@ -130,7 +133,9 @@ def plan_from_arguments(arguments: list[str] | None) -> LoadPlan | None:
     parser.add_argument("url", help="the MCP endpoint, or - to read plans as JSON lines")
     parser.add_argument("--kind", choices=("call", "list", "static"), default="call")
     parser.add_argument("--mode", choices=("session", "stateless"), default="session")
-    parser.add_argument("--tool", action="append", help="echo tool to call; several take turns")
+    parser.add_argument(
+        "--tool", action="append", help="echo tool to call; several share the connections"
+    )
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=None)
     parser.add_argument("--calls", type=int, default=None)
