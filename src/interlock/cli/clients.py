@@ -1,0 +1,37 @@
+"""How each MCP client is pointed at a node: lines to paste, with the node's own URL in them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+NAME = "interlock"
+
+
+def client_lines(url: str, token_variable: str | None = None) -> list[tuple[str, str]]:
+    """(client, what to run or to add) pairs.
+
+    `token_variable` is the environment variable with the bearer token, for a node that wants one.
+    """
+    if token_variable is None:
+        claude = f"claude mcp add --transport http {NAME} {url}"
+        codex = f"codex mcp add {NAME} --url {url}"
+        cursor = json.dumps({"mcpServers": {NAME: {"url": url}}})
+        vscode = _vscode({"name": NAME, "type": "http", "url": url})
+    else:
+        header = f'"Authorization: Bearer ${token_variable}"'
+        claude = f"claude mcp add --transport http {NAME} {url} --header {header}"
+        codex = f"codex mcp add {NAME} --url {url} --bearer-token-env-var {token_variable}"
+        bearer = {"Authorization": f"Bearer ${{env:{token_variable}}}"}
+        cursor = json.dumps({"mcpServers": {NAME: {"url": url, "headers": bearer}}})
+        vscode = _vscode({"name": NAME, "type": "http", "url": url, "headers": bearer})
+    return [
+        ("Claude Code", claude),
+        ("Cursor", f"{cursor}   in ~/.cursor/mcp.json"),
+        ("VS Code", vscode),
+        ("Codex", codex),
+    ]
+
+
+def _vscode(entry: dict[str, object]) -> str:
+    return f"code --add-mcp {shlex.quote(json.dumps(entry, separators=(',', ':')))}"

@@ -1,0 +1,56 @@
+"""A node in the foreground: says where it is, shows how it fares, and ends when told to."""
+
+from __future__ import annotations
+
+import logging
+
+from interlock.cli import log_lines
+from interlock.cli.clients import client_lines
+from interlock.cli.where import ConfigSource
+from interlock.config import Config
+from interlock.config.secrets import EnvReference, references
+from interlock.node.run import NodeRun
+
+_log = logging.getLogger("interlock.node")
+
+
+async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
+    """Run the node of this config until it is asked to stop. Raises InterlockError."""
+    kept = log_lines.keep_log() if live else None
+    if kept is None:
+        log_lines.log_to_stderr()
+    run = NodeRun(source.load, base_dir=source.base_dir, watched=source.path)
+    node = await run.start()
+    try:
+        _introduce(node.config, node.url or "")
+        if kept is None:
+            await run.stopping.wait()
+            _log.info("stopping")
+        else:
+            # Imported now: the node is listening already.
+            from interlock.cli.live_view import show_while
+
+            await show_while(run, kept)
+    finally:
+        await run.stop()
+    if kept is None:
+        _log.info("stopped")
+
+
+def _introduce(config: Config, url: str) -> None:
+    """The URL, and how each client is pointed at it."""
+    print(f"\nInterlock is listening at {url}\n", flush=True)
+    lines = client_lines(url, _token_variable(config))
+    width = max(len(client) for client, _ in lines)
+    for client, line in lines:
+        print(f"  {client:<{width}}  {line}")
+    print(flush=True)
+
+
+def _token_variable(config: Config) -> str | None:
+    """The environment variable of the first token, when the node wants tokens."""
+    for token in config.tokens:
+        for reference in references(token.token):
+            if isinstance(reference, EnvReference):
+                return reference.name
+    return "INTERLOCK_TOKEN" if config.tokens else None

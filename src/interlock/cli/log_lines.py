@@ -1,0 +1,57 @@
+"""The node's log as a person reads it: lines on stderr, or the last few kept for the live view.
+
+Whatever is logged may quote an upstream's own words, so every line passes through redaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+from typing import Final
+
+from interlock.config import redact
+
+KEPT: Final = 8
+
+
+class _Redacted(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+class KeptLines(logging.Handler):
+    """The newest lines: time, level, text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[tuple[str, int, str]] = deque(maxlen=KEPT)
+        self.count = 0
+        self.setFormatter(_Redacted("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        self.lines.append((moment, record.levelno, self.format(record)))
+        self.count += 1
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Plain lines, one a record."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Redacted("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    _install(handler, level)
+
+
+def keep_log(level: int = logging.INFO) -> KeptLines:
+    """Nothing is printed; the newest lines are kept."""
+    handler = KeptLines()
+    _install(handler, level)
+    return handler
+
+
+def _install(handler: logging.Handler, level: int) -> None:
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("interlock").setLevel(level)
+    # It says on every stop that it was stopped.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)

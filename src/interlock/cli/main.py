@@ -1,0 +1,30 @@
+"""The entry of the program: from `sys.argv` to an exit code, with a sentence for every mistake."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the command line. Whatever a person got wrong ends in a message, never a traceback."""
+    arguments = sys.argv[1:]
+    if arguments in (["version"], ["--version"]):
+        # Scripts ask this often, and it needs none of the rest.
+        from interlock.cli.about import version_text
+
+        print(version_text())
+        return 0
+    from interlock.cli import say
+    from interlock.cli.app import app
+    from interlock.errors import InterlockError
+
+    try:
+        app(prog_name="interlock")
+    except InterlockError as error:
+        return say.failure(error)
+    except KeyboardInterrupt:
+        return say.INTERRUPTED
+    except SystemExit as end:
+        # Everything that the app ends by itself: usage errors, --help, typer.Exit.
+        return end.code if isinstance(end.code, int) else say.OK
+    return say.OK

@@ -1,0 +1,50 @@
+"""`interlock up`: run a node in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from interlock.cli import where
+
+
+def up(
+    config: where.ConfigOption = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve the built-in demo server; reads no config.")
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="ADDR",
+            help="host:port or a port, instead of the config's; port 0 takes a free one.",
+            show_default=False,
+        ),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Log lines instead of the live view.")
+    ] = False,
+) -> None:
+    """Start a node: every server of the config behind one MCP endpoint.
+
+    It runs until Ctrl-C or SIGTERM. A changed config, or SIGHUP, is applied while it runs.
+
+    \b
+    Examples:
+      interlock up                            the config that is found
+      interlock up --demo                     look around without a config
+      interlock up -c team.yaml --listen 9000
+    """
+    if demo and config is not None:
+        raise typer.BadParameter("--demo reads no config: leave one of the two out.")
+    source = where.source(config, demo=demo, listen=where.listen_address(listen))
+    # A mistake in the config is told before anything slow is imported.
+    source.load()
+    from interlock.cli.event_loop import run
+    from interlock.cli.foreground import run_in_foreground
+
+    live = sys.stdout.isatty() and not plain
+    run(run_in_foreground(source, live=live))

@@ -1,0 +1,115 @@
+"""Which config is meant: the one that is named, else the first that is found, else the demo."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from msgspec import Struct
+from msgspec.structs import replace
+
+from interlock.config import (
+    DEFAULT_NAME,
+    Config,
+    ConfigError,
+    ServerConfig,
+    load_config,
+    refuse_exposure,
+)
+from interlock.config.problems import BadValue
+from interlock.config.quantities import parse_listen
+
+VARIABLE: Final = "INTERLOCK_CONFIG"
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="The config. Default: $INTERLOCK_CONFIG, ./interlock.yaml, "
+        "~/.config/interlock/interlock.yaml.",
+        show_default=False,
+    ),
+]
+
+_NOWHERE: Final = """\
+there is no config: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml and no {user}
+Try one of these:
+  interlock up --demo                      a node with a small built-in server, to look around
+  interlock import --write                 take over the servers of your MCP clients
+  interlock add NAME URL-or-COMMAND ...    write a config with one server"""
+
+
+class ConfigSource(Struct, frozen=True):
+    """Where a config comes from, and what the command line changes in it."""
+
+    path: Path | None
+    """The file; None for the demo, which is built in."""
+    base_dir: Path
+    """Where relative paths of the config start."""
+    listen: str | None = None
+
+    def load(self) -> Config:
+        """The config as it is now. Raises ConfigError."""
+        config = demo_config() if self.path is None else load_config(self.path)
+        if self.listen is not None:
+            config = replace(config, listen=self.listen)
+            refuse_exposure(config)
+        return config
+
+
+def find(given: Path | None) -> Path | None:
+    """The config file that is meant, whether it exists or not; None when there is none."""
+    if given is not None:
+        return given
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    return next((path for path in (Path(DEFAULT_NAME), user_config()) if path.is_file()), None)
+
+
+def source(given: Path | None, *, demo: bool = False, listen: str | None = None) -> ConfigSource:
+    """The config to use. Raises ConfigError that says how to begin when there is none."""
+    if demo:
+        return ConfigSource(None, Path.cwd(), listen)
+    path = find(given)
+    if path is None:
+        raise nowhere()
+    return ConfigSource(path, path.absolute().parent, listen)
+
+
+def nowhere() -> ConfigError:
+    return ConfigError.of(_NOWHERE.format(user=user_config()))
+
+
+def user_config(environ: Mapping[str, str] = os.environ) -> Path:
+    """The config of this user, for every folder."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "interlock" / DEFAULT_NAME
+
+
+def demo_config() -> Config:
+    """One server: the small one that comes with Interlock."""
+    demo = ServerConfig(
+        command=sys.executable,
+        args=["-m", "interlock.demo"],
+        description="Interlock's own demo server",
+    )
+    return Config(servers={"demo": demo})
+
+
+def listen_address(text: str | None) -> str | None:
+    """`--listen` as host:port; a port alone is one of this machine's own."""
+    if text is None:
+        return None
+    address = f"127.0.0.1:{text.removeprefix(':')}" if text.lstrip(":").isdigit() else text
+    try:
+        parse_listen(address)
+    except BadValue as bad:
+        raise typer.BadParameter(f"{bad.message}; {bad.hint}") from None
+    return address
