@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,11 @@ def program_version(*command: str) -> str | None:
     return (done.stdout + done.stderr).strip().splitlines()[0] if done.returncode == 0 else None
 
 
+def build_arguments() -> str:
+    """How Python was configured: without profile-guided optimization it is markedly slower."""
+    return str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+
+
 def machine_facts() -> dict[str, Any]:
     packages = ("interlock", "uvloop", "msgspec", "uvicorn", "httptools", "fastmcp", "mcp")
     return {
@@ -93,6 +99,7 @@ def machine_facts() -> dict[str, Any]:
         "processor": processor_name(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
+        "python_build_optimized": "--enable-optimizations" in build_arguments(),
         "load_average": [round(value, 2) for value in os.getloadavg()],
         "packages": {name: package_version(name) for name in packages},
         "nginx": program_version("nginx", "-v"),
