@@ -64,13 +64,14 @@ def start_targets(bench: Bench, only: tuple[str, ...]) -> tuple[list[Running], d
     """Start what can be started; the rest is skipped with its reason."""
     running: list[Running] = []
     skipped: dict[str, str] = {}
-    for start in call_targets(bench):
+    for names, start in call_targets(bench).items():
+        if only and not set(only) & set(names):
+            continue
         try:
             running.extend(start())
         except (TargetMissing, TargetFailure) as cause:
-            name = start.__name__.replace("_", " ")
-            skipped[name] = str(cause)
-            note(f"{name} left out: {cause}")
+            skipped |= dict.fromkeys(names, str(cause))
+            note(f"{', '.join(names)} left out: {cause}")
     return [target for target in running if not only or target.name in only], skipped
 
 

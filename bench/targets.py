@@ -258,8 +258,8 @@ def endpoint(port: int) -> str:
     return f"http://127.0.0.1:{port}/mcp"
 
 
-def call_targets(bench: Bench) -> list[Callable[[], list[Running]]]:
-    """Everything that the call benchmark measures; each entry starts one process."""
+def call_targets(bench: Bench) -> dict[tuple[str, ...], Callable[[], list[Running]]]:
+    """Everything that the call benchmark measures: names, and what starts the process for them."""
     _, upstream_port = bench.raw_upstream()
 
     def direct() -> list[Running]:
@@ -297,7 +297,14 @@ def call_targets(bench: Bench) -> list[Callable[[], list[Running]]]:
         process, port = bench.npm_mcp_proxy()
         return [Running("mcp-proxy", endpoint(port), "session", "echo", process)]
 
-    return [direct, nginx, interlock_http, interlock_stdio, fastmcp, mcp_proxy]
+    return {
+        ("direct", "direct stateless"): direct,
+        ("nginx", "nginx stateless"): nginx,
+        ("interlock session", "interlock stateless"): interlock_http,
+        ("interlock stdio",): interlock_stdio,
+        ("fastmcp",): fastmcp,
+        ("mcp-proxy",): mcp_proxy,
+    }
 
 
 __all__ = ["Bench", "Running", "TargetFailure", "TargetMissing", "call_targets"]
