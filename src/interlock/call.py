@@ -42,7 +42,6 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     era: Era
     revision: str
     name: str = ""
-    info: bytes | None = None
     capabilities: bytes = EMPTY_OBJECT
 
 

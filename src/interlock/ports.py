@@ -26,6 +26,11 @@ class Recorder(Protocol):
 class Exchange(Protocol):
     """A request on its way to an upstream: await it for the outcome."""
 
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be answered."""
+        ...
+
     def __await__(self) -> Generator[Any, None, Outcome]: ...
 
     def abandon(self, reason: str) -> None:

@@ -71,7 +71,12 @@ class Catalog:
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every change. Returns what ends that."""
         self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
 
     def _changed(self) -> None:
         self._number += 1
@@ -81,7 +86,12 @@ class Catalog:
 
 
 def _reads_alike(one: Offering, other: Offering) -> bool:
+    """Whether every client, whatever it sees of the two, sees the same."""
     return len(one.tools) == len(other.tools) and all(
-        a.canonical == b.canonical and a.listed == b.listed and a.effect == b.effect
+        a.canonical == b.canonical
+        and a.safe_name == b.safe_name
+        and a.transparent_name == b.transparent_name
+        and a.listed == b.listed
+        and a.effect == b.effect
         for a, b in zip(one.tools, other.tools, strict=True)
     )

@@ -49,7 +49,12 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a call that may have been executed can be sent again without harm."""
+        """Whether a call that may have been executed can be sent again without harm.
+
+        What cannot be undone is never done on a guess, whatever the server says of itself.
+        """
+        if self.level is EffectLevel.IRREVERSIBLE:
+            return False
         return self.idempotent or self.level is EffectLevel.READ_ONLY
 
 
@@ -79,7 +84,7 @@ def classify(
     if annotations.read_only_hint and trusted:
         return Effect(EffectLevel.READ_ONLY, True, "annotations")
     idempotent = trusted and bool(annotations.idempotent_hint)
-    if annotations.destructive_hint and not annotations.read_only_hint:
+    if annotations.destructive_hint:
         return Effect(EffectLevel.IRREVERSIBLE, idempotent, "annotations")
     if annotations.destructive_hint is False and trusted:
         return Effect(EffectLevel.ADDITIVE, idempotent, "annotations")

@@ -3,6 +3,9 @@
 Canonical names (`infra.edge.jira.create_issue`) are used in policy, journal and MCP-AX. Many
 clients refuse dots and anything over 64 characters, all or nothing, so they get the `safe` form
 (`jira__create_issue`). Both forms are accepted on a call.
+
+A safe name belongs to one tool by its shape, not by who came first: nobody else can take it over
+while its owner is away, because a client may still call from a list that it read an hour ago.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ SEGMENT: Final = re.compile(r"[a-z0-9_-]{1,63}")
 MAX_SEGMENT: Final = 63
 MAX_CANONICAL: Final = 255
 MAX_SAFE: Final = 64
+MAX_OWN: Final = 1024
+"""An upstream's own name may be this long. It travels in a header, which has its limits too."""
 
 _NOT_CANONICAL: Final = re.compile(r"[^a-z0-9_-]")
 _NOT_SAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ENDS_LIKE_A_HASH: Final = re.compile(r"_[0-9a-f]{8}\Z")
 
 DOTTED: Final = "dotted"
 SAFE: Final = "safe"
@@ -31,6 +37,8 @@ _REFUSES_DOTS: Final = (
     "claude",
     "codex",
     "copilot",
+    "github-copilot",
+    "github copilot",
     "cursor",
     "visual studio code",
     "vscode",
@@ -59,28 +67,54 @@ def style_for(client_name: str, setting: str) -> str:
     return SAFE if client_name.lower().startswith(_REFUSES_DOTS) else DOTTED
 
 
-def leaf(name: str, taken: Container[str]) -> str:
-    """A tool's own name as a lawful last segment, different from everything in `taken`."""
-    base = _NOT_CANONICAL.sub("_", name.lower())[:MAX_SEGMENT] or "_"
-    candidate, number = base, 2
-    while candidate in taken:
-        suffix = f"_{number}"
-        candidate = base[: MAX_SEGMENT - len(suffix)] + suffix
-        number += 1
-    return candidate
+class Leaves:
+    """Gives tools of one upstream their last segments, each only once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def take(self, name: str) -> str:
+        """A tool's own name as a lawful last segment; a number is added when it is taken."""
+        base = _NOT_CANONICAL.sub("_", name.lower())[:MAX_SEGMENT] or "_"
+        candidate, number = base, self._next.get(base, 2)
+        while candidate in self._taken:
+            suffix = f"_{number}"
+            candidate = base[: MAX_SEGMENT - len(suffix)] + suffix
+            number += 1
+        self._next[base] = number
+        self._taken.add(candidate)
+        return candidate
 
 
 def safe(prefix: str, name: str, canonical: str, taken: Container[str]) -> str:
-    """The name for clients that refuse dots; hashed when it is too long or already taken.
+    """The name for clients that refuse dots.
 
-    The hash is of the canonical name, so the same tool has the same name tomorrow.
+    A hash of the canonical name is added where the plain form could be somebody else's: when it is
+    too long, already taken, or has another reading. It has one when a segment runs into the `__`
+    behind it (`a__b` + `c` reads like `a` + `b__c`), or when it ends like a hash.
     """
     joined = prefix.replace(".", "__") + "__" + name if prefix else name
     candidate = _NOT_SAFE.sub("_", joined)
-    if len(candidate) <= MAX_SAFE and candidate and candidate not in taken:
+    if (
+        len(candidate) <= MAX_SAFE
+        and candidate not in taken
+        and _ENDS_LIKE_A_HASH.search(candidate) is None
+        and not any("__" in part or part.endswith("_") for part in prefix.split("."))
+    ):
         return candidate
+    return hashed(candidate, canonical)
+
+
+def hashed(name: str, canonical: str) -> str:
+    """`name`, cut where needed, with a hash that is the same tomorrow."""
     digest = blake2b(canonical.encode(), digest_size=4).hexdigest()
-    return f"{candidate[: MAX_SAFE - 9]}_{digest}"
+    return f"{name[: MAX_SAFE - 9]}_{digest}"
+
+
+def is_lawful(name: str) -> bool:
+    """Whether a tool's own name can be the last segment as it is."""
+    return SEGMENT.fullmatch(name) is not None
 
 
 def is_safe(name: str) -> bool:

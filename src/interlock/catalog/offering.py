@@ -1,45 +1,18 @@
-"""What one upstream offers, read once from its list and made ready to be merged.
-
-One bad entry never hides the others: it is set aside with the reason, and shown to the operator.
-"""
+"""What one upstream offers, read once from its list and made ready to be merged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from interlock.catalog import names
-from interlock.catalog.effects import Annotations, Effect, classify
+from interlock.catalog.definitions import SetAside, Wanted, sift
+from interlock.catalog.effects import Effect, classify
 from interlock.config import ServerConfig
-from interlock.errors import ProtocolError
-from interlock.protocol.headers import HeaderParam, InvalidHeaderAnnotation, header_params
+from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
-
-MAX_TOOLS: Final = 10_000
-"""More tools than this from one upstream are set aside: a list must not fill the memory."""
-
-
-class SetAside(msgspec.Struct, frozen=True, gc=False):
-    """A tool that is not shown, and why."""
-
-    name: str
-    reason: str
-
-
-class _Definition(msgspec.Struct, gc=False, rename="camel"):
-    """The members of a tool that the node reads. The rest stays as it came."""
-
-    name: str
-    input_schema: Raw
-    description: str | None = None
-    annotations: Annotations | None = None
-
-
-_decode_definition = msgspec.json.Decoder(_Definition).decode
 
 
 class Tool:
@@ -52,8 +25,10 @@ class Tool:
         "canonical",
         "description",
         "effect",
+        "effect_word",
         "header_params",
         "listed",
+        "repeatable",
         "safe_name",
         "segment",
         "transparent_name",
@@ -86,6 +61,8 @@ class Tool:
         self.transparent_name = transparent_name
         self.description = description
         self.effect = effect
+        self.effect_word = effect.level.word
+        self.repeatable = effect.repeatable
         self.header_params = params
         self.listed = listed
         """The definition behind its name: `,"description":…}`."""
@@ -126,114 +103,53 @@ def read_offering(
     root_segment: str | None = None,
     http: bool = False,
 ) -> Offering:
-    """An upstream's raw tool definitions as an offering, filtered and renamed by its config."""
+    """An upstream's raw tool definitions as an offering, filtered and renamed by its config.
+
+    Never raises: whatever an upstream lists, what can be used of it is used.
+    """
     segment = server.segment or key
     prefix = f"{root_segment}.{segment}" if root_segment else segment
-    transparent = server.expose == "transparent"
-    tools: list[Tool] = []
-    set_aside: list[SetAside] = []
-    seen: set[str] = set()
-    leaves: set[str] = set()
+    wanted, set_aside = sift(definitions, server, http=http)
+    tools: list[Tool | None] = [None] * len(wanted)
+    leaves = names.Leaves()
     safe_names: set[str] = set()
-    for raw in definitions:
-        try:
-            definition, members, params = _read(bytes(raw), http=http)
-        except _Unusable as unusable:
-            set_aside.append(SetAside(unusable.name, unusable.reason))
-            continue
+    bare_names: set[str] = set()
+    # Who gets which name must not depend on the order in which the upstream happens to list.
+    for place in sorted(range(len(wanted)), key=lambda place: _precedence(wanted[place])):
+        definition, members, params, shown = wanted[place]
         own = definition.name
-        if own in seen:
-            set_aside.append(SetAside(own, "The upstream lists this name more than once."))
-            continue
-        seen.add(own)
-        if not _wanted(own, server):
-            continue
-        if len(tools) >= MAX_TOOLS:
-            set_aside.append(SetAside(own, f"More than {MAX_TOOLS} tools."))
-            continue
-        shown = server.rename.get(own, own)
-        leaf = names.leaf(shown, leaves)
-        canonical = f"{prefix}.{leaf}"
+        canonical = f"{prefix}.{leaves.take(shown)}"
         if len(canonical) > names.MAX_CANONICAL:
-            set_aside.append(
-                SetAside(own, f"Its full name is longer than {names.MAX_CANONICAL} characters.")
-            )
+            set_aside.add(own, f"Its full name is longer than {names.MAX_CANONICAL} characters.")
             continue
-        leaves.add(leaf)
-        safe_name = names.safe("" if transparent else prefix, shown, canonical, safe_names)
+        bare = server.expose == "transparent" and shown not in bare_names
+        bare_names.add(shown)
+        safe_name = names.safe("" if bare else prefix, shown, canonical, safe_names)
         safe_names.add(safe_name)
         description = server.descriptions.get(own)
         if description is not None:
             members["description"] = Raw(encode_value(description))
-        tools.append(
-            Tool(
-                upstream=key,
-                segment=segment,
-                upstream_name=own,
-                canonical=canonical,
-                safe_name=safe_name,
-                transparent_name=shown if transparent else None,
-                description=description or definition.description or "",
-                effect=classify(
-                    own,
-                    definition.annotations,
-                    server.effects,
-                    trusted=server.trust_annotations,
-                ),
-                params=params,
-                listed=b"," + encode_members(members)[1:],
-            )
+        tools[place] = Tool(
+            upstream=key,
+            segment=segment,
+            upstream_name=own,
+            canonical=canonical,
+            safe_name=safe_name,
+            transparent_name=shown if bare else None,
+            description=definition.description or "" if description is None else description,
+            effect=classify(
+                own, definition.annotations, server.effects, trusted=server.trust_annotations
+            ),
+            params=params,
+            listed=b"," + encode_members(members)[1:],
         )
-    if not transparent:
-        tools.sort(key=lambda tool: tool.canonical)
-    return Offering(key, segment, tuple(tools), tuple(set_aside))
+    listed = [tool for tool in tools if tool is not None]
+    if server.expose != "transparent":
+        listed.sort(key=lambda tool: tool.canonical)
+    return Offering(key, segment, tuple(listed), set_aside.all())
 
 
-class _Unusable(Exception):
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self.reason = reason
-
-
-def _read(raw: bytes, *, http: bool) -> tuple[_Definition, dict[str, Raw], tuple[HeaderParam, ...]]:
-    try:
-        members = decode_members(raw)
-    except ProtocolError:
-        raise _Unusable("?", "The entry is not an object.") from None
-    try:
-        definition = _decode_definition(raw)
-    except (msgspec.DecodeError, RecursionError) as exc:
-        raise _Unusable(_name_of(members), f"The definition is not valid: {exc}.") from None
-    if not definition.name:
-        raise _Unusable("?", "The tool has no name.")
-    try:
-        schema = decode_members(definition.input_schema)
-    except ProtocolError:
-        raise _Unusable(definition.name, "`inputSchema` is not an object.") from None
-    if "type" not in schema:
-        # Clients refuse a whole list for one schema without `type`; arguments are always objects.
-        members["inputSchema"] = Raw(encode_members({"type": Raw(b'"object"'), **schema}))
-    params: tuple[HeaderParam, ...] = ()
-    if b"x-mcp-header" in raw:
-        try:
-            params = header_params(decode_value(definition.input_schema))
-        except InvalidHeaderAnnotation as exc:
-            # The rule binds clients of HTTP servers; elsewhere the annotation means nothing.
-            if http:
-                raise _Unusable(definition.name, str(exc)) from None
-    del members["name"]
-    return definition, members, params
-
-
-def _name_of(members: dict[str, Raw]) -> str:
-    try:
-        name = decode_value(members["name"])
-    except (KeyError, ProtocolError):
-        return "?"
-    return name if isinstance(name, str) else "?"
-
-
-def _wanted(name: str, server: ServerConfig) -> bool:
-    if server.allow and not any(fnmatchcase(name, pattern) for pattern in server.allow):
-        return False
-    return not any(fnmatchcase(name, pattern) for pattern in server.deny)
+def _precedence(wanted: Wanted) -> tuple[bool, bool, bool, str]:
+    """Who chooses first: the renamed, then those whose name needs no mending, by their own name."""
+    shown, own = wanted.shown, wanted.definition.name
+    return shown == own, not names.is_lawful(shown), not names.is_safe(shown), own

@@ -1,7 +1,9 @@
 """The merged namespace as callers see it: immutable, swapped whole when something changes.
 
 Lists are bytes that are made once per (era, name style) and kept; a call finds its tool with one
-dictionary look-up, whichever form of the name it used.
+dictionary look-up, whichever form of the name it used. What a name shows in a list is what it
+reaches on a call: names in lists are given out first, each to one tool, and only what is left over
+serves as another spelling.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
+from interlock.catalog import names
 from interlock.catalog.offering import Offering, Tool
 from interlock.errors import INVALID_CURSOR, InterlockError
 from interlock.protocol.jsonrpc import encode_value
@@ -22,7 +25,10 @@ LIST_TTL_MS: Final = 10_000
 class Snapshot:
     """One state of the catalog."""
 
-    __slots__ = ("_by_name", "_key", "_page_size", "_pages", "_server_info", "number", "tools")
+    __slots__ = (
+        "_by_name", "_key", "_other_names", "_page_size", "_pages", "_server_info", "number",
+        "tools",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -34,26 +40,52 @@ class Snapshot:
         key: bytes,
     ) -> None:
         self.number = number
-        self.tools: tuple[Tool, ...] = tuple(
-            tool
-            for offering in sorted(offerings, key=lambda offering: offering.segment)
-            for tool in offering.tools
-        )
+        # Two upstreams with one segment are a mistake of the config. Nothing is shown twice.
+        by_canonical: dict[str, Tool] = {}
+        for offering in sorted(offerings, key=lambda one: (one.segment, one.upstream)):
+            for tool in offering.tools:
+                by_canonical.setdefault(tool.canonical, tool)
+        self.tools: tuple[Tool, ...] = tuple(by_canonical.values())
         self._page_size = page_size
         self._server_info = server_info
         self._key = key
         self._pages: dict[tuple[Era, str, int], bytes] = {}
         self._by_name: dict[str, Tool] = {}
-        # Later entries never displace earlier ones: canonical names always lead where they say.
+        self._other_names: dict[tuple[Tool, str], str] = {}
+        self._give_names()
+
+    def _give_names(self) -> None:
+        by_name = self._by_name
+        shown_as_themselves = []
         for tool in self.tools:
-            self._by_name[tool.canonical] = tool
+            if tool.transparent_name is None:
+                by_name[tool.canonical] = tool
+            else:
+                shown_as_themselves.append(tool)
+        for tool in shown_as_themselves:
+            self._claim(tool, names.DOTTED)
         for tool in self.tools:
-            if tool.transparent_name is not None:
-                self._by_name.setdefault(tool.transparent_name, tool)
-            self._by_name.setdefault(tool.safe_name, tool)
+            self._claim(tool, names.SAFE)
+        for tool in self.tools:
+            by_name.setdefault(tool.canonical, tool)
+            by_name.setdefault(tool.safe_name, tool)
         for tool in self.tools:
             prefix = tool.canonical.rpartition(".")[0]
-            self._by_name.setdefault(f"{prefix}.{tool.upstream_name}", tool)
+            by_name.setdefault(f"{prefix}.{tool.upstream_name}", tool)
+
+    def _claim(self, tool: Tool, style: str) -> None:
+        """Give the tool its name in lists of this style: another one if that is taken."""
+        first = name = tool.shown_as(style)
+        attempt = 0
+        while self._by_name.setdefault(name, tool) is not tool:
+            attempt += 1
+            name = names.hashed(first, f"{tool.canonical} {attempt}")
+        if attempt:
+            self._other_names[tool, style] = name
+
+    def shown_as(self, tool: Tool, style: str) -> str:
+        """The name of a tool in the lists of clients with this name style."""
+        return self._other_names.get((tool, style)) or tool.shown_as(style)
 
     def resolve(self, name: str) -> Tool | None:
         """The tool that `name` means, in any of the forms that are accepted."""
@@ -68,7 +100,11 @@ class Snapshot:
         start = 0 if cursor is None else self._position(cursor)
         page = self._pages.get((era, style, start))
         if page is None:
-            page = self._pages[era, style, start] = self._render(era, style, start)
+            page = self._render(era, style, start)
+            # Only pages that a walk from the beginning comes by: cursors from before a change may
+            # lead to any place, and a page for each would fill the memory.
+            if start == 0 or (self._page_size and start % self._page_size == 0):
+                self._pages[era, style, start] = page
         return page
 
     def _render(self, era: Era, style: str, start: int) -> bytes:
@@ -77,7 +113,7 @@ class Snapshot:
         parts = [b'{"resultType":"complete","tools":[' if era is Era.STATELESS else b'{"tools":[']
         parts.append(
             b",".join(
-                b'{"name":%b%b' % (encode_value(tool.shown_as(style)), tool.listed)
+                b'{"name":%b%b' % (encode_value(self.shown_as(tool, style)), tool.listed)
                 for tool in shown
             )
         )

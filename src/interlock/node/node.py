@@ -19,10 +19,13 @@ from interlock.config import Config, ConfigChange, ServerConfig, diff, resolve, 
 from interlock.faces.http.app import NodeApp
 from interlock.faces.http.fast_lane import FastLane
 from interlock.faces.http.guard import Guard
+from interlock.faces.mcp.answering import Answering
 from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.http import McpHttpFace
 from interlock.faces.mcp.listeners import Listeners
+from interlock.faces.mcp.session_wire import SessionWire
 from interlock.faces.mcp.sessions import Sessions
+from interlock.faces.mcp.stateless_wire import StatelessWire
 from interlock.faces.mcp.stream import McpStream, McpStreamServer
 from interlock.node.http_server import HttpServer
 from interlock.node.places import journal_path, make_private, socket_path
@@ -146,13 +149,28 @@ class Node:
         address = config.address
         self._http = http = HttpServer(address.host, address.port)
         guard = self._guard(config, http.port)
-        self._face = McpHttpFace(
+        answering = Answering(
             pipeline=self.pipeline,
             hello=self._hello,
-            sessions=self._sessions,
-            listeners=self._listeners,
-            guard=guard,
             concurrent_calls=config.limits.concurrent_calls,
+            clock=asyncio.get_running_loop().time,
+        )
+        self._face = McpHttpFace(
+            guard=guard,
+            stateless=StatelessWire(
+                pipeline=self.pipeline,
+                hello=self._hello,
+                listeners=self._listeners,
+                answering=answering,
+            ),
+            session=SessionWire(
+                pipeline=self.pipeline,
+                hello=self._hello,
+                listeners=self._listeners,
+                sessions=self._sessions,
+                answering=answering,
+            ),
+            answering=answering,
         )
         self._app = NodeApp(
             pipeline=self.pipeline, guard=guard, status=self.status, mcp_path=config.path
@@ -221,7 +239,7 @@ class Node:
         self.catalog.configure(page_size=config.page_size)
         if self._face is not None and self._app is not None and self._http is not None:
             self._face.guard = self._app.guard = self._guard(config, self._http.port)
-            self._face.concurrent_calls = config.limits.concurrent_calls
+            self._face.answering.concurrent_calls = config.limits.concurrent_calls
         gone = [*change.removed, *change.relinked]
         await asyncio.gather(*(self._end(key) for key in gone if key in self._supervisors))
         for key in change.removed:
@@ -343,7 +361,7 @@ class Node:
             failed=self.audit.total.failed,
             sessions=len(self._sessions),
             listeners=len(self._listeners),
-            under_way=0 if self._face is None else len(self._face.under_way),
+            under_way=0 if self._face is None else len(self._face.answering),
             tasks=len(asyncio.all_tasks()),
             journal=journal,
         )

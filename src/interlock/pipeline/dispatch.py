@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.call import Call, Outcome, UpstreamGoneError
+from interlock.call import Call, Hear, Outcome, UpstreamGoneError
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.pipeline.deadline import DeadlineWatch
-from interlock.ports import Clock, Upstream
+from interlock.ports import Clock, Exchange, Upstream
 
 PATIENCE: Final = 5.0
 """How long a call waits for a lost upstream to come back before it is failed."""
@@ -33,43 +33,69 @@ class Dispatcher:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{key} is no longer served by this node.")
         return upstream
 
-    async def send(self, call: Call, upstream: Upstream, *, repeatable: bool) -> Outcome:
-        """The outcome of the call.
-
-        A call whose upstream died is sent again only if it never left, or if doing it twice is
-        doing it once; and then only once.
-        """
-        try:
-            return await self._attempt(call, upstream)
-        except UpstreamGoneError as gone:
-            if gone.sent and not repeatable:
-                raise
-            patience = min(PATIENCE, call.deadline - self._clock())
-            if not await upstream.until_ready(patience):
-                raise
-        return await self._attempt(call, upstream)
-
-    async def _attempt(self, call: Call, upstream: Upstream) -> Outcome:
-        slot = 0
-        heard = call.on_notification
-        if heard is None:
+    def start(self, call: Call, upstream: Upstream) -> tuple[Exchange, Slot]:
+        """Send the call and watch its deadline. `over` must follow, whatever happens."""
+        if call.on_notification is None:
             exchange = upstream.start(call, None)
-        else:
+            return exchange, Slot(self._deadlines.watch(exchange, call.deadline))
+        return self._start_talkative(call, upstream, call.on_notification)
 
-            def hear(method: str, params: bytes | Raw) -> None:
-                # A sign of life: the wait starts again, up to the hard deadline.
-                nonlocal slot
-                self._deadlines.forget(exchange, slot)
-                renewed = min(self._clock() + call.timeout, call.hard_deadline)
-                slot = self._deadlines.watch(exchange, renewed)
-                heard(method, params)
+    def over(self, exchange: Exchange, slot: Slot) -> None:
+        """Nobody waits for the exchange any more: it was answered, or its caller is gone."""
+        self._deadlines.forget(exchange, slot.number)
+        if exchange.open:
+            exchange.abandon("The caller cancelled the call.")
 
-            exchange = upstream.start(call, hear)
-        slot = self._deadlines.watch(exchange, call.deadline)
+    async def again(
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, repeatable: bool
+    ) -> Outcome:
+        """Send a call whose upstream went away once more, if that can do no harm.
+
+        It cannot when the call never left, or when doing it twice is doing it once.
+        """
+        if gone.sent and not repeatable:
+            raise gone
+        patience = min(PATIENCE, call.deadline - self._clock())
+        # In a task of its own: this may take a while, and needs a time limit.
+        back = asyncio.get_running_loop().create_task(_wait(upstream, patience))
+        try:
+            ready = await back
+        except asyncio.CancelledError:
+            back.cancel()
+            raise
+        if not ready:
+            raise gone
+        exchange, slot = self.start(call, upstream)
         try:
             return await exchange
-        except asyncio.CancelledError:
-            exchange.abandon("The caller cancelled the call.")
-            raise
         finally:
-            self._deadlines.forget(exchange, slot)
+            self.over(exchange, slot)
+
+    def _start_talkative(
+        self, call: Call, upstream: Upstream, heard: Hear
+    ) -> tuple[Exchange, Slot]:
+        slot = Slot(0)
+
+        def hear(method: str, params: bytes | Raw) -> None:
+            # A sign of life: the wait starts again, up to the hard deadline.
+            self._deadlines.forget(exchange, slot.number)
+            renewed = min(self._clock() + call.timeout, call.hard_deadline)
+            slot.number = self._deadlines.watch(exchange, renewed)
+            heard(method, params)
+
+        exchange = upstream.start(call, hear)
+        slot.number = self._deadlines.watch(exchange, call.deadline)
+        return exchange, slot
+
+
+class Slot:
+    """Where the deadline of an exchange is watched; progress moves it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+async def _wait(upstream: Upstream, seconds: float) -> bool:
+    return await upstream.until_ready(seconds)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from interlock.call import Call, Caller, Outcome
+from interlock.call import Call, Caller, Outcome, UpstreamGoneError
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.names import style_for
 from interlock.errors import (
@@ -69,7 +69,10 @@ class Pipeline:
             self._enter(call)
             verb = call.verb
             if verb == TOOLS_CALL:
-                outcome = await self._call_tool(call)
+                tool = resolve(call, self._catalog.current)
+                validate(call, tool)
+                # policy, budget and approval: here, in this order
+                outcome = await self._send(call, tool.upstream, tool.repeatable)
                 word = outcome_word(outcome)
             elif verb == TOOLS_LIST:
                 outcome = self._list_tools(call)
@@ -114,11 +117,6 @@ class Pipeline:
             raise InterlockError(UNKNOWN_SESSION, "This session belongs to somebody else.")
         return caller
 
-    async def _call_tool(self, call: Call) -> Outcome:
-        tool = resolve(call, self._catalog.current)
-        validate(call, tool)
-        return await self._send(call, tool.upstream, repeatable=tool.effect.repeatable)
-
     def _list_tools(self, call: Call) -> Outcome:
         client = call.client
         style = style_for(client.name, self.names)
@@ -130,14 +128,22 @@ class Pipeline:
         if self.transparent is None:
             raise InterlockError(METHOD_NOT_FOUND, f"{call.verb} is not served here.")
         call.upstream = self.transparent
-        return await self._send(call, self.transparent, repeatable=False)
+        return await self._send(call, self.transparent, False)
 
-    async def _send(self, call: Call, key: str, *, repeatable: bool) -> Outcome:
-        upstream = self._dispatcher.upstream(key)
+    async def _send(self, call: Call, key: str, repeatable: bool) -> Outcome:
+        dispatcher = self._dispatcher
+        upstream = dispatcher.upstream(key)
         set_deadline(call, self._clock(), upstream.timeout or self.timeout)
         self._breakers.admit(key)
         try:
-            outcome = await self._dispatcher.send(call, upstream, repeatable=repeatable)
+            try:
+                exchange, slot = dispatcher.start(call, upstream)
+                try:
+                    outcome = await exchange
+                finally:
+                    dispatcher.over(exchange, slot)
+            except UpstreamGoneError as gone:
+                outcome = await dispatcher.again(call, upstream, gone, repeatable)
         except InterlockError as error:
             self._breakers.failed(key, error.failure)
             raise

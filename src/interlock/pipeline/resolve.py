@@ -19,7 +19,7 @@ def resolve(call: Call, snapshot: Snapshot) -> Tool:
         raise _unknown(call.name, snapshot)
     call.route = tool
     call.upstream = tool.upstream
-    call.effect = tool.effect.level.word
+    call.effect = tool.effect_word
     return tool
 
 

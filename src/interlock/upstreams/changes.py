@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from interlock.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.errors import Failure, InterlockError
@@ -26,16 +26,14 @@ class _StreamTicket:
 
     def __init__(self) -> None:
         self.id = 0
-        self.carrier: object | None = None
+        self.carrier: Any = None
+        self.open = True
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    @property
-    def open(self) -> bool:
-        return not self.over.done()
 
     def fail(
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
     ) -> None:
+        self.open = False
         if not self.over.done():
             self.over.set_result(status)
 

@@ -15,8 +15,9 @@ from msgspec import Raw
 from interlock.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc, mcp
+from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.links.http import HttpLink
-from interlock.upstreams.peer import Exchange, Peer
+from interlock.upstreams.peer import Peer
 
 PROBE_WAIT: Final = 5.0
 """How long a started process may leave the probe unanswered before `initialize` is tried."""
@@ -71,11 +72,13 @@ async def _probe_answer(peer: Peer, exchange: Exchange) -> bytes | Raw | None:
     """The probe's result; None when a process stays silent, as some old ones do."""
     if peer.link.is_http:
         return (await exchange).result
-    done, _ = await asyncio.wait([exchange.future], timeout=PROBE_WAIT)
-    if not done:
+    try:
+        async with asyncio.timeout(PROBE_WAIT):
+            return (await exchange).result
+    except TimeoutError:
+        # Its late answer, if there is one, meets an id that nobody waits for.
         peer.pending.pop(exchange.id, None)
         return None
-    return exchange.future.result().result
 
 
 def _judge_error(peer: Peer, error: UpstreamAnsweredError) -> bool:

@@ -29,8 +29,9 @@ from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.upstreams.changes import watch_changes
 from interlock.upstreams.connect import Connector
+from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.negotiate import list_tools
-from interlock.upstreams.peer import Exchange, Peer
+from interlock.upstreams.peer import Peer
 
 RETRY_FIRST: Final = 0.1
 RETRY_AT_MOST: Final = 30.0

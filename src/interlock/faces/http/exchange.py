@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from interlock.protocol.sse import COMMENT_PING, encode_event
 
@@ -33,27 +33,38 @@ _STREAM_HEAD: Final = (
 )
 
 
-class HttpExchange:
-    """A request that has been read whole, and the way to answer it."""
+class Head:
+    """What the head of a request says. On one connection it is parsed once, and then known."""
 
-    __slots__ = (
-        "_done", "_lane", "_streaming", "body", "chunks", "fields", "headers", "keep_alive",
-        "method", "on_disconnect", "query", "size",
-    )  # fmt: skip
+    __slots__ = ("facts", "fields", "headers", "keep_alive", "length", "method", "query")
 
     def __init__(
-        self, lane: FastLane, method: bytes, query: bytes, headers: list[tuple[bytes, bytes]]
+        self, method: bytes, query: bytes, headers: list[tuple[bytes, bytes]], keep_alive: bool
     ) -> None:
-        self._lane = lane
         self.method = method
         self.query = query
         self.headers = headers
         self.fields = dict(headers)
-        self.chunks: list[bytes] = []
-        self.size = 0
-        self.body = b""
-        self.keep_alive = True
-        self.on_disconnect: Callable[[], None] | None = None
+        self.keep_alive = keep_alive
+        self.length = 0
+        self.facts: Any = None
+        """What a face made of these headers; kept with them."""
+
+
+class HttpExchange:
+    """A request that has been read whole, and the way to answer it."""
+
+    __slots__ = (
+        "_done", "_lane", "_streaming", "body", "head", "keep_alive", "on_disconnect", "on_done",
+    )  # fmt: skip
+
+    def __init__(self, lane: FastLane, head: Head, body: bytes) -> None:
+        self._lane = lane
+        self.head = head
+        self.body = body
+        self.keep_alive = head.keep_alive
+        self.on_disconnect: Callable[[], object] | None = None
+        self.on_done: Callable[[], object] | None = None
         self._streaming = False
         self._done = False
 
@@ -95,7 +106,7 @@ class HttpExchange:
             self._lane.write(body)
         else:
             self._lane.write(head + body)
-        self._lane.finished(self)
+        self._finish()
 
     def open_stream(self, headers: bytes = b"") -> None:
         """Turn the answer into an event stream."""
@@ -121,13 +132,18 @@ class HttpExchange:
             return
         self._done = True
         self._lane.write(b"0\r\n\r\n")
-        self._lane.finished(self)
+        self._finish()
 
     def disconnected(self) -> None:
         """The client has gone away."""
         self._done = True
         if self.on_disconnect is not None:
             self.on_disconnect()
+
+    def _finish(self) -> None:
+        if self.on_done is not None:
+            self.on_done()
+        self._lane.finished(self)
 
     def _chunk(self, data: bytes) -> None:
         if self._done:

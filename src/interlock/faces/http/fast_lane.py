@@ -15,10 +15,11 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.config import Limits
-from interlock.faces.http.exchange import HttpExchange
+from interlock.faces.http.exchange import Head, HttpExchange
 
 KEEP_ALIVE: Final = 75.0
 _MOST_PIPELINED: Final = 64
+_HEADS_KEPT: Final = 32
 _LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
 
 
@@ -42,7 +43,12 @@ class FastLane(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.peer = ""
-        self._receiving: HttpExchange | None = None
+        self._receiving: Head | None = None
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._between = True
+        self._chunk = b""
+        self._heads: dict[bytes, Head] = {}
         self._active: HttpExchange | None = None
         self._queued: deque[HttpExchange] = deque()
         self._header_bytes = 0
@@ -71,6 +77,20 @@ class FastLane(HttpToolsProtocol):
         if active is not None:
             active.disconnected()
 
+    def data_received(self, data: bytes) -> None:
+        if self._between and self._active is None:
+            # Most clients send the same head again and again: when it is known, and the whole
+            # request is here, there is nothing to parse.
+            end = data.find(b"\r\n\r\n")
+            head = self._heads.get(data[:end]) if end > 0 else None
+            if head is not None and len(data) == end + 4 + head.length:
+                self._active = exchange = HttpExchange(self, head, data[end + 4 :])
+                self.serve(exchange)
+                return
+        self._chunk = data if self._between else b""
+        super().data_received(data)
+        self._chunk = b""
+
     def shutdown(self) -> None:
         if self._active is not None:
             self._active.keep_alive = False
@@ -83,6 +103,7 @@ class FastLane(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
+        self._between = False
         self._header_bytes = 0
         self._receiving = None
 
@@ -103,13 +124,15 @@ class FastLane(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._refused:
             return
+        self._receiving = None
         path, _, query = self.url.partition(b"?")
         if path != self.mcp_path or self.parser.should_upgrade():
             self._hand_to_asgi()
             return
-        exchange = HttpExchange(self, self.parser.get_method(), query, self.headers)
-        self._receiving = exchange
-        fields = exchange.fields
+        self._receiving = head = Head(self.parser.get_method(), query, self.headers, True)
+        self._body = []
+        self._body_size = 0
+        fields = head.fields
         length = fields.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self.limits.body_bytes:
             self._too_large()
@@ -117,27 +140,28 @@ class FastLane(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        exchange = self._receiving
-        if exchange is None:
+        if self._receiving is None:
             if not self._refused:
                 super().on_body(body)
             return
-        exchange.size += len(body)
-        if exchange.size > self.limits.body_bytes:
+        self._body_size += len(body)
+        if self._body_size > self.limits.body_bytes:
             self._too_large()
             return
-        exchange.chunks.append(body)
+        self._body.append(body)
 
     def on_message_complete(self) -> None:
-        exchange = self._receiving
-        if exchange is None:
+        self._between = True
+        head = self._receiving
+        if head is None:
             if not self._refused:
                 super().on_message_complete()
             return
         self._receiving = None
-        chunks = exchange.chunks
-        exchange.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        exchange.keep_alive = self.parser.should_keep_alive()
+        body = self._body
+        head.keep_alive = self.parser.should_keep_alive()
+        exchange = HttpExchange(self, head, body[0] if len(body) == 1 else b"".join(body))
+        self._remember(head)
         if self._active is not None or (self.cycle and not self.cycle.response_complete):
             # Pipelined: answers go out in the order of the requests.
             self._queued.append(exchange)
@@ -147,6 +171,18 @@ class FastLane(HttpToolsProtocol):
             return
         self._active = exchange
         self.serve(exchange)
+
+    def _remember(self, head: Head) -> None:
+        """Keep the head of a request that came in one piece, with its length."""
+        chunk, fields = self._chunk, head.fields
+        if not chunk or b"transfer-encoding" in fields or b"expect" in fields:
+            return
+        end = chunk.find(b"\r\n\r\n")
+        if len(chunk) == end + 4 + self._body_size:
+            head.length = self._body_size
+            if len(self._heads) >= _HEADS_KEPT:
+                self._heads.clear()
+            self._heads[chunk[:end]] = head
 
     def on_response_complete(self) -> None:
         """An ASGI response is complete: a pipelined MCP request may be waiting behind it."""
@@ -228,12 +264,9 @@ class FastLane(HttpToolsProtocol):
         if self._refused:
             return
         self._refused = True
-        receiving = self._receiving or HttpExchange(self, b"", b"", [])
         self._receiving = None
-        self._active = receiving
-        receiving.keep_alive = False
-        code = b"-32600" if status == 413 else b"-32000"
-        receiving.respond(
+        self._active = refusal = HttpExchange(self, Head(b"", b"", [], False), b"")
+        refusal.respond(
             status,
-            b'{"jsonrpc":"2.0","id":null,"error":{"code":%b,"message":"%b"}}' % (code, message),
+            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%b"}}' % message,
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from interlock.call import Call, Client, Credentials
-from interlock.errors import HEADER_MISMATCH, INVALID_PARAMS, ProtocolError
-from interlock.protocol import headers, mcp
+from interlock.errors import INVALID_PARAMS, ProtocolError
+from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
-_NO_MEMBERS: Final[dict[str, Raw]] = {}
+_VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
 
 
@@ -78,34 +78,27 @@ def read_call(
     return call
 
 
-def read_envelope(
-    message: Message, params: dict[str, Raw], meta: dict[str, Raw], fields: Headers | None
-) -> Client:
-    """The client of a stateless request, checked rung by rung; raises at the first that fails."""
-    missing = [key for key in (mcp.META_VERSION, mcp.META_CLIENT_CAPABILITIES) if key not in meta]
-    if missing:
+def read_client(method: str, meta: dict[str, Raw]) -> Client:
+    """The client of a stateless request, from what every request must carry.
+
+    Whether its revision is one of ours is for the caller to check: the headers come first.
+    """
+    version = meta.get(mcp.META_VERSION)
+    capabilities = meta.get(mcp.META_CLIENT_CAPABILITIES)
+    if version is None or capabilities is None:
+        missing = [
+            key for key in (mcp.META_VERSION, mcp.META_CLIENT_CAPABILITIES) if key not in meta
+        ]
         raise ProtocolError(
             f"`_meta` lacks {' and '.join(missing)}, which every request must carry.",
             INVALID_PARAMS,
         )
-    method = message.method
-    assert not isinstance(method, UnsetType)
-    version = read_string(meta, mcp.META_VERSION) or ""
-    if fields is not None:
-        field = headers.NAME_FIELD.get(method)
-        name = read_string(params, field) if field is not None else None
-        mismatch = headers.check_request_headers(
-            method, version, name, fields.version, fields.method, fields.name
-        )
-        if mismatch is not None:
-            raise ProtocolError(mismatch + ".", HEADER_MISMATCH)
-    if version not in mcp.STATELESS_REVISIONS:
-        raise mcp.unsupported_version(version)
-    capabilities = bytes(meta[mcp.META_CLIENT_CAPABILITIES])
-    if capabilities[:1] != b"{":
+    promised = bytes(capabilities)
+    if promised[:1] != b"{":
         raise ProtocolError(
             f"`_meta` {mcp.META_CLIENT_CAPABILITIES} must be an object.", INVALID_PARAMS
         )
+    revision = read_string(meta, mcp.META_VERSION) or ""
     info = meta.get(mcp.META_CLIENT_INFO)
     name = ""
     # Only a list is written in the client's own name style; a call is understood in any.
@@ -113,30 +106,26 @@ def read_envelope(
         about = decode_value(info)
         if isinstance(about, dict) and isinstance(about.get("name"), str):
             name = about["name"]
+    return Client(mcp.Era.STATELESS, revision, name, promised)
+
+
+def read_initialize(message: Message) -> Client:
+    """The client that opens a session. Raises ProtocolError."""
+    if message.params is UNSET:
+        raise ProtocolError("`params` is missing from `initialize`.", INVALID_PARAMS)
+    try:
+        opened = msgspec.json.decode(message.params, type=mcp.InitializeParams)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise ProtocolError(f"`initialize` cannot be read: {exc}.", INVALID_PARAMS) from None
     return Client(
-        mcp.Era.STATELESS, version, name, None if info is None else bytes(info), capabilities
+        mcp.Era.SESSION,
+        mcp.negotiate(opened.protocol_version),
+        opened.client_info.name,
+        bytes(opened.capabilities),
     )
 
 
-class Headers(msgspec.Struct, frozen=True, gc=False):
-    """The routing headers of a stateless request."""
-
-    version: bytes | None
-    method: bytes | None
-    name: bytes | None
-
-
-def is_stateless(version_header: bytes | None, message: Message) -> bool:
-    """Whether a request is meant for the stateless wire: by its header, else by its body."""
-    if version_header is not None:
-        version = version_header.strip().decode("latin-1")
-        if version in mcp.STATELESS_REVISIONS:
-            return True
-        if version in mcp.SESSION_REVISIONS:
-            return _claims_stateless(message)
-    return _claims_stateless(message)
-
-
-def _claims_stateless(message: Message) -> bool:
+def claims_stateless(message: Message) -> bool:
+    """Whether a request without a telling header carries the stateless wire's `_meta`."""
     params = message.params
-    return params is not UNSET and mcp.META_VERSION.encode() in bytes(params)
+    return params is not UNSET and _VERSION_KEY in bytes(params)

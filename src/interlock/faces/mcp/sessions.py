@@ -63,9 +63,9 @@ class Sessions:
         self._sessions[session.id] = session
         return session
 
-    def find(self, id: bytes | None) -> Session:
+    def find(self, id: str) -> Session:
         """The session with this id. Raises InterlockError when there is none."""
-        session = None if id is None else self._sessions.get(id.decode("latin-1"))
+        session = self._sessions.get(id)
         if session is None:
             raise InterlockError(
                 UNKNOWN_SESSION,

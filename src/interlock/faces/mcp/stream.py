@@ -18,12 +18,18 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.faces.mcp.hello import Hello
-from interlock.faces.mcp.http import read_initialize
 from interlock.faces.mcp.listeners import Listeners
-from interlock.faces.mcp.reading import read_call, read_envelope, read_meta, read_params
+from interlock.faces.mcp.reading import (
+    read_call,
+    read_client,
+    read_initialize,
+    read_meta,
+    read_params,
+)
 from interlock.faces.mcp.sessions import Session
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.authenticate import LOCAL_PEER
+from interlock.pipeline.journey import Journey
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
@@ -55,7 +61,8 @@ class McpStream:
         self._write = write
         self._lines = LineDecoder(max_line)
         self._session: Session | None = None
-        self._under_way: dict[bytes, asyncio.Task[None]] = {}
+        self._under_way: dict[bytes, Journey] = {}
+        self._idle: asyncio.Future[None] | None = None
         self._subscriptions: dict[bytes, Callable[[], None]] = {}
         self._end_session_stream: Callable[[], None] | None = None
 
@@ -76,8 +83,8 @@ class McpStream:
 
     def closed(self) -> None:
         """The client is gone: so is the need for its answers."""
-        for task in list(self._under_way.values()):
-            task.cancel()
+        for journey in list(self._under_way.values()):
+            journey.cancel()
         for remove in self._subscriptions.values():
             remove()
         if self._end_session_stream is not None:
@@ -85,8 +92,9 @@ class McpStream:
 
     async def drained(self) -> None:
         """Wait until every request under way has been answered."""
-        while self._under_way:
-            await asyncio.wait(list(self._under_way.values()))
+        if self._under_way:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def _messages(self, message: Message | list[Message | BadMessage]) -> None:
         if isinstance(message, Message):
@@ -115,7 +123,9 @@ class McpStream:
             params = read_params(message)
             meta = read_meta(params)
             if mcp.META_VERSION in meta:
-                client = read_envelope(message, params, meta, None)
+                client = read_client(message.method, meta)
+                if client.revision not in mcp.STATELESS_REVISIONS:
+                    raise mcp.unsupported_version(client.revision)
             elif self._session is not None:
                 client = self._session.client
             self._request(message, message.method, id, params, meta, client)
@@ -196,9 +206,14 @@ class McpStream:
         call = read_call(method, params, meta, face=FACE, credentials=_CREDENTIALS, client=client)
         if call.meta is not None and mcp.META_PROGRESS_TOKEN in call.meta:
             call.on_notification = self._hear
-        task = asyncio.get_running_loop().create_task(self._serve(id, call))
-        self._under_way[id] = task
-        task.add_done_callback(lambda _: self._under_way.pop(id, None))
+
+        def over(_: Journey) -> None:
+            self._under_way.pop(id, None)
+            if self._idle is not None and not self._under_way and not self._idle.done():
+                self._idle.set_result(None)
+
+        self._under_way[id] = journey = Journey(self._serve(id, call), over)
+        journey.begin()
 
     async def _serve(self, id: bytes, call: Call) -> None:
         try:

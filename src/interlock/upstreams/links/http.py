@@ -28,11 +28,12 @@ _STREAM_CONNECTIONS: Final = 8
 class _Reply:
     """The answer of one POST."""
 
-    __slots__ = ("_events", "link", "ticket")
+    __slots__ = ("_events", "connection", "link", "ticket")
 
     def __init__(self, link: HttpLink, ticket: Ticket | None) -> None:
         self.link = link
         self.ticket = ticket
+        self.connection: HttpConnection | None = None
         self._events: SseDecoder | None = None
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
@@ -89,6 +90,7 @@ class _Farewell:
     """The answer of the DELETE that ends a session: whatever it is, it was said."""
 
     def __init__(self) -> None:
+        self.connection: HttpConnection | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _said(self) -> None:
@@ -151,15 +153,18 @@ class HttpLink:
         )
         self._path = origin.path.encode()
         self._version = b""
+        self._prefix = self._head
 
     def speak(self, revision: str, *, session: bytes = b"") -> None:
         """Send this revision, and this session id, with everything from now on."""
         self._version = b"MCP-Protocol-Version: %b\r\n" % revision.encode()
         self.session_header = b"Mcp-Session-Id: %b\r\n" % session if session else b""
+        self._prefix = self._head + self._version + self.session_header
 
     def say_nothing(self) -> None:
         """Send neither revision nor session: nothing is agreed yet."""
         self._version = self.session_header = self.session_offered = b""
+        self._prefix = self._head
 
     async def follow(self, location: str) -> bool:
         """Go where a redirect points, if that is the same server."""
@@ -173,55 +178,41 @@ class HttpLink:
     # -- Link
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
-        request = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
-            self._head,
-            self._version,
-            self.session_header,
-            headers,
-            len(payload),
-            payload,
-        )
-
-        def carried(connection: HttpConnection) -> None:
-            ticket.carrier = connection
-
-        self._pool.send(request, _Reply(self, ticket), carried)
+        ticket.carrier = reply = _Reply(self, ticket)
+        self._pool.send(self._request(payload, headers), reply)
 
     def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
-        head = self._head + self._version + self.session_header + headers
-        request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(payload), payload)
-
-        def carried(connection: HttpConnection) -> None:
-            ticket.carrier = connection
-
-        self._streams.send(request, _Reply(self, ticket), carried)
+        ticket.carrier = reply = _Reply(self, ticket)
+        self._streams.send(self._request(payload, headers), reply)
 
     def open_stream(self, ticket: Ticket) -> None:
         """GET the session's own event stream."""
         request = b"GET %b HTTP/1.1\r\n" % self._path + self._base
         request += self._version + self.session_header + b"\r\n"
-
-        def carried(connection: HttpConnection) -> None:
-            ticket.carrier = connection
-
-        self._streams.send(request, _Reply(self, ticket), carried)
+        ticket.carrier = reply = _Reply(self, ticket)
+        self._streams.send(request, reply)
 
     def post(self, payload: bytes, headers: bytes) -> None:
-        request = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
-            self._head,
-            self._version,
-            self.session_header,
+        self._pool.send(self._request(payload, headers), _Reply(self, None))
+
+    def _request(self, payload: bytes, headers: bytes) -> bytes:
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (
+            self._prefix,
             headers,
             len(payload),
             payload,
         )
-        self._pool.send(request, _Reply(self, None), None)
 
     def drop(self, ticket: Ticket) -> None:
-        carrier = ticket.carrier
-        # Its answer is still to come, or half read: the connection cannot be used again.
-        if isinstance(carrier, HttpConnection) and carrier.reply is not None:
-            carrier.abort()
+        reply = ticket.carrier
+        if not isinstance(reply, _Reply):
+            return
+        connection = reply.connection
+        if connection is None:
+            self._pool.withdraw(reply)
+        elif connection.reply is reply:
+            # Its answer is still to come, or half read: the connection cannot be used again.
+            connection.abort()
 
     async def close(self) -> None:
         if self.session_header and not self._lost:
@@ -229,7 +220,7 @@ class HttpLink:
             request += self._version + self.session_header + b"\r\n"
             self.session_header = b""
             farewell = _Farewell()
-            self._pool.send(request, farewell, None)
+            self._pool.send(request, farewell)
             await asyncio.wait([farewell.done], timeout=_FAREWELL)
         await self._streams.close()
         await self._pool.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -22,11 +21,15 @@ IDLE_KEPT: Final = 4.0
 """Servers close idle connections after 5 s or more; a shorter life avoids racing them."""
 CONNECT_TIMEOUT: Final = 10.0
 _MOST_WAITING: Final = 10_000
+_HEADS_KEPT: Final = 16
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 
 class Reply(Protocol):
     """What becomes of a request's answer."""
+
+    connection: HttpConnection | None
+    """What carries the request, as soon as something does."""
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         """An answer that is not a stream."""
@@ -63,18 +66,28 @@ class Origin:
         return (self.host, self.port, self.tls) == (other.host, other.port, other.tls)
 
 
+class _Head:
+    """What the head of an answer said, when httptools read it."""
+
+    __slots__ = ("headers", "length")
+
+    def __init__(self, length: int, headers: dict[bytes, bytes]) -> None:
+        self.length = length
+        self.headers = headers
+
+
 class HttpConnection(asyncio.Protocol):
     """One connection; at most one request on it."""
 
     __slots__ = (
-        "_body", "_header_bytes", "_headers", "_parser", "_pool", "_size", "_stream",
-        "closed", "idle_since", "reply", "transport",
+        "_between", "_body", "_chunk", "_header_bytes", "_headers", "_heads", "_parser", "_pool",
+        "_size", "_stream", "closed", "idle_since", "reply", "transport",
     )  # fmt: skip
 
     def __init__(self, pool: HttpPool) -> None:
         self._pool = pool
         self._parser = httptools.HttpResponseParser(self)
-        self.transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.reply: Reply | None = None
         self.closed = False
         self.idle_since = 0.0
@@ -83,18 +96,20 @@ class HttpConnection(asyncio.Protocol):
         self._size = 0
         self._header_bytes = 0
         self._stream = False
+        self._between = True
+        self._chunk = b""
+        self._heads: dict[bytes, _Head] = {}
 
     def send(self, request: bytes, reply: Reply) -> None:
         self.reply = reply
-        assert self.transport is not None
+        reply.connection = self
         self.transport.write(request)
 
     def abort(self) -> None:
         """Give up the request and the connection with it."""
         self.reply = None
         self.closed = True
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()
 
     # -- asyncio.Protocol
 
@@ -103,10 +118,22 @@ class HttpConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._between and self.reply is not None:
+            # A head that was parsed before says the same again: only its body is new.
+            end = data.find(b"\r\n\r\n")
+            known = self._heads.get(data[:end]) if end > 0 else None
+            if known is not None and len(data) == end + 4 + known.length:
+                reply, self.reply = self.reply, None
+                self._pool.release(self)
+                reply.whole(200, known.headers, data[end + 4 :])
+                return
+        self._chunk = data if self._between else b""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
             self._break(f"its answer is not HTTP ({exc})")
+        finally:
+            self._chunk = b""
 
     def eof_received(self) -> bool:
         return False
@@ -128,14 +155,14 @@ class HttpConnection(asyncio.Protocol):
     def _break(self, why: str) -> None:
         reply, self.reply = self.reply, None
         self.closed = True
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()
         if reply is not None:
             reply.failed(UPSTREAM_LOST, f"{self._pool.label}: {why}.", sent=True)
 
     # -- httptools
 
     def on_message_begin(self) -> None:
+        self._between = False
         self._headers = {}
         self._body = []
         self._size = 0
@@ -175,21 +202,36 @@ class HttpConnection(asyncio.Protocol):
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200:
+            self._between = True
             return
         self.reply = None
+        self._between = True
         keep = self._parser.should_keep_alive()
         body = self._body
         headers, stream = self._headers, self._stream
         if keep:
+            if status == 200 and not stream:
+                self._remember_head(headers)
             self._pool.release(self)
         else:
             self.closed = True
-            if self.transport is not None:
-                self.transport.close()
+            self.transport.close()
         if stream:
             reply.ended()
         else:
             reply.whole(status, headers, body[0] if len(body) == 1 else b"".join(body))
+
+    def _remember_head(self, headers: dict[bytes, bytes]) -> None:
+        """Keep the head of an answer that came in one piece, with its length."""
+        chunk = self._chunk
+        length = headers.get(b"content-length", b"")
+        if not chunk or not length.isdigit() or b"transfer-encoding" in headers:
+            return
+        end = chunk.find(b"\r\n\r\n")
+        if len(chunk) == end + 4 + int(length):
+            if len(self._heads) >= _HEADS_KEPT:
+                self._heads.clear()
+            self._heads[chunk[:end]] = _Head(int(length), headers)
 
 
 class HttpPool:
@@ -203,18 +245,13 @@ class HttpPool:
         self._idle: list[HttpConnection] = []
         self._all: set[HttpConnection] = set()
         self._opening = 0
-        self._waiting: deque[tuple[bytes, Reply, Callable[[HttpConnection], None] | None]] = deque()
+        self._waiting: deque[tuple[bytes, Reply]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._tls: ssl.SSLContext | None = None
         self._closed = False
 
-    def send(
-        self, request: bytes, reply: Reply, on_carrier: Callable[[HttpConnection], None] | None
-    ) -> None:
-        """Send now if a connection is free, else as soon as one is.
-
-        `on_carrier` learns which connection carries the request.
-        """
+    def send(self, request: bytes, reply: Reply) -> None:
+        """Send now if a connection is free, else as soon as one is."""
         idle = self._idle
         while idle:
             connection = idle.pop()
@@ -223,15 +260,20 @@ class HttpPool:
             if self._clock() - connection.idle_since > IDLE_KEPT:
                 connection.abort()
                 continue
-            if on_carrier is not None:
-                on_carrier(connection)
             connection.send(request, reply)
             return
         if self._closed or len(self._waiting) >= _MOST_WAITING:
             reply.failed(UPSTREAM_UNAVAILABLE, f"{self.label} takes no more requests.", sent=False)
             return
-        self._waiting.append((request, reply, on_carrier))
+        self._waiting.append((request, reply))
         self._open_more()
+
+    def withdraw(self, reply: Reply) -> None:
+        """Forget a request that still waits for a connection."""
+        for waiting in self._waiting:
+            if waiting[1] is reply:
+                self._waiting.remove(waiting)
+                return
 
     def release(self, connection: HttpConnection) -> None:
         """A connection has read its answer and is free."""
@@ -296,14 +338,12 @@ class HttpPool:
         self.release(connection)
 
     def _next_on(self, connection: HttpConnection) -> None:
-        request, reply, on_carrier = self._waiting.popleft()
-        if on_carrier is not None:
-            on_carrier(connection)
+        request, reply = self._waiting.popleft()
         connection.send(request, reply)
 
     def _fail_waiting(self, message: str) -> None:
         while self._waiting:
-            _, reply, _ = self._waiting.popleft()
+            _, reply = self._waiting.popleft()
             reply.failed(UPSTREAM_UNAVAILABLE, message, sent=False)
 
 

@@ -26,11 +26,12 @@ _ENDPOINT_WAIT: Final = 10.0
 class _Posted:
     """The answer of a POST: 202, the real one comes on the stream."""
 
-    __slots__ = ("_label", "_ticket")
+    __slots__ = ("_label", "_ticket", "connection")
 
     def __init__(self, label: str, ticket: Ticket | None) -> None:
         self._label = label
         self._ticket = ticket
+        self.connection: HttpConnection | None = None
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         if self._ticket is not None and status >= 400:
@@ -65,6 +66,7 @@ class LegacySseLink:
         self, label: str, url: str, headers: Mapping[str, str], *, connections: int, clock: Clock
     ) -> None:
         self.label = label
+        self.connection: HttpConnection | None = None
         self._url = url
         origin = Origin(url)
         own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -83,7 +85,7 @@ class LegacySseLink:
             self._origin.path.encode(),
             self._base,
         )
-        self._stream.send(request, self, None)
+        self._stream.send(request, self)
         try:
             async with asyncio.timeout(_ENDPOINT_WAIT):
                 path = await self._endpoint
@@ -139,18 +141,14 @@ class LegacySseLink:
         if self._lost:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
-
-        def carried(connection: HttpConnection) -> None:
-            ticket.carrier = connection
-
-        self._pool.send(self._request(payload), _Posted(self.label, ticket), carried)
+        self._pool.send(self._request(payload), _Posted(self.label, ticket))
 
     def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
         if not self._lost:
-            self._pool.send(self._request(payload), _Posted(self.label, None), None)
+            self._pool.send(self._request(payload), _Posted(self.label, None))
 
     def _request(self, payload: bytes) -> bytes:
         return b"%bContent-Length: %d\r\n\r\n%b" % (self._post_head, len(payload), payload)

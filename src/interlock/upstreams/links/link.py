@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from interlock.errors import Failure
 
@@ -11,13 +11,11 @@ class Ticket(Protocol):
     """A request that a link carries, as far as the link needs to know it."""
 
     id: int
-    carrier: object | None
+    carrier: Any
     """Where the link remembers what carries this request, to be able to drop it."""
 
-    @property
-    def open(self) -> bool:
-        """Whether somebody still waits for the answer."""
-        ...
+    open: bool
+    """Whether somebody still waits for the answer."""
 
     def fail(
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""

@@ -1,0 +1,67 @@
+"""What the HTTP headers of an MCP request say, read once for every head that a client sends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.call import Credentials
+from interlock.errors import ProtocolError
+from interlock.faces.http.exchange import Head
+from interlock.faces.http.guard import Guard
+from interlock.protocol import headers, mcp
+
+_STREAM: Final = b"text/event-stream"
+
+
+class Facts:
+    """The headers, understood. Values are what the body must repeat, decoded."""
+
+    __slots__ = (
+        "accepts_stream", "credentials", "duplicate", "guard", "is_json", "method",
+        "method_header", "name", "name_header", "refusal", "session", "stateless", "version",
+        "version_header",
+    )  # fmt: skip
+
+    def __init__(self, head: Head, peer: str, guard: Guard) -> None:
+        fields = head.fields
+        self.guard = guard
+        self.refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        self.is_json = fields.get(b"content-type", b"").startswith(b"application/json")
+        accept = fields.get(b"accept", b"*/*")
+        self.accepts_stream = _STREAM in accept or b"*/*" in accept
+        self.credentials = Credentials(peer, _bearer(fields.get(b"authorization")))
+        session = fields.get(headers.SESSION_ID)
+        self.session = None if session is None else session.strip().decode("latin-1")
+        self.version_header = fields.get(headers.PROTOCOL_VERSION)
+        self.method_header = fields.get(headers.METHOD)
+        self.name_header = fields.get(headers.NAME)
+        self.version = _text(self.version_header)
+        self.method = _text(self.method_header)
+        name = _text(self.name_header)
+        self.name = None if name is None else headers.decode_header_value(name)
+        self.stateless = self.version in mcp.STATELESS_REVISIONS
+        self.duplicate: str | None = None
+        if len(fields) != len(head.headers):
+            # Something is there twice: for a routing header that is a lie waiting to happen.
+            try:
+                headers.pick_request_headers(head.headers)
+            except ProtocolError as error:
+                self.duplicate = error.message
+
+
+def facts_of(head: Head, peer: str, guard: Guard) -> Facts:
+    """The facts of a head; they are kept with it for as long as the guard is the same."""
+    facts = head.facts
+    if not isinstance(facts, Facts) or facts.guard is not guard:
+        facts = head.facts = Facts(head, peer, guard)
+    return facts
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.strip(b" \t").decode("latin-1")
+
+
+def _bearer(authorization: bytes | None) -> str | None:
+    if authorization is None or authorization[:7].lower() != b"bearer ":
+        return None
+    return authorization[7:].strip().decode("latin-1")

@@ -1,0 +1,117 @@
+"""The stateless wire over HTTP (2026-07-28): every request says everything about itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import UNSET, Raw
+
+from interlock.call import Call, Client
+from interlock.errors import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    InterlockError,
+    ProtocolError,
+)
+from interlock.faces.http.exchange import HttpExchange
+from interlock.faces.mcp.answering import Answering
+from interlock.faces.mcp.facts import Facts
+from interlock.faces.mcp.hello import Hello
+from interlock.faces.mcp.listeners import Listeners
+from interlock.faces.mcp.reading import read_call, read_client, read_meta, read_params, read_string
+from interlock.pipeline.pipeline import Pipeline
+from interlock.protocol import headers, mcp
+from interlock.protocol.jsonrpc import Message, result_response
+
+FACE: Final = "http"
+
+
+class StatelessWire:
+    """Serves stateless requests."""
+
+    def __init__(
+        self, *, pipeline: Pipeline, hello: Hello, listeners: Listeners, answering: Answering
+    ) -> None:
+        self._pipeline = pipeline
+        self._hello = hello
+        self._listeners = listeners
+        self._answering = answering
+
+    def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:
+        method = message.method
+        if method is UNSET:
+            raise ProtocolError("Responses are not accepted here.", INVALID_REQUEST)
+        if message.id is UNSET:
+            # No notification of a client asks anything of a server here: what it no longer
+            # wants, it hangs up on. It is taken, as the wire wants it.
+            if facts.version is not None and not facts.stateless:
+                raise mcp.unsupported_version(facts.version)
+            exchange.respond(202)
+            return
+        id = bytes(message.id)
+        client: Client | None = None
+        try:
+            params = read_params(message)
+            meta = read_meta(params)
+            client = read_client(method, meta)
+            self._check_headers(method, client.revision, params, facts)
+            if client.revision not in mcp.STATELESS_REVISIONS:
+                raise mcp.unsupported_version(client.revision)
+            self._request(exchange, facts, method, id, params, meta, client)
+        except InterlockError as error:
+            self._answering.refuse(exchange, id, error, client)
+
+    @staticmethod
+    def _check_headers(method: str, version: str, params: dict[str, Raw], facts: Facts) -> None:
+        """The headers must repeat the body: two readers must not see two requests."""
+        if facts.duplicate is not None:
+            raise InterlockError(HEADER_MISMATCH, facts.duplicate + ".")
+        field = headers.NAME_FIELD.get(method)
+        name = None if field is None else read_string(params, field)
+        if facts.version == version and facts.method == method and facts.name == name:
+            return
+        mismatch = headers.check_request_headers(
+            method, version, name, facts.version_header, facts.method_header, facts.name_header
+        )
+        if mismatch is not None:
+            raise InterlockError(HEADER_MISMATCH, mismatch + ".")
+
+    def _request(
+        self,
+        exchange: HttpExchange,
+        facts: Facts,
+        method: str,
+        id: bytes,
+        params: dict[str, Raw],
+        meta: dict[str, Raw],
+        client: Client,
+    ) -> None:
+        credentials = facts.credentials
+        if method in mcp.REMOVED_FROM_STATELESS:
+            raise InterlockError(METHOD_NOT_FOUND, f"{method} is not part of {client.revision}.")
+        if method == mcp.DISCOVER:
+            self._pipeline.admit(Call(method, FACE, credentials, client))
+            exchange.respond(200, result_response(id, self._hello.discover_result()))
+            return
+        if method == mcp.LISTEN:
+            self._pipeline.admit(Call(method, FACE, credentials, client))
+            self._listen(exchange, facts, id, params)
+            return
+        call = read_call(method, params, meta, face=FACE, credentials=credentials, client=client)
+        call.header_params = exchange.head.headers
+        journey = self._answering.start(exchange, facts, id, call)
+        # On this wire hanging up is how a client cancels.
+        exchange.on_disconnect = journey.cancel
+
+    def _listen(
+        self, exchange: HttpExchange, facts: Facts, id: bytes, params: dict[str, Raw]
+    ) -> None:
+        if not facts.accepts_stream:
+            exchange.respond(406)
+            return
+        honoured = self._listeners.honoured(params)
+        exchange.open_stream()
+        exchange.on_disconnect = self._listeners.add_stateless(
+            id, honoured, exchange.event, exchange.ping, exchange.end_stream
+        )

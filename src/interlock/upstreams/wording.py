@@ -1,0 +1,132 @@
+"""A caller's request in one upstream's own words: its era, its ids, its names, its headers.
+
+Everything that is the same for many calls is made once and kept; what is left per call is putting
+byte strings one behind the other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.call import Call
+from interlock.protocol import headers, mcp
+from interlock.protocol.jsonrpc import decode_value, encode_members, encode_value
+
+_MOST_KEPT: Final = 20_000
+
+
+class Wording:
+    """How requests to one upstream are put."""
+
+    def __init__(self, era: mcp.Era, revision: str, own_info: bytes, *, http: bool) -> None:
+        self.era = era
+        self._stateless = era is mcp.Era.STATELESS
+        self._with_headers = http and self._stateless
+        self._header_lines: dict[tuple[str, str | None], bytes] = {}
+        # `_meta` of the stateless wire up to the value of clientCapabilities.
+        self._meta_head = b'"%b":"%b","%b":%b,"%b":' % (
+            mcp.META_VERSION.encode(),
+            revision.encode(),
+            mcp.META_CLIENT_INFO.encode(),
+            own_info,
+            mcp.META_CLIENT_CAPABILITIES.encode(),
+        )
+
+    def call(self, id: int, call: Call, token: Raw | None) -> bytes:
+        """The request that passes a caller's call on. `token`: the caller wants progress."""
+        meta = self._meta(id, call, token)
+        route = call.route
+        if route is not None:
+            if call.extra is None:
+                return (
+                    b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
+                    b'{"name":%b,"arguments":%b%b}}'
+                    % (id, route.upstream_name_json, call.arguments, meta)
+                )
+            return (
+                b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
+                b'{"name":%b,"arguments":%b%b%b}}'
+                % (id, route.upstream_name_json, call.arguments, _members(call.extra), meta)
+            )
+        params = (_members(call.extra) + meta)[1:] if call.extra else meta[1:]
+        return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{%b}}' % (
+            id,
+            encode_value(call.verb),
+            params,
+        )
+
+    def own(self, id: int, method: str, params: bytes) -> bytes:
+        """A request of the node's own; `params` is an encoded object."""
+        if self._stateless:
+            comma = b"," if params != b"{}" else b""
+            params = b'%b%b"_meta":{%b{}}}' % (params[:-1], comma, self._meta_head)
+        return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (
+            id,
+            encode_value(method),
+            params,
+        )
+
+    def header_lines(self, method: str, call: Call | None) -> bytes:
+        """The header lines that mirror the request, where the wire wants them."""
+        if not self._with_headers:
+            return b""
+        name = None
+        route = None
+        if call is not None:
+            route = call.route
+            name = _named(call) if route is None else route.upstream_name
+        lines = self._header_lines.get((method, name))
+        if lines is None:
+            lines = b"Mcp-Method: %b\r\n" % method.encode()
+            if name is not None:
+                lines += b"Mcp-Name: %b\r\n" % headers.encode_header_value(name).encode()
+            if len(self._header_lines) < _MOST_KEPT:
+                self._header_lines[method, name] = lines
+        if route is not None and route.header_params and call is not None:
+            for header, text in headers.mirror_params(route.header_params, call.decoded):
+                lines += b"%b: %b\r\n" % (header.encode(), text.encode())
+        return lines
+
+    def _meta(self, id: int, call: Call, token: Raw | None) -> bytes:
+        """`,"_meta":{…}` for this hop: what the era demands, our token, the caller's own keys."""
+        meta = call.meta
+        if not self._stateless:
+            if meta is None:
+                return b""
+            kept = encode_members(mcp.forwardable_meta(meta))
+            if token is None:
+                return b"" if kept == b"{}" else b',"_meta":' + kept
+            if kept == b"{}":
+                return b',"_meta":{"progressToken":%d}' % id
+            return b',"_meta":{"progressToken":%d,%b' % (id, kept[1:])
+        client = call.client
+        # What the caller can do is for the caller to say; a session client's promises were made
+        # to this node, and it cannot pass such requests back yet.
+        capabilities = client.capabilities if client.era is mcp.Era.STATELESS else b"{}"
+        parts = [b',"_meta":{', self._meta_head, capabilities]
+        if token is not None:
+            parts.append(b',"progressToken":%d' % id)
+        if meta is not None:
+            level = meta.get(mcp.META_LOG_LEVEL)
+            if level is not None:
+                parts.append(b',"%b":%b' % (mcp.META_LOG_LEVEL.encode(), level))
+            own_keys = mcp.forwardable_meta(meta)
+            if own_keys:
+                parts += (b",", encode_members(own_keys)[1:-1])
+        parts.append(b"}")
+        return b"".join(parts)
+
+
+def _members(members: dict[str, Raw]) -> bytes:
+    """`,"key":value` for each member."""
+    return b"," + encode_members(members)[1:-1]
+
+
+def _named(call: Call) -> str | None:
+    field = headers.NAME_FIELD.get(call.verb)
+    if field is None or call.extra is None or field not in call.extra:
+        return None
+    name = decode_value(call.extra[field])
+    return name if isinstance(name, str) else None
