@@ -204,6 +204,7 @@ INTERLOCK_HTTP = ("interlock session", "interlock stateless")
 
 
 def judge(medians: Medians) -> list[Bar]:
+    used = figure(medians, "c16", "direct", "cpu_us_per_call")
     bars = [
         Bar(
             "the raw upstream is no bottleneck: direct / nginx, c16",
@@ -211,6 +212,7 @@ def judge(medians: Medians) -> list[Bar]:
             ">=",
             2.0,
             "×",
+            note=f"a core of it does {1e6 / used:,.0f} calls/s" if used else "",
         )
     ]
     for target in INTERLOCK_HTTP:

@@ -50,26 +50,16 @@ class AnswerReader:
         self.lower_head = b""
         self.body_at = 0
         self.chunked = False
-        # A target's answers mostly have the same head: the last one is kept as it was read, and
-        # the next is compared with it instead.
-        self.last = HttpAnswer(0, b"", b"", b"")
-        self.last_size = -1
 
     def feed(self, data: bytes) -> HttpAnswer | None:
         if self.size == 0:
-            last = self.last
-            if len(data) == self.last_size and data.startswith(last.head):
-                last.body = data[len(last.head) :]
-                return last
             end = data.find(b"\r\n\r\n")
             if end >= 0:
                 head = data[: end + 4]
                 lower = head.lower()
                 length = header(lower, b"content-length")
                 if length is not None and len(data) == end + 4 + int(length):
-                    self.last = HttpAnswer(int(head[9:12]), lower, head, data[end + 4 :])
-                    self.last_size = len(data)
-                    return self.last
+                    return HttpAnswer(int(head[9:12]), lower, head, data[end + 4 :])
         self.pieces.append(data)
         self.size += len(data)
         if self.size < self.needed:
