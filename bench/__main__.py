@@ -26,7 +26,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "which", nargs="?", choices=(*DEFAULT, "churn", "all"), help="default: all but churn"
     )
     parser.add_argument("--quick", action="store_true", help="short runs, about a minute")
-    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 5, quick 3)")
     parser.add_argument("--cycles", type=int, help="kills of the churn run (default 1000)")
     parser.add_argument("--seed", type=int, help="makes the churn run's choices repeatable")
     parser.add_argument("--only", action="append", default=[], help="a target of calls, by name")
@@ -37,13 +37,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
+    rounds = chosen.rounds or (3 if chosen.quick else 5)
     if name == "calls":
         settings = calls.CallSettings(
-            chosen.rounds, chosen.quick, chosen.nginx_workers, tuple(chosen.only)
+            rounds, chosen.quick, chosen.nginx_workers, tuple(chosen.only)
         )
         return calls.run(settings)
     if name == "lists":
-        return lists.run(lists.ListSettings(chosen.rounds, chosen.quick))
+        return lists.run(lists.ListSettings(rounds, chosen.quick))
     if name == "startup":
         return startup.run(startup.StartupSettings(chosen.quick))
     cycles = chosen.cycles or (50 if chosen.quick else 1000)

@@ -34,19 +34,19 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class CallSettings(msgspec.Struct, frozen=True):
-    rounds: int = 3
+    rounds: int = 5
     quick: bool = False
     nginx_workers: int = 1
     only: tuple[str, ...] = ()
 
     @property
     def lanes(self) -> list[Lane]:
-        scale = 0.35 if self.quick else 1.0
+        scale = 0.5 if self.quick else 1.0
         lanes = [
-            Lane("c1", 1, 1.0 * scale, 12),
-            Lane("c1 one core", 1, 0.7 * scale, 8, one_core=True),
-            Lane("c16", 16, 1.5 * scale, 48),
-            Lane("c64", 64, 1.2 * scale, 64),
+            Lane("c1", 1, 0.6 * scale, 10),
+            Lane("c1 one core", 1, 0.5 * scale, 8, one_core=True),
+            Lane("c16", 16, 1.0 * scale, 32),
+            Lane("c64", 64, 0.8 * scale, 64),
         ]
         return [lane for lane in lanes if not (self.quick and lane.concurrency == 64)]
 
@@ -83,7 +83,7 @@ def plan_for(target: Running, lane: Lane) -> LoadPlan:
         concurrency=lane.concurrency,
         seconds=None if target.slow else lane.seconds,
         calls=lane.slow_calls if target.slow else None,
-        warmup_seconds=0.15,
+        warmup_seconds=0.12,
         warmup_calls=2 if target.slow else None,
     )
 

@@ -27,7 +27,7 @@ MEGABYTE = 1_000_000
 
 
 class ListSettings(msgspec.Struct, frozen=True):
-    rounds: int = 3
+    rounds: int = 5
     quick: bool = False
     upstreams: int = 50
     tools: int = 100
