@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from interlock.call import Call, Outcome
 from interlock.ports import Recorder
 from interlock.protocol.mcp import TOOLS_CALL, CallResult
+
+OK: Final = "ok"
+_MOST_CHARACTERS: Final = 500
+"""What others wrote is kept up to here: one call must not fill the journal."""
 
 _decode_call_result = msgspec.json.Decoder(CallResult).decode
 
@@ -34,7 +39,7 @@ class Audit:
         self.by_upstream: dict[str, Tally] = {}
 
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
-        failed = outcome != "ok"
+        failed = outcome != OK
         if call.verb == TOOLS_CALL:
             self._count(self.total, failed, duration_us)
             if call.upstream:
@@ -45,13 +50,20 @@ class Audit:
         if self._recorder is not None:
             caller = call.caller
             route = call.route
+            verb = call.verb
+            if route is None:
+                verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
+            else:
+                name = route.canonical
+            if detail:
+                detail = detail[:_MOST_CHARACTERS]
             self._recorder.record(
                 (
                     self._wall_clock(),
                     "" if caller is None else caller.name,
                     call.face,
-                    call.verb,
-                    call.name if route is None else route.canonical,
+                    verb,
+                    name,
                     call.upstream,
                     call.effect,
                     outcome,
@@ -73,7 +85,7 @@ def outcome_word(outcome: Outcome) -> str:
     raw = bytes(outcome.result)
     if b'"isError"' in raw:
         try:
-            return "tool_error" if _decode_call_result(raw).is_error else "ok"
+            return "tool_error" if _decode_call_result(raw).is_error else OK
         except (msgspec.DecodeError, RecursionError):
-            return "ok"
-    return "ok"
+            return OK
+    return OK

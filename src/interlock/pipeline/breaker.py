@@ -12,6 +12,7 @@ from typing import Final
 from interlock.errors import (
     CIRCUIT_OPEN,
     DEADLINE_EXCEEDED,
+    UPSTREAM_ERROR,
     UPSTREAM_PROTOCOL,
     Failure,
     InterlockError,
@@ -76,14 +77,22 @@ class Breakers:
             del self._breakers[upstream]
 
     def failed(self, upstream: str, failure: Failure) -> None:
-        """Count a failure, if it is one that an upstream is to blame for."""
+        """Count a failure, if it is one that an upstream is to blame for.
+
+        An error that the upstream itself answered with shows that it is there and well.
+        """
         if failure.name not in _COUNTED:
+            if failure.name == UPSTREAM_ERROR.name:
+                self.succeeded(upstream)
             return
         breaker = self._breakers.get(upstream)
         if breaker is None:
             breaker = self._breakers[upstream] = _Breaker()
         breaker.failures += 1
-        if breaker.circuit is Circuit.HALF_OPEN or breaker.failures >= self._failures:
+        # Calls that were under way when it opened say nothing new: callers were told when to retry.
+        if breaker.circuit is Circuit.HALF_OPEN or (
+            breaker.circuit is Circuit.CLOSED and breaker.failures >= self._failures
+        ):
             breaker.circuit = Circuit.OPEN
             breaker.opened = self._clock()
 

@@ -6,6 +6,7 @@ hundredths of a second, and one timer walks over the slots while there is anythi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from interlock.protocol.mcp import META_TIMEOUT
 SLOT: Final = 0.025
 PROGRESS_EXTENDS: Final = 10
 """Progress starts the wait again, but a call never lasts longer than this many timeouts."""
+
+_log = logging.getLogger("interlock.pipeline")
 
 
 def set_deadline(call: Call, now: float, limit: float) -> None:
@@ -33,7 +36,7 @@ def set_deadline(call: Call, now: float, limit: float) -> None:
             raise InterlockError(
                 INVALID_PARAMS, f"`_meta` {META_TIMEOUT} must be a number of milliseconds above 0."
             )
-        if asked / 1000 <= limit:
+        if asked <= limit * 1000:
             # What the caller itself asks for is meant as it stands.
             timeout, extends = asked / 1000, 1
     call.timeout = timeout
@@ -56,11 +59,14 @@ class DeadlineWatch:
     def watch(self, exchange: Exchange, deadline: float) -> int:
         """Watch until `forget`; returns the slot to give back then."""
         slot = int(deadline / SLOT) + 1
+        if slot < self._next:
+            # It has passed already, and its slot has been walked over: the next one must do.
+            slot = self._next
         members = self._slots.get(slot)
         if members is None:
             members = self._slots[slot] = {}
             if self._timer is None:
-                self._next = int(self._clock() / SLOT)
+                self._next = min(slot, int(self._clock() / SLOT))
                 self._timer = self._call_later(SLOT, self.tick)
         members[exchange] = None
         return slot
@@ -82,7 +88,11 @@ class DeadlineWatch:
         self._next = due + 1
         for slot in passed:
             for exchange in slots.pop(slot):
-                exchange.expire()
+                try:
+                    exchange.expire()
+                except Exception:
+                    # Whatever it is, the others must still be ended, now and later.
+                    _log.exception("a call whose deadline has passed could not be ended")
         self._timer = self._call_later(SLOT, self.tick) if slots else None
 
     @property

@@ -15,6 +15,7 @@ from interlock.ports import Clock, Exchange, Upstream
 
 PATIENCE: Final = 5.0
 """How long a call waits for a lost upstream to come back before it is failed."""
+ABANDONED: Final = "The caller cancelled the call."
 
 
 class Dispatcher:
@@ -43,8 +44,6 @@ class Dispatcher:
     def over(self, exchange: Exchange, slot: Slot) -> None:
         """Nobody waits for the exchange any more: it was answered, or its caller is gone."""
         self._deadlines.forget(exchange, slot.number)
-        if exchange.open:
-            exchange.abandon("The caller cancelled the call.")
 
     async def again(
         self, call: Call, upstream: Upstream, gone: UpstreamGoneError, repeatable: bool
@@ -56,6 +55,8 @@ class Dispatcher:
         if gone.sent and not repeatable:
             raise gone
         patience = min(PATIENCE, call.deadline - self._clock())
+        if patience <= 0:
+            raise gone
         # In a task of its own: this may take a while, and needs a time limit.
         back = asyncio.get_running_loop().create_task(_wait(upstream, patience))
         try:
@@ -68,6 +69,9 @@ class Dispatcher:
         exchange, slot = self.start(call, upstream)
         try:
             return await exchange
+        except (asyncio.CancelledError, GeneratorExit):
+            exchange.abandon(ABANDONED)
+            raise
         finally:
             self.over(exchange, slot)
 

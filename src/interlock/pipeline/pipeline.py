@@ -22,11 +22,11 @@ from interlock.errors import (
     UNKNOWN_SESSION,
     InterlockError,
 )
-from interlock.pipeline.audit import Audit, outcome_word
+from interlock.pipeline.audit import OK, Audit, outcome_word
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.deadline import set_deadline
-from interlock.pipeline.dispatch import Dispatcher
+from interlock.pipeline.dispatch import ABANDONED, Dispatcher
 from interlock.pipeline.resolve import resolve
 from interlock.pipeline.validate import validate
 from interlock.ports import Clock
@@ -64,7 +64,8 @@ class Pipeline:
     async def run(self, call: Call) -> Outcome:
         """Treat one call, from the first check to the journal."""
         started = self._clock()
-        word, detail = "ok", ""
+        # Until something else is known: whatever ends a call from outside counts as cancelled.
+        word, detail = CANCELLED.name, ""
         try:
             self._enter(call)
             verb = call.verb
@@ -76,18 +77,17 @@ class Pipeline:
                 word = outcome_word(outcome)
             elif verb == TOOLS_LIST:
                 outcome = self._list_tools(call)
+                word = OK
             else:
                 outcome = await self._pass_on(call)
+                word = OK
             return outcome
         except InterlockError as error:
             word, detail = error.failure.name, error.message
             raise
-        except asyncio.CancelledError:
-            word = CANCELLED.name
-            raise
         except Exception as bug:
             word, detail = INTERNAL.name, type(bug).__name__
-            _log.exception("a call failed inside the node (%s %s)", call.verb, call.name)
+            _log.exception("a call failed inside the node (%.100r %.100r)", call.verb, call.name)
             raise InterlockError(
                 INTERNAL, "The node failed on this call; its log says where."
             ) from bug
@@ -96,9 +96,11 @@ class Pipeline:
 
     def admit(self, call: Call) -> Caller:
         """The caller of a request that is answered by its face alone, such as `initialize`."""
-        word, detail = "ok", ""
+        word, detail = INTERNAL.name, ""
         try:
-            return self._enter(call)
+            caller = self._enter(call)
+            word = OK
+            return caller
         except InterlockError as error:
             word, detail = error.failure.name, error.message
             raise
@@ -140,6 +142,9 @@ class Pipeline:
                 exchange, slot = dispatcher.start(call, upstream)
                 try:
                     outcome = await exchange
+                except (asyncio.CancelledError, GeneratorExit):
+                    exchange.abandon(ABANDONED)
+                    raise
                 finally:
                     dispatcher.over(exchange, slot)
             except UpstreamGoneError as gone:

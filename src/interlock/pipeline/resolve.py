@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from difflib import get_close_matches
+from typing import Final
 
 from interlock.call import Call
 from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 
-_MOST_NAMES_COMPARED = 400
+_MOST_COMPARED: Final = 20
+"""Comparing is slow, and a caller's typo must not hold up everybody else."""
+_MOST_CHARACTERS: Final = 100
 
 
 def resolve(call: Call, snapshot: Snapshot) -> Tool:
@@ -24,16 +28,21 @@ def resolve(call: Call, snapshot: Snapshot) -> Tool:
 
 
 def _unknown(name: str, snapshot: Snapshot) -> InterlockError:
-    # Comparing is slow, and a stranger's typo must not cost more than a call: only so many.
-    leaf = name.rpartition(".")[2].rpartition("__")[2].lower()
-    names = [
-        tool.canonical
-        for tool in snapshot.tools
-        if leaf in tool.canonical or tool.canonical[:2] == name[:2]
-    ]
-    near = get_close_matches(name, names[:_MOST_NAMES_COMPARED], n=3, cutoff=0.5)
-    shown = name if len(name) <= 100 else name[:100] + "…"
+    near = _near(name[:_MOST_CHARACTERS], snapshot)
+    shown = name if len(name) <= _MOST_CHARACTERS else name[:_MOST_CHARACTERS] + "…"
     hint = f" Did you mean {' or '.join(near)}?" if near else " `tools/list` has the names."
     return InterlockError(
         UNKNOWN_TOOL, f"There is no tool called {shown!r}.{hint}", {"tool": shown, "near": near}
     )
+
+
+def _near(name: str, snapshot: Snapshot) -> list[str]:
+    """Names that may have been meant: those that end alike, and neighbours in the alphabet."""
+    asked = name.lower().replace("__", ".")
+    leaf = asked.rpartition(".")[2]
+    names = sorted(tool.transparent_name or tool.canonical for tool in snapshot.tools)
+    alike = [known for known in names if leaf in known] if leaf else []
+    place = bisect_left(names, asked)
+    around = names[max(0, place - _MOST_COMPARED) : place + _MOST_COMPARED]
+    candidates = dict.fromkeys([*alike[:_MOST_COMPARED], *around])
+    return get_close_matches(asked, candidates, n=3, cutoff=0.5)

@@ -20,6 +20,7 @@ from interlock.protocol.headers import check_param_headers
 from interlock.protocol.jsonrpc import decode_value
 
 _MOST_PROBLEMS: Final = 5
+_MOST_CHARACTERS: Final = 200
 _log = logging.getLogger("interlock.validate")
 
 
@@ -55,12 +56,15 @@ def validate(call: Call, tool: Tool) -> None:
 
 def _compile(tool: Tool) -> Any:
     try:
-        return jsonschema_rs.validator_for(tool.input_schema(), retriever=_no_retrieval)
+        # What was sent stays out of the sentences: they are kept in the journal.
+        return jsonschema_rs.validator_for(
+            tool.input_schema(), retriever=_no_retrieval, mask="the value"
+        )
     except (jsonschema_rs.ValidationError, ValueError, ProtocolError) as exc:
         _log.warning(
             "%s: its schema cannot be used (%s); arguments go to the upstream unchecked",
             tool.canonical,
-            str(exc).splitlines()[0],
+            str(exc).partition("\n")[0][:_MOST_CHARACTERS],
         )
         return _ACCEPTS_EVERYTHING
 
@@ -76,10 +80,14 @@ def _explain(validator: Any, arguments: dict[str, Any], tool: Tool) -> Interlock
         if len(problems) == _MOST_PROBLEMS:
             break
         field = ".".join(str(step) for step in error.instance_path) or "arguments"
-        problems.append({"field": field, "problem": error.message})
+        problems.append({"field": _clip(field), "problem": _clip(error.message)})
     sentence = "; ".join(f"{p['field']}: {p['problem']}" for p in problems)
     return InterlockError(
         INVALID_ARGUMENTS,
         f"The arguments do not fit {tool.canonical}. {sentence}.",
         {"tool": tool.canonical, "problems": problems},
     )
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
