@@ -55,7 +55,7 @@ class Route(Protocol):
     header_params: tuple[HeaderParam, ...]
 
 
-class Call(msgspec.Struct, gc=True):
+class Call(msgspec.Struct, eq=False):
     """One request on its way through the pipeline."""
 
     verb: str
@@ -79,7 +79,13 @@ class Call(msgspec.Struct, gc=True):
     on_notification: Hear | None = None
     """Where progress and log messages of this call go. None: nobody listens."""
 
+    on_done: Done | None = None
+    """Told once, when the call is over: the outcome, or the error."""
+    context: Any = None
+    """The face's own, untouched on the way."""
+
     # Filled in by the stages, in their order.
+    started: float = 0.0
     caller: Caller | None = None
     route: Route | None = None
     upstream: str = ""
@@ -92,6 +98,11 @@ class Call(msgspec.Struct, gc=True):
     """Absolute, on the loop's clock."""
     hard_deadline: float = 0.0
     """However much progress is reported, the call ends here."""
+    repeatable: bool = False
+    """Whether it may be sent again after it may have been executed."""
+    sent_again: bool = False
+    exchange: Any = None
+    """The request that is under way for it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +110,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     result: bytes | Raw
     era: Era
+
+
+Done = Callable[["Call", "Outcome | None", InterlockError | None], None]
+"""Takes a call that is over, with its outcome or its error."""
 
 
 class UpstreamAnsweredError(InterlockError):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Protocol
 
-from interlock.call import Call, Hear, Outcome
+from interlock.call import Call, Done, Hear
 
 JournalEntry = tuple[int, str, str, str, str, str, str, str, int, str]
 """time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail"""
@@ -24,20 +23,18 @@ class Recorder(Protocol):
 
 
 class Exchange(Protocol):
-    """A request on its way to an upstream: await it for the outcome."""
+    """A request on its way to an upstream."""
 
     @property
     def open(self) -> bool:
         """Whether it is still to be answered."""
         ...
 
-    def __await__(self) -> Generator[Any, None, Outcome]: ...
-
     def abandon(self, reason: str) -> None:
         """Nobody waits any more: tell the upstream, forget the answer."""
 
     def expire(self) -> None:
-        """The deadline has passed: fail whoever waits, and tell the upstream."""
+        """The deadline has passed: tell the upstream, fail whoever waits."""
 
 
 class Upstream(Protocol):
@@ -50,10 +47,11 @@ class Upstream(Protocol):
     def timeout(self) -> float | None:
         """Its own limit for a call, when the config gives one."""
 
-    def start(self, call: Call, hear: Hear | None) -> Exchange:
-        """Send the call; `hear` gets what the upstream says before it answers.
+    def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
+        """Send the call. `settled` is told once: by the answer, or by its absence.
 
-        Raises InterlockError when there is nobody to send it to.
+        `hear` gets what the upstream says before it answers. Raises InterlockError when there is
+        nobody to send it to.
         """
         ...
 

@@ -32,7 +32,6 @@ from interlock.node.places import journal_path, make_private, socket_path
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
-from interlock.pipeline.deadline import DeadlineWatch
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
@@ -118,13 +117,13 @@ class Node:
             catalog=self.catalog,
             authenticate=self._authenticator(config),
             breakers=self._breakers,
-            dispatcher=Dispatcher(
-                self._supervisors, DeadlineWatch(loop.time, loop.call_later), loop.time
-            ),
+            dispatcher=Dispatcher(self._supervisors, loop.time),
             audit=self.audit,
             clock=loop.time,
+            call_later=loop.call_later,
             names=config.names,
             timeout=config.timeout,
+            concurrent_calls=config.limits.concurrent_calls,
         )
         self._listeners = Listeners()
         self._hello = Hello(self._introduce)
@@ -152,7 +151,6 @@ class Node:
         answering = Answering(
             pipeline=self.pipeline,
             hello=self._hello,
-            concurrent_calls=config.limits.concurrent_calls,
             clock=asyncio.get_running_loop().time,
         )
         self._face = McpHttpFace(
@@ -215,6 +213,8 @@ class Node:
         if self._unix is not None:
             self._unix.close()
             socket_path(self.config, self._environ, self.base_dir).unlink(missing_ok=True)
+        if self._face is not None:
+            self._face.answering.stop()
         if self._http is not None:
             await self._http.stop()
         await asyncio.gather(*(one.end() for one in self._supervisors.values()))
@@ -232,14 +232,16 @@ class Node:
         change = diff(self.config, config)
         self.config = config
         self.pipeline.configure(
-            authenticate=authenticate, names=config.names, timeout=config.timeout
+            authenticate=authenticate,
+            names=config.names,
+            timeout=config.timeout,
+            concurrent_calls=config.limits.concurrent_calls,
         )
         self._breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         self.catalog.configure(page_size=config.page_size)
         if self._face is not None and self._app is not None and self._http is not None:
             self._face.guard = self._app.guard = self._guard(config, self._http.port)
-            self._face.answering.concurrent_calls = config.limits.concurrent_calls
         gone = [*change.removed, *change.relinked]
         await asyncio.gather(*(self._end(key) for key in gone if key in self._supervisors))
         for key in change.removed:
@@ -361,7 +363,7 @@ class Node:
             failed=self.audit.total.failed,
             sessions=len(self._sessions),
             listeners=len(self._listeners),
-            under_way=0 if self._face is None else len(self._face.answering),
+            under_way=len(list(self.pipeline.under_way())),
             tasks=len(asyncio.all_tasks()),
             journal=journal,
         )

@@ -1,100 +1,80 @@
-"""How long may it take? One clock watches every call, in coarse slots.
+"""How long may it take? One clock walks over every call under way.
 
-A timer per call would cost more than the check is worth: exchanges are put into slots of a few
-hundredths of a second, and one timer walks over the slots while there is anything to watch.
+A timer per call would cost more than the check is worth. Calls are few and short compared with
+the events that move them, so they are simply looked at, many times a second.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from interlock.call import Call
 from interlock.errors import INVALID_PARAMS, InterlockError, ProtocolError
-from interlock.ports import Clock, Exchange
+from interlock.ports import Clock
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import META_TIMEOUT
 
-SLOT: Final = 0.025
+TICK: Final = 0.05
+MANY: Final = 2_000
+"""With more calls than this under way they are looked at less often."""
 PROGRESS_EXTENDS: Final = 10
 """Progress starts the wait again, but a call never lasts longer than this many timeouts."""
-
-_log = logging.getLogger("interlock.pipeline")
 
 
 def set_deadline(call: Call, now: float, limit: float) -> None:
     """Give the call its deadline: the node's limit, or the caller's own when that is shorter."""
-    timeout = limit
-    extends = PROGRESS_EXTENDS
     if call.meta is not None and META_TIMEOUT in call.meta:
-        try:
-            asked = decode_value(call.meta[META_TIMEOUT])
-        except ProtocolError:
-            asked = None
-        if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked > 0:
-            raise InterlockError(
-                INVALID_PARAMS, f"`_meta` {META_TIMEOUT} must be a number of milliseconds above 0."
-            )
-        if asked <= limit * 1000:
-            # What the caller itself asks for is meant as it stands.
-            timeout, extends = asked / 1000, 1
-    call.timeout = timeout
-    call.deadline = now + timeout
-    call.hard_deadline = now + timeout * extends
+        asked = _asked_for(call)
+        if asked <= limit:
+            # What the caller itself asks for is meant as it stands: progress does not extend it.
+            call.timeout = asked
+            call.deadline = call.hard_deadline = now + asked
+            return
+    call.timeout = limit
+    call.deadline = now + limit
+    call.hard_deadline = now + limit * PROGRESS_EXTENDS
+
+
+def _asked_for(call: Call) -> float:
+    assert call.meta is not None
+    try:
+        asked = decode_value(call.meta[META_TIMEOUT])
+    except ProtocolError:
+        asked = None
+    if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked > 0:
+        raise InterlockError(
+            INVALID_PARAMS, f"`_meta` {META_TIMEOUT} must be a number of milliseconds above 0."
+        )
+    return asked / 1000
 
 
 class DeadlineWatch:
-    """Expires exchanges whose deadline has passed."""
+    """Expires calls whose deadline has passed, for as long as any are under way."""
 
     def __init__(
-        self, clock: Clock, call_later: Callable[[float, Callable[[], None]], Any]
+        self,
+        under_way: Callable[[], Iterable[Call]],
+        clock: Clock,
+        call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:
+        self._under_way = under_way
         self._clock = clock
         self._call_later = call_later
-        self._slots: dict[int, dict[Exchange, None]] = {}
-        self._next = 0
-        self._timer: Any = None
+        self.ticking = False
 
-    def watch(self, exchange: Exchange, deadline: float) -> int:
-        """Watch until `forget`; returns the slot to give back then."""
-        slot = int(deadline / SLOT) + 1
-        if slot < self._next:
-            # It has passed already, and its slot has been walked over: the next one must do.
-            slot = self._next
-        members = self._slots.get(slot)
-        if members is None:
-            members = self._slots[slot] = {}
-            if self._timer is None:
-                self._next = min(slot, int(self._clock() / SLOT))
-                self._timer = self._call_later(SLOT, self.tick)
-        members[exchange] = None
-        return slot
-
-    def forget(self, exchange: Exchange, slot: int) -> None:
-        members = self._slots.get(slot)
-        if members is not None:
-            members.pop(exchange, None)
+    def start(self) -> None:
+        """Calls are under way: look at them until there are none."""
+        self.ticking = True
+        self._call_later(TICK, self.tick)
 
     def tick(self) -> None:
-        """Expire what is due. Runs by itself while anything is watched."""
-        due = int(self._clock() / SLOT)
-        slots = self._slots
-        if due - self._next > 4 * len(slots) + 4:
-            # The loop was held up, or the slots are far apart: look at what is there instead.
-            passed = [slot for slot in slots if slot <= due]
+        now = self._clock()
+        calls = list(self._under_way())
+        for call in calls:
+            if call.deadline and now >= call.deadline and call.exchange is not None:
+                call.exchange.expire()
+        if calls:
+            self._call_later(TICK if len(calls) < MANY else TICK * 5, self.tick)
         else:
-            passed = [slot for slot in range(self._next, due + 1) if slot in slots]
-        self._next = due + 1
-        for slot in passed:
-            for exchange in slots.pop(slot):
-                try:
-                    exchange.expire()
-                except Exception:
-                    # Whatever it is, the others must still be ended, now and later.
-                    _log.exception("a call whose deadline has passed could not be ended")
-        self._timer = self._call_later(SLOT, self.tick) if slots else None
-
-    @property
-    def watched(self) -> int:
-        return sum(len(members) for members in self._slots.values())
+            self.ticking = False

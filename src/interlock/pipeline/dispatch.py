@@ -8,25 +8,21 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.call import Call, Hear, Outcome, UpstreamGoneError
+from interlock.call import Call, Done, Hear, UpstreamGoneError
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.pipeline.deadline import DeadlineWatch
-from interlock.ports import Clock, Exchange, Upstream
+from interlock.ports import Clock, Upstream
 
 PATIENCE: Final = 5.0
 """How long a call waits for a lost upstream to come back before it is failed."""
-ABANDONED: Final = "The caller cancelled the call."
 
 
 class Dispatcher:
-    """Hands calls to upstreams and watches over them until they are answered."""
+    """Hands calls to upstreams."""
 
-    def __init__(
-        self, upstreams: Mapping[str, Upstream], deadlines: DeadlineWatch, clock: Clock
-    ) -> None:
+    def __init__(self, upstreams: Mapping[str, Upstream], clock: Clock) -> None:
         self._upstreams = upstreams
-        self._deadlines = deadlines
         self._clock = clock
+        self._waiting: set[asyncio.Task[None]] = set()
 
     def upstream(self, key: str) -> Upstream:
         upstream = self._upstreams.get(key)
@@ -34,72 +30,67 @@ class Dispatcher:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{key} is no longer served by this node.")
         return upstream
 
-    def start(self, call: Call, upstream: Upstream) -> tuple[Exchange, Slot]:
-        """Send the call and watch its deadline. `over` must follow, whatever happens."""
-        if call.on_notification is None:
-            exchange = upstream.start(call, None)
-            return exchange, Slot(self._deadlines.watch(exchange, call.deadline))
-        return self._start_talkative(call, upstream, call.on_notification)
+    def send(self, call: Call, upstream: Upstream, settled: Done) -> None:
+        """Send the call; `settled` is told what came of it."""
+        heard = call.on_notification
+        hear = None if heard is None else self._sign_of_life(call, heard)
+        call.exchange = upstream.start(call, hear, settled)
 
-    def over(self, exchange: Exchange, slot: Slot) -> None:
-        """Nobody waits for the exchange any more: it was answered, or its caller is gone."""
-        self._deadlines.forget(exchange, slot.number)
+    def may_send_again(self, call: Call, gone: UpstreamGoneError) -> bool:
+        """Whether a call whose upstream went away may be sent once more.
 
-    async def again(
-        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, repeatable: bool
-    ) -> Outcome:
-        """Send a call whose upstream went away once more, if that can do no harm.
-
-        It cannot when the call never left, or when doing it twice is doing it once.
+        It may when it never left, or when doing it twice is doing it once; and then only once.
         """
-        if gone.sent and not repeatable:
-            raise gone
-        patience = min(PATIENCE, call.deadline - self._clock())
-        if patience <= 0:
-            raise gone
-        # In a task of its own: this may take a while, and needs a time limit.
-        back = asyncio.get_running_loop().create_task(_wait(upstream, patience))
-        try:
-            ready = await back
-        except asyncio.CancelledError:
-            back.cancel()
-            raise
-        if not ready:
-            raise gone
-        exchange, slot = self.start(call, upstream)
-        try:
-            return await exchange
-        except (asyncio.CancelledError, GeneratorExit):
-            exchange.abandon(ABANDONED)
-            raise
-        finally:
-            self.over(exchange, slot)
+        if call.sent_again or (gone.sent and not call.repeatable):
+            return False
+        call.sent_again = True
+        return True
 
-    def _start_talkative(
-        self, call: Call, upstream: Upstream, heard: Hear
-    ) -> tuple[Exchange, Slot]:
-        slot = Slot(0)
+    def send_again(
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, settled: Done
+    ) -> None:
+        """Wait for the upstream to come back, and send the call then; else it failed as it did."""
+        task = asyncio.get_running_loop().create_task(
+            self._wait_and_send(call, upstream, gone, settled)
+        )
+        call.exchange = _Waiting(task)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
 
+    async def _wait_and_send(
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, settled: Done
+    ) -> None:
+        try:
+            patience = min(PATIENCE, call.deadline - self._clock())
+            if not await upstream.until_ready(patience):
+                raise gone
+            self.send(call, upstream, settled)
+        except InterlockError as error:
+            settled(call, None, error)
+
+    def _sign_of_life(self, call: Call, heard: Hear) -> Hear:
         def hear(method: str, params: bytes | Raw) -> None:
-            # A sign of life: the wait starts again, up to the hard deadline.
-            self._deadlines.forget(exchange, slot.number)
-            renewed = min(self._clock() + call.timeout, call.hard_deadline)
-            slot.number = self._deadlines.watch(exchange, renewed)
+            # The wait starts again, up to the hard deadline.
+            call.deadline = min(self._clock() + call.timeout, call.hard_deadline)
             heard(method, params)
 
-        exchange = upstream.start(call, hear)
-        slot.number = self._deadlines.watch(exchange, call.deadline)
-        return exchange, slot
+        return hear
 
 
-class Slot:
-    """Where the deadline of an exchange is watched; progress moves it."""
+class _Waiting:
+    """Stands for the request of a call that waits to be sent again."""
 
-    __slots__ = ("number",)
+    __slots__ = ("_task",)
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
 
+    @property
+    def open(self) -> bool:
+        return not self._task.done()
 
-async def _wait(upstream: Upstream, seconds: float) -> bool:
-    return await upstream.until_ready(seconds)
+    def abandon(self, reason: str) -> None:
+        self._task.cancel()
+
+    def expire(self) -> None:
+        """Its patience ends no later than its deadline: it will tell by itself."""

@@ -5,12 +5,18 @@
 
 The stages in brackets have their place here and no code yet. Listing goes through the same
 authentication and audit as calling: there is no side door.
+
+A call goes out in `begin` and comes back in `_settled`, each one straight line without a wait:
+what lies between them is the upstream's time. So a call costs no task and no trip through the
+event loop. `_over` is the audit: it is passed exactly once, on every way out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from interlock.call import Call, Caller, Outcome, UpstreamGoneError
 from interlock.catalog.catalog import Catalog
@@ -19,14 +25,15 @@ from interlock.errors import (
     CANCELLED,
     INTERNAL,
     METHOD_NOT_FOUND,
+    TOO_BUSY,
     UNKNOWN_SESSION,
     InterlockError,
 )
-from interlock.pipeline.audit import OK, Audit, outcome_word
+from interlock.pipeline.audit import Audit, outcome_word
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
-from interlock.pipeline.deadline import set_deadline
-from interlock.pipeline.dispatch import ABANDONED, Dispatcher
+from interlock.pipeline.deadline import DeadlineWatch, set_deadline
+from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.resolve import resolve
 from interlock.pipeline.validate import validate
 from interlock.ports import Clock
@@ -36,7 +43,7 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 class Pipeline:
-    """Takes calls from faces, gives back outcomes. Raises InterlockError, and nothing else."""
+    """Takes calls from faces, and tells `call.on_done` what became of each."""
 
     def __init__(
         self,
@@ -47,8 +54,10 @@ class Pipeline:
         dispatcher: Dispatcher,
         audit: Audit,
         clock: Clock,
+        call_later: Callable[[float, Callable[[], None]], Any],
         names: str,
         timeout: float,
+        concurrent_calls: int,
     ) -> None:
         self._catalog = catalog
         self._authenticate = authenticate
@@ -56,16 +65,20 @@ class Pipeline:
         self._dispatcher = dispatcher
         self._audit = audit
         self._clock = clock
-        self.names = names
-        self.timeout = timeout
+        self._names = names
+        self._timeout = timeout
+        self._concurrent_calls = concurrent_calls
+        self._under_way: dict[Call, None] = {}
+        self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
         self.transparent: str | None = None
         """The one upstream that stands open to everything, when there is one."""
 
-    async def run(self, call: Call) -> Outcome:
-        """Treat one call, from the first check to the journal."""
-        started = self._clock()
-        # Until something else is known: whatever ends a call from outside counts as cancelled.
-        word, detail = CANCELLED.name, ""
+    # -- out
+
+    def begin(self, call: Call) -> None:
+        """Send a call on its way. It may be over when this returns. Never raises."""
+        self._under_way[call] = None
+        call.started = now = self._clock()
         try:
             self._enter(call)
             verb = call.verb
@@ -73,84 +86,138 @@ class Pipeline:
                 tool = resolve(call, self._catalog.current)
                 validate(call, tool)
                 # policy, budget and approval: here, in this order
-                outcome = await self._send(call, tool.upstream, tool.repeatable)
-                word = outcome_word(outcome)
+                self._send(call, now)
             elif verb == TOOLS_LIST:
-                outcome = self._list_tools(call)
-                word = OK
+                self._over(call, self._list_tools(call), None)
             else:
-                outcome = await self._pass_on(call)
-                word = OK
-            return outcome
+                self._pass_on(call, now)
         except InterlockError as error:
-            word, detail = error.failure.name, error.message
-            raise
+            self._settled(call, None, error)
         except Exception as bug:
-            word, detail = INTERNAL.name, type(bug).__name__
-            _log.exception("a call failed inside the node (%.100r %.100r)", call.verb, call.name)
-            raise InterlockError(
-                INTERNAL, "The node failed on this call; its log says where."
-            ) from bug
-        finally:
-            self._audit.record(call, word, int((self._clock() - started) * 1e6), detail)
+            self._over(call, None, _fault(call, bug))
+
+    def _send(self, call: Call, now: float) -> None:
+        upstream = self._dispatcher.upstream(call.upstream)
+        set_deadline(call, now, upstream.timeout or self._timeout)
+        self._breakers.admit(call.upstream)
+        if not self._deadlines.ticking:
+            self._deadlines.start()
+        self._dispatcher.send(call, upstream, self._settled)
+
+    def _list_tools(self, call: Call) -> Outcome:
+        client = call.client
+        style = style_for(client.name, self._names)
+        page = self._catalog.current.tools_page(client.era, style, call.cursor)
+        return Outcome(page, client.era)
+
+    def _pass_on(self, call: Call, now: float) -> None:
+        """What is not about tools goes, as it is, to the one upstream that is shown as itself."""
+        if self.transparent is None:
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb} is not served here.")
+        call.upstream = self.transparent
+        self._send(call, now)
+
+    # -- back
+
+    def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """The upstream has answered, or will not. Called by whatever read the answer."""
+        try:
+            if error is None:
+                self._breakers.succeeded(call.upstream)
+            elif call.upstream:
+                if isinstance(error, UpstreamGoneError) and call in self._under_way:
+                    dispatcher = self._dispatcher
+                    if dispatcher.may_send_again(call, error):
+                        upstream = dispatcher.upstream(call.upstream)
+                        dispatcher.send_again(call, upstream, error, self._settled)
+                        return
+                self._breakers.failed(call.upstream, error.failure)
+        except InterlockError as gone:
+            error = gone
+        self._over(call, outcome, error)
+
+    def _over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """The one exit: into the journal, and back to the face."""
+        if self._under_way.pop(call, call) is not None:
+            return
+        if error is not None:
+            word, detail = error.failure.name, error.message
+        else:
+            word, detail = "ok" if outcome is None else outcome_word(outcome), ""
+        self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
+        if call.on_done is not None:
+            try:
+                call.on_done(call, outcome, error)
+            except Exception:
+                _log.exception("the answer of %s %s could not be given", call.verb, call.name)
+
+    # -- on the way
+
+    def cancel(self, call: Call, reason: str = "The caller cancelled the call.") -> None:
+        """Stop a call that is under way. Its upstream is told, its caller too."""
+        if call not in self._under_way:
+            return
+        if call.exchange is not None:
+            call.exchange.abandon(reason)
+        self._over(call, None, InterlockError(CANCELLED, reason))
+
+    def under_way(self) -> Iterable[Call]:
+        """Every call that is not over, the oldest first."""
+        return self._under_way
+
+    async def run(self, call: Call) -> Outcome:
+        """`begin`, for those who can wait. Raises InterlockError, and nothing else."""
+        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+            if over.done():
+                return
+            if error is not None:
+                over.set_exception(error)
+            elif outcome is not None:
+                over.set_result(outcome)
+
+        call.on_done = done
+        self.begin(call)
+        try:
+            return await over
+        except asyncio.CancelledError:
+            self.cancel(call)
+            raise
+
+    # -- entering
 
     def admit(self, call: Call) -> Caller:
         """The caller of a request that is answered by its face alone, such as `initialize`."""
-        word, detail = INTERNAL.name, ""
+        word, detail = "ok", ""
         try:
-            caller = self._enter(call)
-            word = OK
-            return caller
+            return self._enter(call)
         except InterlockError as error:
             word, detail = error.failure.name, error.message
             raise
         finally:
             self._audit.record(call, word, 0, detail)
 
-    def configure(self, *, authenticate: Authenticator, names: str, timeout: float) -> None:
-        """Apply node settings that may change while it runs."""
-        self._authenticate = authenticate
-        self.names = names
-        self.timeout = timeout
-
     def _enter(self, call: Call) -> Caller:
         caller = call.caller = self._authenticate(call.credentials)
         if call.owner and call.owner != caller.name:
             raise InterlockError(UNKNOWN_SESSION, "This session belongs to somebody else.")
+        if len(self._under_way) > self._concurrent_calls:
+            raise InterlockError(
+                TOO_BUSY, "The node has as many calls under way as it may; try again."
+            )
         return caller
 
-    def _list_tools(self, call: Call) -> Outcome:
-        client = call.client
-        style = style_for(client.name, self.names)
-        page = self._catalog.current.tools_page(client.era, style, call.cursor)
-        return Outcome(page, client.era)
+    def configure(
+        self, *, authenticate: Authenticator, names: str, timeout: float, concurrent_calls: int
+    ) -> None:
+        """Apply node settings that may change while it runs."""
+        self._authenticate = authenticate
+        self._names = names
+        self._timeout = timeout
+        self._concurrent_calls = concurrent_calls
 
-    async def _pass_on(self, call: Call) -> Outcome:
-        """What is not about tools goes, as it is, to the one upstream that is shown as itself."""
-        if self.transparent is None:
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb} is not served here.")
-        call.upstream = self.transparent
-        return await self._send(call, self.transparent, False)
 
-    async def _send(self, call: Call, key: str, repeatable: bool) -> Outcome:
-        dispatcher = self._dispatcher
-        upstream = dispatcher.upstream(key)
-        set_deadline(call, self._clock(), upstream.timeout or self.timeout)
-        self._breakers.admit(key)
-        try:
-            try:
-                exchange, slot = dispatcher.start(call, upstream)
-                try:
-                    outcome = await exchange
-                except (asyncio.CancelledError, GeneratorExit):
-                    exchange.abandon(ABANDONED)
-                    raise
-                finally:
-                    dispatcher.over(exchange, slot)
-            except UpstreamGoneError as gone:
-                outcome = await dispatcher.again(call, upstream, gone, repeatable)
-        except InterlockError as error:
-            self._breakers.failed(key, error.failure)
-            raise
-        self._breakers.succeeded(key)
-        return outcome
+def _fault(call: Call, bug: Exception) -> InterlockError:
+    _log.error("a call failed inside the node (%s %s)", call.verb, call.name, exc_info=bug)
+    return InterlockError(INTERNAL, "The node failed on this call; its log says where.")

@@ -24,6 +24,7 @@ def resolve(call: Call, snapshot: Snapshot) -> Tool:
     call.route = tool
     call.upstream = tool.upstream
     call.effect = tool.effect_word
+    call.repeatable = tool.repeatable
     return tool
 
 

@@ -6,6 +6,7 @@ import logging
 from typing import Any, Final
 
 import jsonschema_rs
+import msgspec
 
 from interlock.call import Call
 from interlock.catalog.offering import Tool
@@ -17,11 +18,11 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol.headers import check_param_headers
-from interlock.protocol.jsonrpc import decode_value
 
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 200
 _log = logging.getLogger("interlock.validate")
+_decode = msgspec.json.Decoder().decode
 
 
 class _AcceptsEverything:
@@ -37,10 +38,10 @@ _ACCEPTS_EVERYTHING: Final = _AcceptsEverything()
 def validate(call: Call, tool: Tool) -> None:
     """Check the call's arguments against the tool's schema, and its headers against both."""
     try:
-        arguments = decode_value(call.arguments)
-    except ProtocolError as exc:
-        raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be read: {exc.message}") from None
-    if not isinstance(arguments, dict):
+        arguments = _decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be read: {exc}.") from None
+    if type(arguments) is not dict:
         raise InterlockError(INVALID_PARAMS, "`arguments` must be an object.")
     call.decoded = arguments
     if tool.header_params and call.header_params is not None:

@@ -18,6 +18,8 @@ from interlock.upstreams.negotiate import open_peer
 from interlock.upstreams.peer import Peer
 
 _STDERR_LINES: Final = 200
+_SECRET_LENGTH: Final = 6
+"""Shorter values are not masked: `true` and `8080` are words that logs need."""
 
 Resolve = Callable[[ServerConfig], ServerConfig]
 """Puts what `${env:X}` and `${file:path}` refer to into a server's config."""
@@ -77,18 +79,38 @@ class Connector:
             env=child_environment(server.env),
             cwd=server.cwd,
             stderr=self.stderr,
+            secrets=self._secrets(server),
         )
+
+    def _secrets(self, server: ServerConfig) -> list[str]:
+        """What references resolved to: it goes to the process, and must not come back in a log."""
+        configured = self._configured
+        given = zip(
+            [configured.command or "", *configured.args, *configured.env.values()],
+            [server.command or "", *server.args, *server.env.values()],
+            strict=True,
+        )
+        return [
+            value
+            for written, value in given
+            if "${" in written and written != value and len(value) >= _SECRET_LENGTH
+        ]
 
     def _argv(self, server: ServerConfig) -> list[str]:
         command = server.command or ""
         if server.args:
             return [command, *server.args]
         try:
-            return shlex.split(command)
+            argv = shlex.split(command)
         except ValueError as exc:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: its command line: {exc}."
             ) from None
+        if not argv:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: its command line is empty."
+            )
+        return argv
 
     async def _streamable(self, server: ServerConfig, url: str) -> Peer:
         link = HttpLink(

@@ -1,19 +1,18 @@
-"""A request on its way to an upstream: awaitable, and cheap.
+"""A request on its way to an upstream, until it is answered, given up, or lost.
 
-It looks like a future to asyncio, so that a task can await it. A journey (see the pipeline) sets
-`wake` instead and is woken at once, without a trip through the event loop.
+Whoever sent it is told in the very moment in which it is settled: a caller's request by
+`on_settled`, without a trip through the event loop; the node's own requests can be awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from interlock.call import Hear, Outcome, UpstreamGoneError
+from interlock.call import Call, Hear, Outcome, UpstreamGoneError
 from interlock.errors import DEADLINE_EXCEEDED, Failure, InterlockError
 
 if TYPE_CHECKING:
@@ -21,39 +20,36 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """One request, until it is answered, given up, or lost."""
+    """One request. It is settled exactly once: what comes first counts."""
 
     __slots__ = (
-        "_asyncio_future_blocking", "_callback", "_error", "_outcome", "carrier", "hear", "id",
-        "method", "open", "peer", "token", "wake",
+        "_future", "call", "carrier", "error", "hear", "id", "method", "on_settled", "open",
+        "outcome", "peer", "token",
     )  # fmt: skip
 
-    def __init__(
-        self, peer: Peer, id: int, method: str, hear: Hear | None, token: bytes | Raw | None
-    ) -> None:
+    def __init__(self, peer: Peer, id: int, method: str) -> None:
         self.peer = peer
         self.id = id
         self.method = method
-        self.hear = hear
-        self.token = token
-        self.carrier: Any = None
         self.open = True
-        self.wake: Callable[[], None] | None = None
-        self._outcome: Outcome | None = None
-        self._error: BaseException | None = None
-        self._callback: tuple[Callable[[Any], object], Context | None] | None = None
-        self._asyncio_future_blocking = False
-
-    # -- settling: exactly once, the first one counts
+        self.outcome: Outcome | None = None
+        self.error: InterlockError | None = None
+        self.carrier: Any = None
+        """What carries it, for the link that does."""
+        self.call: Call | None = None
+        self.on_settled: Callable[[Call, Outcome | None, InterlockError | None], None] | None = None
+        self.hear: Hear | None = None
+        self.token: Raw | None = None
+        self._future: asyncio.Future[None] | None = None
 
     def succeed(self, outcome: Outcome) -> None:
         if self.open:
-            self._outcome = outcome
+            self.outcome = outcome
             self._settled()
 
-    def fail_with(self, error: BaseException) -> None:
+    def fail_with(self, error: InterlockError) -> None:
         if self.open:
-            self._error = error
+            self.error = error
             self._settled()
 
     def fail(
@@ -64,10 +60,8 @@ class Exchange:
             UpstreamGoneError(failure, message, sent=sent, status=status, location=location)
         )
 
-    def abandon(self, reason: str) -> None:
-        self.peer.abandon(self, reason)
-
     def expire(self) -> None:
+        """The deadline has passed: tell the upstream to stop, and whoever waits that it is over."""
         if not self.open:
             return
         self.peer.abandon(self, "The deadline has passed.")
@@ -79,42 +73,29 @@ class Exchange:
             )
         )
 
+    def abandon(self, reason: str) -> None:
+        """Nobody waits any more: tell the upstream to stop."""
+        if self.open:
+            self.open = False
+            self.peer.abandon(self, reason)
+
     def _settled(self) -> None:
         self.open = False
-        wake = self.wake
-        if wake is not None:
-            self.wake = None
-            wake()
-        elif self._callback is not None:
-            callback, context = self._callback
-            asyncio.get_running_loop().call_soon(callback, self, context=context)
-
-    # -- awaiting
+        call = self.call
+        if call is not None and self.on_settled is not None:
+            self.on_settled(call, self.outcome, self.error)
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
     def __await__(self) -> Generator[Any, None, Outcome]:
         if self.open:
-            self._asyncio_future_blocking = True
-            yield self
-        return self.result()
-
-    def result(self) -> Outcome:
-        if self._error is not None:
-            raise self._error
-        assert self._outcome is not None
-        return self._outcome
-
-    # -- what a task asks of the future that it waits for
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def add_done_callback(
-        self, callback: Callable[[Any], object], *, context: Context | None = None
-    ) -> None:
-        self._callback = (callback, context)
-
-    def cancel(self, msg: object = None) -> bool:
-        if not self.open:
-            return False
-        self.fail_with(asyncio.CancelledError())
-        return True
+            self._future = asyncio.get_running_loop().create_future()
+            try:
+                yield from self._future
+            except asyncio.CancelledError:
+                self.abandon("Nobody waits any more.")
+                raise
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None
+        return self.outcome

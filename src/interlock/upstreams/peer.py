@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.call import Call, Hear, Outcome, UpstreamAnsweredError
-from interlock.errors import UPSTREAM_LOST, InterlockError
+from interlock.call import Call, Done, Hear, Outcome, UpstreamAnsweredError
+from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.links.link import Link, Ticket
 from interlock.upstreams.wording import Wording
+
+_NOT_CANCELLED: Final = frozenset({mcp.INITIALIZE, mcp.DISCOVER})
+"""Requests that open a conversation: while there is none, nothing can be cancelled in it."""
+_BRACE: Final = ord("{")
 
 
 class _Incoming(msgspec.Struct, gc=False):
@@ -33,6 +37,7 @@ class _Incoming(msgspec.Struct, gc=False):
 
 
 _decode_incoming = msgspec.json.Decoder(_Incoming).decode
+_decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
 
 
@@ -65,16 +70,19 @@ class Peer:
         self.revision = revision
         self._wording = Wording(era, revision, self.own_info, http=self.link.is_http)
 
-    def start(self, call: Call, hear: Hear | None) -> Exchange:
+    def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
         """Send a caller's request on, in this upstream's own words."""
+        self._next_id = id = self._next_id + 1
+        exchange = Exchange(self, id, call.verb)
+        exchange.call = call
+        exchange.on_settled = settled
         token = None
         if hear is not None and call.meta is not None:
-            token = call.meta.get(mcp.META_PROGRESS_TOKEN)
-        self._next_id = id = self._next_id + 1
-        exchange = Exchange(self, id, call.verb, hear, token)
+            exchange.hear = hear
+            exchange.token = token = call.meta.get(mcp.META_PROGRESS_TOKEN)
         wording = self._wording
         payload = wording.call(id, call, token)
-        lines = wording.header_lines(call.verb, call)
+        lines = wording.header_lines(call.verb, call) if wording.with_headers else b""
         self.pending[id] = exchange
         self.link.send(exchange, payload, lines)
         return exchange
@@ -88,7 +96,7 @@ class Peer:
     ) -> Exchange:
         """Send a request of the node's own."""
         self._next_id = id = self._next_id + 1
-        exchange = Exchange(self, id, method, None, None)
+        exchange = Exchange(self, id, method)
         payload = self._wording.own(id, method, jsonrpc.encode_value(params or {}))
         lines = self._wording.header_lines(method, None)
         self.pending[id] = exchange
@@ -106,7 +114,7 @@ class Peer:
         """Forget a request, and tell the upstream to stop working on it."""
         if self.pending.pop(exchange.id, None) is None:
             return
-        if exchange.method != mcp.INITIALIZE and not (
+        if exchange.method not in _NOT_CANCELLED and not (
             self.link.is_http and self.era is mcp.Era.STATELESS
         ):
             # On stateless HTTP closing the stream says it all; everywhere else it must be said.
@@ -122,7 +130,7 @@ class Peer:
                 data.decode()
             incoming = _decode_incoming(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self.noise += 1
+            self._unreadable(data, ticket)
             return
         if incoming.method is UNSET:
             self._answer(incoming, ticket)
@@ -131,18 +139,48 @@ class Peer:
         else:
             self._refuse(incoming.method, jsonrpc.encode_value(incoming.id))
 
+    def _unreadable(self, data: bytes, ticket: Ticket | None) -> None:
+        """No message: a batch, where the revision has batches, or noise."""
+        if self.revision in mcp.BATCH_REVISIONS and data.lstrip()[:1] == b"[":
+            try:
+                batch = _decode_batch(data)
+            except (msgspec.DecodeError, RecursionError):
+                batch = []
+            for item in batch:
+                member = bytes(item)
+                if member[:1] == b"{":
+                    self.deliver(member, ticket)
+            if batch:
+                return
+        self.noise += 1
+
+    def undelivered(self, id: int, why: str) -> None:
+        exchange = self.pending.get(id)
+        if exchange is not None:
+            exchange.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {why}", sent=True)
+
     def _answer(self, incoming: _Incoming, ticket: Ticket | None) -> None:
         id = incoming.id
         if id is None and ticket is not None and incoming.error is not UNSET:
             # An error about something it could not read. On a stream of its own it is clear what.
             id = ticket.id
+        elif ticket is not None and id != ticket.id:
+            # Whatever it answers, it is not what was asked here.
+            self.noise += 1
+            return
         exchange = self.pending.pop(id, None)  # type: ignore[arg-type]
         if exchange is None:
             self.noise += 1
             return
         self.answered += 1
-        if incoming.result is not UNSET:
-            exchange.succeed(Outcome(incoming.result, self.era))
+        result = incoming.result
+        if result is not UNSET:
+            if memoryview(result)[0] == _BRACE:
+                exchange.succeed(Outcome(result, self.era))
+            else:
+                exchange.fail(
+                    UPSTREAM_PROTOCOL, f"{self.label}: its result is not an object.", sent=True
+                )
         elif incoming.error is not UNSET:
             error = jsonrpc.decode_error(incoming.error)
             data = None if error.data is UNSET else error.data

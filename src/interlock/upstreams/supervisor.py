@@ -24,7 +24,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.call import Call, Hear, UpstreamGoneError
+from interlock.call import Call, Done, Hear, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.upstreams.changes import watch_changes
@@ -98,16 +98,16 @@ class Supervisor:
 
     # -- what the pipeline asks
 
-    def start(self, call: Call, hear: Hear | None) -> Exchange:
+    def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
         peer = self.peer
-        if peer is None:
-            problem = self.problem or "it is still starting"
-            error = UpstreamGoneError(
-                UPSTREAM_UNAVAILABLE, f"{self.key} is not available: {problem}", sent=False
-            )
-            error.data = {"upstream": self.key, "retry_after_ms": self._retry_ms()}
-            raise error
-        return peer.start(call, hear)
+        if peer is not None:
+            return peer.start(call, hear, settled)
+        problem = self.problem or "it is still starting"
+        error = UpstreamGoneError(
+            UPSTREAM_UNAVAILABLE, f"{self.key} is not available: {problem}", sent=False
+        )
+        error.data = {"upstream": self.key, "retry_after_ms": self._retry_ms()}
+        raise error
 
     async def until_ready(self, seconds: float) -> bool:
         if self.state is State.FAILED or self._next_try - time.monotonic() > seconds:

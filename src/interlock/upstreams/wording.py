@@ -23,7 +23,7 @@ class Wording:
     def __init__(self, era: mcp.Era, revision: str, own_info: bytes, *, http: bool) -> None:
         self.era = era
         self._stateless = era is mcp.Era.STATELESS
-        self._with_headers = http and self._stateless
+        self.with_headers = http and self._stateless
         self._header_lines: dict[tuple[str, str | None], bytes] = {}
         # `_meta` of the stateless wire up to the value of clientCapabilities.
         self._meta_head = b'"%b":"%b","%b":%b,"%b":' % (
@@ -70,7 +70,7 @@ class Wording:
 
     def header_lines(self, method: str, call: Call | None) -> bytes:
         """The header lines that mirror the request, where the wire wants them."""
-        if not self._with_headers:
+        if not self.with_headers:
             return b""
         name = None
         route = None

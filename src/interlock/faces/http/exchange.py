@@ -55,7 +55,8 @@ class HttpExchange:
     """A request that has been read whole, and the way to answer it."""
 
     __slots__ = (
-        "_done", "_lane", "_streaming", "body", "head", "keep_alive", "on_disconnect", "on_done",
+        "_done", "_lane", "_streaming", "body", "head", "keep_alive", "on_disconnect",
+        "request_id", "session",
     )  # fmt: skip
 
     def __init__(self, lane: FastLane, head: Head, body: bytes) -> None:
@@ -64,7 +65,9 @@ class HttpExchange:
         self.body = body
         self.keep_alive = head.keep_alive
         self.on_disconnect: Callable[[], object] | None = None
-        self.on_done: Callable[[], object] | None = None
+        self.request_id = b""
+        """The id of the request in the body, for whoever answers it."""
+        self.session: Any = None
         self._streaming = False
         self._done = False
 
@@ -106,7 +109,7 @@ class HttpExchange:
             self._lane.write(body)
         else:
             self._lane.write(head + body)
-        self._finish()
+        self._lane.finished(self)
 
     def open_stream(self, headers: bytes = b"") -> None:
         """Turn the answer into an event stream."""
@@ -132,18 +135,13 @@ class HttpExchange:
             return
         self._done = True
         self._lane.write(b"0\r\n\r\n")
-        self._finish()
+        self._lane.finished(self)
 
     def disconnected(self) -> None:
         """The client has gone away."""
         self._done = True
         if self.on_disconnect is not None:
             self.on_disconnect()
-
-    def _finish(self) -> None:
-        if self.on_done is not None:
-            self.on_done()
-        self._lane.finished(self)
 
     def _chunk(self, data: bytes) -> None:
         if self._done:

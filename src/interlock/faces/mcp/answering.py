@@ -1,4 +1,4 @@
-"""Calls under way over HTTP: started as journeys, answered whole or as a stream, kept alive."""
+"""Calls that HTTP clients wait for: answered whole or as a stream, and kept alive until then."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.call import Call, Client
-from interlock.errors import TOO_BUSY, UNAUTHENTICATED, InterlockError
+from interlock.call import Call, Client, Outcome
+from interlock.errors import CANCELLED, UNAUTHENTICATED, InterlockError
 from interlock.faces.http.exchange import HttpExchange
 from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.writing import write_error, write_outcome
-from interlock.pipeline.journey import Journey
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Clock
 from interlock.protocol import mcp
@@ -25,27 +24,16 @@ _CHALLENGE: Final = b"www-authenticate: Bearer\r\n"
 
 
 class Answering:
-    """Every call that HTTP clients wait for."""
+    """Sends calls into the pipeline, and their outcomes back to the client."""
 
-    def __init__(
-        self, *, pipeline: Pipeline, hello: Hello, concurrent_calls: int, clock: Clock
-    ) -> None:
+    def __init__(self, *, pipeline: Pipeline, hello: Hello, clock: Clock) -> None:
         self._pipeline = pipeline
         self._hello = hello
-        self.concurrent_calls = concurrent_calls
         self._clock = clock
-        self._under_way: dict[Journey, tuple[HttpExchange, float]] = {}
         self._pulse: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._under_way)
-
-    def start(self, exchange: HttpExchange, facts: Facts, id: bytes, call: Call) -> Journey:
-        """Send the call on its way. It may have arrived when this returns."""
-        if len(self._under_way) >= self.concurrent_calls:
-            raise InterlockError(
-                TOO_BUSY, "The node has as many calls under way as it may; try again."
-            )
+    def start(self, exchange: HttpExchange, facts: Facts, call: Call) -> None:
+        """Send the call on its way; `exchange.request_id` is answered when it is over."""
         if call.meta is not None and mcp.META_PROGRESS_TOKEN in call.meta and facts.accepts_stream:
 
             def hear(method: str, params: bytes | Raw) -> None:
@@ -54,20 +42,11 @@ class Answering:
                 exchange.event(notification(method, params))
 
             call.on_notification = hear
-        journey = Journey(self._serve(exchange, id, call), self._over)
-        self._under_way[journey] = (exchange, self._clock())
+        call.context = exchange
+        call.on_done = self._done
         if self._pulse is None:
             self._pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
-        journey.begin()
-        return journey
-
-    async def answer(self, id: bytes, call: Call) -> tuple[int, bytes]:
-        """The HTTP status and the body for one call."""
-        try:
-            outcome = await self._pipeline.run(call)
-            return 200, write_outcome(id, outcome, call.client, self._hello.server_info)
-        except InterlockError as error:
-            return write_error(id, error, call.client)
+        self._pipeline.begin(call)
 
     def refuse(
         self, exchange: HttpExchange, id: bytes, error: InterlockError, client: Client | None
@@ -77,21 +56,32 @@ class Answering:
         challenge = _CHALLENGE if error.failure is UNAUTHENTICATED else b""
         exchange.respond(status, body, headers=challenge)
 
-    def cancel_all(self) -> None:
-        """The node stops."""
+    def stop(self) -> None:
+        """The node stops: what is still under way is told so."""
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
-        for journey in list(self._under_way):
-            journey.cancel()
+        for call in list(self._pipeline.under_way()):
+            self._pipeline.cancel(call, "The node is stopping.")
 
-    async def _serve(self, exchange: HttpExchange, id: bytes, call: Call) -> None:
-        client = call.client
-        try:
-            outcome = await self._pipeline.run(call)
-            body = write_outcome(id, outcome, client, self._hello.server_info)
-            status = 200
-        except InterlockError as error:
+    def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        exchange: HttpExchange = call.context
+        session = exchange.session
+        if session is not None:
+            session.calls.pop(exchange.request_id, None)
+        id, client = exchange.request_id, call.client
+        status = 200
+        if outcome is not None:
+            try:
+                body = write_outcome(id, outcome, client, self._hello.server_info)
+            except InterlockError as unwritable:
+                error = unwritable
+        if error is not None:
+            if error.failure is CANCELLED:
+                # A cancelled request gets no answer; its connection gets an end.
+                exchange.open_stream()
+                exchange.end_stream()
+                return
             status, body = write_error(id, error, client)
             # On the session wire an error is an answer like any other; a stranger's is not.
             if client.era is mcp.Era.SESSION and status not in (401, 404):
@@ -104,20 +94,21 @@ class Answering:
         else:
             exchange.respond(status, body)
 
-    def _over(self, journey: Journey) -> None:
-        self._under_way.pop(journey, None)
-
     def _keep_alive(self) -> None:
         """Keep the connections of long calls from looking dead to whatever stands in between."""
         self._pulse = None
         now = self._clock()
-        for exchange, started in list(self._under_way.values()):
+        waiting = False
+        for call in list(self._pipeline.under_way()):
+            waiting = True
             # They stand in the order in which they began: the first young one ends the search.
-            if now - started < QUIET:
+            if now - call.started < QUIET:
                 break
-            facts = exchange.head.facts
-            if isinstance(facts, Facts) and facts.accepts_stream and not exchange.done:
-                exchange.open_stream()
-                exchange.ping()
-        if self._under_way:
+            exchange = call.context
+            if isinstance(exchange, HttpExchange) and not exchange.done:
+                facts = exchange.head.facts
+                if isinstance(facts, Facts) and facts.accepts_stream:
+                    exchange.open_stream()
+                    exchange.ping()
+        if waiting:
             self._pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)

@@ -16,7 +16,7 @@ from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.reading import read_call, read_initialize, read_meta, read_params
 from interlock.faces.mcp.sessions import Session, Sessions
-from interlock.faces.mcp.writing import write_error
+from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
@@ -94,6 +94,8 @@ class SessionWire:
         """DELETE: the client says goodbye."""
         session = self._owned(facts, "DELETE")
         self._sessions.close(session)
+        for call in list(session.calls.values()):
+            self._pipeline.cancel(call)
         self._listeners.end_session(session)
         exchange.respond(200)
 
@@ -128,12 +130,13 @@ class SessionWire:
         )
         return session
 
-    @staticmethod
-    def _notification(session: Session, message: Message) -> None:
+    def _notification(self, session: Session, message: Message) -> None:
         if message.method == mcp.CANCELLED and message.params is not UNSET:
             request_id = read_params(message).get("requestId")
             if request_id is not None:
-                session.cancel(bytes(request_id))
+                call = session.calls.get(bytes(request_id))
+                if call is not None:
+                    self._pipeline.cancel(call)
 
     def _request(
         self,
@@ -145,11 +148,11 @@ class SessionWire:
         message: Message,
     ) -> None:
         call = self._call(facts, session, method, message)
-        journey = self._answering.start(exchange, facts, id, call)
-        if not exchange.done:
-            # What is still under way can be cancelled by its id, until it is answered.
-            session.cancels[id] = journey.cancel
-            exchange.on_done = lambda: session.cancels.pop(id, None)
+        exchange.request_id = id
+        exchange.session = session
+        # Until it is answered it can be cancelled by its id.
+        session.calls[id] = call
+        self._answering.start(exchange, facts, call)
 
     @staticmethod
     def _call(facts: Facts, session: Session, method: str, message: Message) -> Call:
@@ -186,7 +189,8 @@ class SessionWire:
                 if member.method == mcp.PING:
                     return jsonrpc.result_response(id, _PONG)
                 call = self._call(facts, session, member.method, member)
-                return (await self._answering.answer(id, call))[1]
+                outcome = await self._pipeline.run(call)
+                return write_outcome(id, outcome, session.client, self._hello.server_info)
             except InterlockError as error:
                 id = jsonrpc.NULL if member.id is UNSET else bytes(member.id)
                 return write_error(id, error, session.client)[1]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
 
-from interlock.call import Client
+from interlock.call import Call, Client
 from interlock.errors import UNKNOWN_SESSION, InterlockError
 from interlock.ports import Clock
 
@@ -18,7 +17,7 @@ from interlock.ports import Clock
 class Session:
     """One client's session."""
 
-    __slots__ = ("cancels", "client", "id", "last_seen", "owner", "streams")
+    __slots__ = ("calls", "client", "id", "last_seen", "owner")
 
     def __init__(self, id: str, client: Client, owner: str, now: float) -> None:
         self.id = id
@@ -26,19 +25,8 @@ class Session:
         self.owner = owner
         """The caller it belongs to: another caller's request cannot use it."""
         self.last_seen = now
-        self.cancels: dict[bytes, Callable[[], object]] = {}
-        """What stops each request that is under way, by the client's id of it."""
-        self.streams: list[Callable[[bytes], None]] = []
-        """Where messages that belong to no request go."""
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.cancels or self.streams)
-
-    def cancel(self, id: bytes) -> None:
-        cancel = self.cancels.get(id)
-        if cancel is not None:
-            cancel()
+        self.calls: dict[bytes, Call] = {}
+        """Its calls that are under way, by the client's own ids."""
 
 
 class Sessions:
@@ -77,14 +65,12 @@ class Sessions:
 
     def close(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
-        for cancel in list(session.cancels.values()):
-            cancel()
 
     def _drop_quiet(self) -> None:
         oldest_kept = self._clock() - self._idle
         for session in list(self._sessions.values()):
             if len(self._sessions) < self._most and session.last_seen >= oldest_kept:
                 break
-            if session.busy and len(self._sessions) < self._most:
+            if session.calls and len(self._sessions) < self._most:
                 continue
             self.close(session)

@@ -100,9 +100,10 @@ class StatelessWire:
             return
         call = read_call(method, params, meta, face=FACE, credentials=credentials, client=client)
         call.header_params = exchange.head.headers
-        journey = self._answering.start(exchange, facts, id, call)
+        exchange.request_id = id
         # On this wire hanging up is how a client cancels.
-        exchange.on_disconnect = journey.cancel
+        exchange.on_disconnect = lambda: self._pipeline.cancel(call)
+        self._answering.start(exchange, facts, call)
 
     def _listen(
         self, exchange: HttpExchange, facts: Facts, id: bytes, params: dict[str, Raw]

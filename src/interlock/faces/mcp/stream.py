@@ -9,8 +9,9 @@ from typing import Final, cast
 
 from msgspec import UNSET, Raw
 
-from interlock.call import Call, Client, Credentials
+from interlock.call import Call, Client, Credentials, Outcome
 from interlock.errors import (
+    CANCELLED,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     TOO_BUSY,
@@ -29,7 +30,6 @@ from interlock.faces.mcp.reading import (
 from interlock.faces.mcp.sessions import Session
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.authenticate import LOCAL_PEER
-from interlock.pipeline.journey import Journey
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
@@ -61,7 +61,7 @@ class McpStream:
         self._write = write
         self._lines = LineDecoder(max_line)
         self._session: Session | None = None
-        self._under_way: dict[bytes, Journey] = {}
+        self._under_way: dict[bytes, Call] = {}
         self._idle: asyncio.Future[None] | None = None
         self._subscriptions: dict[bytes, Callable[[], None]] = {}
         self._end_session_stream: Callable[[], None] | None = None
@@ -83,8 +83,8 @@ class McpStream:
 
     def closed(self) -> None:
         """The client is gone: so is the need for its answers."""
-        for journey in list(self._under_way.values()):
-            journey.cancel()
+        for call in list(self._under_way.values()):
+            self._pipeline.cancel(call)
         for remove in self._subscriptions.values():
             remove()
         if self._end_session_stream is not None:
@@ -187,7 +187,7 @@ class McpStream:
                 return
             id = bytes(request_id)
             if id in self._under_way:
-                self._under_way[id].cancel()
+                self._pipeline.cancel(self._under_way[id])
             elif id in self._subscriptions:
                 self._subscriptions.pop(id)()
 
@@ -206,21 +206,23 @@ class McpStream:
         call = read_call(method, params, meta, face=FACE, credentials=_CREDENTIALS, client=client)
         if call.meta is not None and mcp.META_PROGRESS_TOKEN in call.meta:
             call.on_notification = self._hear
+        call.context = id
+        call.on_done = self._done
+        self._under_way[id] = call
+        self._pipeline.begin(call)
 
-        def over(_: Journey) -> None:
-            self._under_way.pop(id, None)
-            if self._idle is not None and not self._under_way and not self._idle.done():
-                self._idle.set_result(None)
-
-        self._under_way[id] = journey = Journey(self._serve(id, call), over)
-        journey.begin()
-
-    async def _serve(self, id: bytes, call: Call) -> None:
+    def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        id: bytes = call.context
+        self._under_way.pop(id, None)
         try:
-            outcome = await self._pipeline.run(call)
-            self._send(write_outcome(id, outcome, call.client, self._hello.server_info))
-        except InterlockError as error:
+            if outcome is not None:
+                self._send(write_outcome(id, outcome, call.client, self._hello.server_info))
+        except InterlockError as unwritable:
+            error = unwritable
+        if error is not None and error.failure is not CANCELLED:
             self._send_error(id, error, call.client)
+        if self._idle is not None and not self._under_way and not self._idle.done():
+            self._idle.set_result(None)
 
     def _hear(self, method: str, params: bytes | Raw) -> None:
         self._send(jsonrpc.notification(method, params))

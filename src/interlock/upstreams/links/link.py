@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from interlock.errors import Failure
+
+MAX_MESSAGE: Final = 64 * 1024 * 1024
+"""No message of an upstream may be longer, whatever the link."""
 
 
 class Ticket(Protocol):
@@ -32,6 +35,9 @@ class Receiver(Protocol):
     def deliver(self, data: bytes, ticket: Ticket | None) -> None:
         """A whole message; `ticket` when it came on that request's own stream."""
 
+    def undelivered(self, id: int, why: str) -> None:
+        """The answer to this request came and could not be taken."""
+
     def lost(self, reason: str) -> None:
         """The link is gone, and everything it carried with it."""
 
@@ -40,6 +46,9 @@ class NobodyYet:
     """Receives for a link whose peer is not there yet: a process can be faster than its parent."""
 
     def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+        """Nothing was asked yet, so this is no answer."""
+
+    def undelivered(self, id: int, why: str) -> None:
         """Nothing was asked yet, so this is no answer."""
 
     def lost(self, reason: str) -> None:

@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from interlock.config import redact
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
-from interlock.upstreams.links.link import NobodyYet, Receiver, Ticket
+from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
 
 POLITE: Final = 2.0
 """How long a process may take to leave by itself, and again after it was asked to."""
-_LAST_WORDS: Final = 0.05
+LAST_WORDS: Final = 0.05
+"""How long the signs of an end are collected: exit status, closed pipes, what it wrote last."""
 _STDERR_LINES: Final = 200
 _LINE_SHOWN: Final = 2_000
+_WORDS_SHOWN: Final = 200
 _MOST_UNWRITTEN: Final = 16 * 1024 * 1024
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_MASK: Final = "***"
+
+# How an answer begins. An `id` further in may belong to anything: only this place is certain.
+_ANSWER: Final = re.compile(
+    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,'
+    rb'\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"(?:result|error)"\s*:'
+)
 
 # What a started process inherits. Everything else, secrets above all, must be given by name.
 _INHERITED: Final = (
@@ -42,23 +54,36 @@ def child_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, **given}
 
 
+def answered_id(head: bytes) -> int | None:
+    """Which request a line that begins like this answers, if that can be seen."""
+    match = _ANSWER.match(head)
+    return None if match is None else int(match[1])
+
+
 class StdioLink(asyncio.SubprocessProtocol):
     """One started process."""
 
     is_http = False
     receiver: Receiver
 
-    def __init__(self, label: str, stderr: deque[str] | None = None) -> None:
+    def __init__(
+        self, label: str, stderr: deque[str] | None = None, secrets: Sequence[str] = ()
+    ) -> None:
         self.label = label
         self.receiver = NobodyYet()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES) if stderr is None else stderr
         self.pid: int | None = None
+        self._secrets = secrets
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: Any = None
-        self._lines = LineDecoder()
+        self._lines = LineDecoder(MAX_MESSAGE)
         self._stderr_lines = LineDecoder(64 * 1024)
+        self._last_words = ""
         self._exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._output_ended = False
+        self._ended: set[int] = set()
+        self._useless = False
+        """It cannot serve any more, whether it lives or not."""
+        self._verdict: asyncio.TimerHandle | None = None
         self._closing = False
         self._lost = False
 
@@ -71,12 +96,13 @@ class StdioLink(asyncio.SubprocessProtocol):
         env: Mapping[str, str],
         cwd: str | None,
         stderr: deque[str] | None = None,
+        secrets: Sequence[str] = (),
     ) -> StdioLink:
         """Start the process. Raises InterlockError with what to do when it cannot be."""
         loop = asyncio.get_running_loop()
         try:
-            transport, link = await loop.subprocess_exec(
-                lambda: cls(label, stderr),
+            _, link = await loop.subprocess_exec(
+                lambda: cls(label, stderr, secrets),
                 *argv,
                 env=dict(env),
                 cwd=cwd,
@@ -92,7 +118,11 @@ class StdioLink(asyncio.SubprocessProtocol):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, f"Cannot start {label}: {argv[0]!r}: {exc.strerror}."
             ) from None
-        link.pid = transport.get_pid()
+        except ValueError as exc:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE,
+                f"Cannot start {label}: {exc} in its command line or environment.",
+            ) from None
         return link
 
     # -- asyncio.SubprocessProtocol
@@ -100,61 +130,96 @@ class StdioLink(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods, but not the base class.
         self._transport = process = cast(asyncio.SubprocessTransport, transport)
-        self._stdin = process.get_pipe_transport(0)
+        self._stdin = process.get_pipe_transport(_STDIN)
+        self.pid = process.get_pid()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
+        if fd == _STDOUT:
             for line in self._lines.feed(data):
                 if isinstance(line, Oversize):
-                    self.stderr.append(f"[interlock] {line.error().message}")
+                    self._too_long(line)
                 else:
                     self.receiver.deliver(line, None)
         else:
             for line in self._stderr_lines.feed(data):
-                if not isinstance(line, Oversize):
-                    self.stderr.append(line[:_LINE_SHOWN].decode("utf-8", "replace"))
+                self._hear(line.head if isinstance(line, Oversize) else line)
+
+    def _too_long(self, line: Oversize) -> None:
+        why = line.error().message
+        self.stderr.append(f"[interlock] {why}")
+        id = answered_id(line.head)
+        if id is not None:
+            self.receiver.undelivered(id, why)
+
+    def _hear(self, line: bytes) -> None:
+        text = line[:_LINE_SHOWN].decode("utf-8", "replace")
+        for secret in self._secrets:
+            text = text.replace(secret, _MASK)
+        self.stderr.append(text)
+        if not text.isspace():
+            self._last_words = text
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1:
-            self._output_ended = True
-            # A process that closed its stdout can never answer again, whether it lives or not.
-            # A moment's wait usually brings its exit status, and with it a better reason.
-            asyncio.get_running_loop().call_later(_LAST_WORDS, self._declare_lost)
+        if fd == _STDERR and (tail := self._stderr_lines.close()):
+            self._hear(tail)
+        self._ended.add(fd)
+        self._judge()
 
     def process_exited(self) -> None:
         if not self._exited.done():
             self._exited.set_result(None)
         # What the process itself started must not outlive it.
         self._signal_group(signal.SIGKILL)
-        if self._output_ended:
-            self._declare_lost()
+        self._judge()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._declare_lost()
 
-    def _declare_lost(self) -> None:
+    def _judge(self) -> None:
+        """Without its input, its output or its life a process is of no use any more."""
         if self._closing or self._lost:
             return
-        self._lost = True
-        self._output_ended = True
+        exited = self._exited.done()
+        if exited and {_STDOUT, _STDERR} <= self._ended:
+            self._declare_lost()
+        elif exited or _STDIN in self._ended or _STDOUT in self._ended:
+            self._useless = True
+            # A moment's wait usually brings the rest: an answer, its last words, its exit
+            # status. Not always: somebody else may hold on to its pipes.
+            if self._verdict is None:
+                self._verdict = asyncio.get_running_loop().call_later(
+                    LAST_WORDS, self._declare_lost
+                )
+
+    def _declare_lost(self) -> None:
+        if self._verdict is not None:
+            self._verdict.cancel()
+        if self._closing or self._lost:
+            return
+        self._lost = self._useless = True
         self._signal_group(signal.SIGKILL)
         self.receiver.lost(self._why())
 
     def _why(self) -> str:
         code = self._transport.get_returncode() if self._transport is not None else None
-        if code is None:
-            what = "it closed its output"
-        elif code < 0:
+        if code is not None and code < 0:
             what = f"it was ended by {_signal_name(-code)}"
-        else:
+        elif code is not None:
             what = f"it exited with status {code}"
-        last = next((line for line in reversed(self.stderr) if line.strip()), None)
-        return what if last is None else f"{what}; its last words: {last.strip()[:200]}"
+        elif _STDOUT in self._ended:
+            what = "it closed its output"
+        else:
+            what = "it closed its input"
+        # A line that was never finished counts too: often it is the one that matters.
+        if tail := self._stderr_lines.close():
+            self._hear(tail)
+        words = self._last_words.strip()
+        return f"{what}; its last words: {redact(words[:_WORDS_SHOWN])}" if words else what
 
     # -- Link
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
-        if self._stdin is None or self._stdin.is_closing() or self._output_ended:
+        if self._useless or self._stdin is None or self._stdin.is_closing():
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not running: {self._why()}", sent=False)
             return
         if self._stdin.get_write_buffer_size() > _MOST_UNWRITTEN:
@@ -166,7 +231,10 @@ class StdioLink(asyncio.SubprocessProtocol):
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
-        if self._stdin is not None and not self._stdin.is_closing():
+        if self._stdin is None or self._stdin.is_closing():
+            return
+        # A process that asks and asks but never reads must not fill our memory with answers.
+        if self._stdin.get_write_buffer_size() <= _MOST_UNWRITTEN:
             self._stdin.write(on_one_line(payload) + b"\n")
 
     def drop(self, ticket: Ticket) -> None:
@@ -175,17 +243,22 @@ class StdioLink(asyncio.SubprocessProtocol):
     async def close(self) -> None:
         """Ask the process to leave, the way the specification wants it; insist when it stays."""
         self._closing = True
-        if self._stdin is not None:
-            self._stdin.close()
-        for insist in (signal.SIGTERM, signal.SIGKILL):
-            if await self._gone_within(POLITE):
-                break
-            self._signal_group(insist)
-        else:
-            await self._gone_within(POLITE)
-        self._signal_group(signal.SIGKILL)
-        if self._transport is not None:
-            self._transport.close()
+        if self._verdict is not None:
+            self._verdict.cancel()
+        try:
+            if self._stdin is not None:
+                self._stdin.close()
+            for insist in (signal.SIGTERM, signal.SIGKILL):
+                if await self._gone_within(POLITE):
+                    break
+                self._signal_group(insist)
+            else:
+                await self._gone_within(POLITE)
+        finally:
+            # Also when nobody waits for the polite way any more.
+            self._signal_group(signal.SIGKILL)
+            if self._transport is not None:
+                self._transport.close()
 
     async def _gone_within(self, seconds: float) -> bool:
         done, _ = await asyncio.wait([self._exited], timeout=seconds)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
-from interlock.upstreams.links.link import Receiver, Ticket
+from interlock.upstreams.links.link import NobodyYet, Receiver, Ticket
 
 MAX_LINE: Final = 256 * 1024 * 1024
 """What comes from one's own node is believed, up to here: a list of all its tools is one line."""
@@ -24,11 +24,11 @@ class UnixLink(asyncio.Protocol):
     """One connection."""
 
     is_http = False
-    receiver: Receiver | None = None
-    """None until the peer is there."""
+    receiver: Receiver
 
     def __init__(self, label: str) -> None:
         self.label = label
+        self.receiver = NobodyYet()
         self._lines = LineDecoder(MAX_LINE)
         self._transport: Any = None
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -60,21 +60,17 @@ class UnixLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        receiver = self.receiver
-        if receiver is None:
-            return
         for line in self._lines.feed(data):
             if isinstance(line, Oversize):
-                receiver.lost(line.error().message)
+                self.receiver.lost(line.error().message)
                 self._transport.abort()
             else:
-                receiver.deliver(line, None)
+                self.receiver.deliver(line, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
-        if self.receiver is not None:
-            self.receiver.lost("it closed the connection" if exc is None else str(exc))
+        self.receiver.lost("it closed the connection" if exc is None else str(exc))
 
     # -- Link
 
