@@ -57,6 +57,7 @@ class Peer:
         self.instructions: str | None = None
         self.server_info: dict[str, Any] = {}
         self.on_tools_changed: Callable[[], None] | None = None
+        self.on_lost: Callable[[str], None] | None = None
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.own_info = own_info
         self._next_id = 0
@@ -75,7 +76,6 @@ class Peer:
         self._next_id = id = self._next_id + 1
         exchange = Exchange(self, id, call.verb)
         exchange.call = call
-        exchange.on_settled = settled
         token = None
         if hear is not None and call.meta is not None:
             exchange.hear = hear
@@ -85,6 +85,10 @@ class Peer:
         lines = wording.header_lines(call.verb, call) if wording.with_headers else b""
         self.pending[id] = exchange
         self.link.send(exchange, payload, lines)
+        if exchange.error is not None:
+            # It could not even be sent: the sender hears of that from here, and only from here.
+            raise exchange.error
+        exchange.on_settled = settled
         return exchange
 
     def request(
@@ -226,6 +230,8 @@ class Peer:
         """The link is gone: everybody who waits is told."""
         if not self.closed.done():
             self.closed.set_result(reason)
+            if self.on_lost is not None:
+                self.on_lost(reason)
         for exchange in list(self.pending.values()):
             exchange.fail(
                 UPSTREAM_LOST, f"{self.label} was lost during the call: {reason}", sent=True

@@ -86,7 +86,6 @@ class Supervisor:
         self._next_try = 0.0
         self._task: asyncio.Task[None] | None = None
         self._listed = False
-        self._answered_at_start = 0
 
     @property
     def timeout(self) -> float | None:
@@ -112,8 +111,6 @@ class Supervisor:
     async def until_ready(self, seconds: float) -> bool:
         if self.state is State.FAILED or self._next_try - time.monotonic() > seconds:
             return False
-        if self._ready.is_set() and self.peer is not None:
-            return True
         try:
             async with asyncio.timeout(seconds):
                 await self._ready.wait()
@@ -145,7 +142,7 @@ class Supervisor:
         """Take settings that do not concern the link, and show the tools by them."""
         self.server = server
         if self._listed:
-            self._on_tools(self)
+            self._report(self._on_tools)
 
     def relist(self) -> None:
         """Read the list again, soon. Called as often as anybody likes."""
@@ -156,12 +153,7 @@ class Supervisor:
         lost_at: float | None = None
         while True:
             try:
-                peer = await self._connector.connect()
-                try:
-                    tools = await list_tools(peer, timeout=LIST_TIMEOUT)
-                except BaseException:
-                    await peer.close()
-                    raise
+                peer, tools = await self._connect()
             except InterlockError as error:
                 self.problem = error.message
                 lost_at = self._give_up_when_due(lost_at)
@@ -174,32 +166,62 @@ class Supervisor:
                 self._settled.set()
                 _log.exception("%s: connecting failed inside the node", self.key)
             else:
-                lost_at = None
-                self._became_ready(peer, tools)
-                reason = await self._live_with(peer)
-                self._became_lost(reason)
-                if peer.answered > self._answered_at_start:
+                ready_at, answered = time.monotonic(), peer.answered
+                await self._live_with(peer, tools)
+                lost_at = time.monotonic()
+                if peer.answered > answered or lost_at - ready_at > RETRY_AT_MOST:
                     # It worked: the next failure is a new story.
                     wait = RETRY_FIRST
-                lost_at = time.monotonic()
             delay = wait * (0.5 + self._jitter() / 2)
             self._next_try = time.monotonic() + delay
             await self._sleep(delay)
             wait = min(wait * 2, RETRY_AT_MOST)
+
+    async def _connect(self) -> tuple[Peer, list[Raw]]:
+        peer = await self._connector.connect()
+        try:
+            # What is announced while the list is being read counts already.
+            self._relist.clear()
+            peer.on_tools_changed = self.relist
+            return peer, await list_tools(peer, timeout=LIST_TIMEOUT)
+        except BaseException:
+            await peer.close()
+            raise
+
+    async def _live_with(self, peer: Peer, tools: list[Raw]) -> None:
+        """Serve until the peer is lost."""
+        peer.on_lost = self._became_lost
+        self._became_ready(peer, tools)
+        watcher = asyncio.create_task(
+            watch_changes(peer, relist=self.relist, sleep=self._sleep), name=f"changes:{self.key}"
+        )
+        lister = asyncio.create_task(self._keep_listed(peer), name=f"list:{self.key}")
+        try:
+            await asyncio.shield(peer.closed)
+        finally:
+            peer.on_lost = peer.on_tools_changed = None
+            self.peer = None
+            self._ready.clear()
+            watcher.cancel()
+            lister.cancel()
+            await asyncio.gather(watcher, lister, return_exceptions=True)
+            await peer.close()
 
     def _became_ready(self, peer: Peer, tools: list[Raw]) -> None:
         self.peer = peer
         self.problem = None
         self.lists += 1
         self._listed = True
-        self._answered_at_start = peer.answered
         self.tools = tools
-        self._on_tools(self)
+        self._report(self._on_tools)
         self._enter(State.READY)
         self._ready.set()
         self._settled.set()
+        if peer.closed.done():
+            self._became_lost(peer.closed.result())
 
     def _became_lost(self, reason: str) -> None:
+        """At once, before those who wait are told: one of them may try again at once."""
         self.peer = None
         self._ready.clear()
         self.restarts += 1
@@ -213,29 +235,12 @@ class Supervisor:
             return lost_at
         if self._listed:
             self._listed = False
-            self._on_withdrawn(self)
+            self._report(self._on_withdrawn)
         self._enter(State.FAILED)
         return None
 
-    async def _live_with(self, peer: Peer) -> str:
-        """Serve until the peer is lost; returns why it was."""
-        peer.on_tools_changed = self.relist
-        self._relist.clear()
-        watcher = asyncio.create_task(
-            watch_changes(peer, relist=self.relist, sleep=self._sleep), name=f"changes:{self.key}"
-        )
-        lister = asyncio.create_task(self._keep_listed(peer), name=f"list:{self.key}")
-        try:
-            return await asyncio.shield(peer.closed)
-        finally:
-            peer.on_tools_changed = None
-            watcher.cancel()
-            lister.cancel()
-            await asyncio.gather(watcher, lister, return_exceptions=True)
-            self.peer = None
-            await peer.close()
-
     async def _keep_listed(self, peer: Peer) -> None:
+        wait = RETRY_FIRST
         while True:
             await self._relist.wait()
             self._relist.clear()
@@ -243,13 +248,26 @@ class Supervisor:
                 tools = await list_tools(peer, timeout=LIST_TIMEOUT)
             except InterlockError as error:
                 _log.warning("%s: its new list could not be read: %s", self.key, error.message)
-                continue
-            self.lists += 1
-            self.tools = tools
-            self._on_tools(self)
+                # What is shown is out of date for as long as this fails.
+                self._relist.set()
+                wait = min(wait * 2, RETRY_AT_MOST)
+            else:
+                self.lists += 1
+                self.tools = tools
+                self._report(self._on_tools)
+                wait = RETRY_FIRST
+            # An upstream that announces a change whenever it is asked must not keep us busy.
+            await self._sleep(wait)
 
     def _enter(self, state: State) -> None:
         if state is not self.state:
             self.state = state
             self.since = time.time()
-            self._on_state(self)
+            self._report(self._on_state)
+
+    def _report(self, tell: Callable[[Supervisor], None]) -> None:
+        try:
+            tell(self)
+        except Exception:
+            # Whoever listens may be at fault; the upstream must be kept alive all the same.
+            _log.exception("%s: what it reported could not be taken", self.key)

@@ -1,0 +1,205 @@
+"""The far side of a conversation: a small MCP server in both eras, without a wire.
+
+`receive` takes a decoded message and a `send` for what goes back on the channel it came on.
+Nothing here waits: a call that is to take long is held until another call releases it. Standard
+library only, so that a process with it starts quickly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+Message = dict[str, Any]
+Send = Callable[[Message], None]
+
+REVISION = "io.modelcontextprotocol/protocolVersion"
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+STATELESS = "2026-07-28"
+SESSION = "2025-11-25"
+INFO = {"name": "toolbox", "version": "1"}
+
+
+def tool(name: str, **more: Any) -> Message:
+    return {"name": name, "inputSchema": {"type": "object"}, **more}
+
+
+class Death(Exception):
+    """The `die` tool was called: whoever runs this toolbox is to end without a word."""
+
+
+class Toolbox:
+    """Serves one upstream, however many channels it is reached on."""
+
+    def __init__(
+        self, eras: str = "both", *, revision: str = SESSION, announces: bool = False
+    ) -> None:
+        self.stateless = eras in ("both", "stateless")
+        self.session = eras in ("both", "session")
+        self.revision = revision
+        self.capabilities: Message = {"tools": {"listChanged": True} if announces else {}}
+        names = ("echo", "report", "hold", "release", "cancelled", "die", "fail", "change")
+        self.tools: list[Any] = [tool(name) for name in names]
+        self.pages: dict[str | None, Message] | None = None
+        self.held: dict[Any, tuple[Message, Send]] = {}
+        self.cancelled: list[Any] = []
+        self.listeners: dict[Any, Send] = {}
+        self.lists = 0
+        self.calls = 0
+        self.initialized = 0
+        self.heard: list[Message] = []
+
+    # -- one message
+
+    def receive(self, message: Message, send: Send) -> None:
+        self.heard.append(message)
+        method, id = message.get("method"), message.get("id")
+        if method is None:
+            return
+        if id is None:
+            self._notice(message)
+            return
+        params = message.get("params") or {}
+        revision = params.get("_meta", {}).get(REVISION)
+        if revision is not None and not self.stateless:
+            send(error(id, -32602, "Invalid request parameters"))
+        elif revision is not None and revision != STATELESS:
+            send(error(id, -32022, "Unsupported", {"supported": [STATELESS]}))
+        elif method == "server/discover" and self.stateless:
+            send(self._result(message, self._discovery()))
+        elif method == "initialize" and self.session:
+            send(self._result(message, self._greeting()))
+        elif method == "ping":
+            send(self._result(message, {}))
+        elif method == "tools/list":
+            self.lists += 1
+            send(self._result(message, self._page(params.get("cursor"))))
+        elif method == "tools/call":
+            self.calls += 1
+            self._call(message, params["name"], params.get("arguments") or {}, send)
+        elif method == "subscriptions/listen" and self.stateless:
+            self.listeners[id] = send
+            acknowledged = {"notifications": {"toolsListChanged": True}}
+            send(
+                notification(
+                    "notifications/subscriptions/acknowledged",
+                    {**acknowledged, "_meta": {SUBSCRIPTION: id}},
+                )
+            )
+        else:
+            send(error(id, -32601, f"Method not found: {method}"))
+
+    def change(self, *names: str) -> None:
+        """Offer other tools, without a word."""
+        self.tools = [tool(name) for name in names]
+
+    def announce(self) -> None:
+        """Tell every listener that the list is another."""
+        for id, send in list(self.listeners.items()):
+            send(changed({"_meta": {SUBSCRIPTION: id}}))
+
+    def end_listening(self) -> None:
+        """End every subscription properly."""
+        for id, send in list(self.listeners.items()):
+            send(result(id, {"resultType": "complete", "_meta": {SUBSCRIPTION: id}}))
+        self.listeners.clear()
+
+    # -- tools
+
+    def _call(self, message: Message, name: str, arguments: Message, send: Send) -> None:
+        if name == "echo":
+            send(self._text(message, arguments.get("text", "")))
+        elif name == "report":
+            token = message["params"]["_meta"]["progressToken"]
+            for step in range(1, arguments["steps"] + 1):
+                told = {"progressToken": token, "progress": step, "total": arguments["steps"]}
+                send(notification("notifications/progress", told))
+            send(self._text(message, "reported"))
+        elif name == "hold":
+            self.held[message["id"]] = (message, send)
+        elif name == "release":
+            for held, reply in self.held.values():
+                reply(self._text(held, held["params"]["arguments"].get("text", "")))
+            count = len(self.held)
+            self.held.clear()
+            send(self._text(message, str(count)))
+        elif name == "cancelled":
+            send(self._text(message, json.dumps(self.cancelled)))
+        elif name == "die":
+            raise Death
+        elif name == "change":
+            self.change(*arguments["names"])
+            if not self.listeners:
+                send(changed())
+            self.announce()
+            send(self._text(message, "changed"))
+        elif name == "fail":
+            send(error(message["id"], -32042, "It failed on purpose.", {"why": "asked"}))
+        else:
+            send(error(message["id"], -32602, f"Unknown tool: {name}"))
+
+    def _notice(self, message: Message) -> None:
+        method = message["method"]
+        if method == "notifications/initialized":
+            self.initialized += 1
+        elif method == "notifications/cancelled":
+            id = message["params"]["requestId"]
+            self.cancelled.append(id)
+            self.held.pop(id, None)
+            self.listeners.pop(id, None)
+
+    # -- answers
+
+    def _greeting(self) -> Message:
+        return {
+            "protocolVersion": self.revision,
+            "capabilities": self.capabilities,
+            "serverInfo": INFO,
+            "instructions": "A toolbox.",
+        }
+
+    def _discovery(self) -> Message:
+        return {
+            "supportedVersions": [STATELESS],
+            "capabilities": self.capabilities,
+            "instructions": "A toolbox.",
+            "ttlMs": 0,
+            "cacheScope": "private",
+        }
+
+    def _page(self, cursor: str | None) -> Message:
+        if self.pages is not None:
+            return self.pages[cursor]
+        return {"tools": self.tools}
+
+    def _text(self, message: Message, text: str) -> Message:
+        return self._result(message, {"content": [{"type": "text", "text": text}]})
+
+    def _result(self, message: Message, members: Message) -> Message:
+        if REVISION in (message.get("params") or {}).get("_meta", {}):
+            members = {
+                **members,
+                "resultType": "complete",
+                "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
+            }
+        return result(message["id"], members)
+
+
+def result(id: Any, members: Message) -> Message:
+    return {"jsonrpc": "2.0", "id": id, "result": members}
+
+
+def error(id: Any, code: int, text: str, data: Any = None) -> Message:
+    body = {"code": code, "message": text}
+    if data is not None:
+        body["data"] = data
+    return {"jsonrpc": "2.0", "id": id, "error": body}
+
+
+def notification(method: str, params: Message | None = None) -> Message:
+    return {"jsonrpc": "2.0", "method": method, "params": params or {}}
+
+
+def changed(params: Message | None = None) -> Message:
+    return notification("notifications/tools/list_changed", params)
