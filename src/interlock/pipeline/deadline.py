@@ -6,6 +6,7 @@ the events that move them, so they are simply looked at, many times a second.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ MANY: Final = 2_000
 """With more calls than this under way they are looked at less often."""
 PROGRESS_EXTENDS: Final = 10
 """Progress starts the wait again, but a call never lasts longer than this many timeouts."""
+_FAR_AWAY: Final = 10**15
+"""In milliseconds. A whole number in JSON can be too large for any arithmetic."""
+
+_log = logging.getLogger("interlock.pipeline")
 
 
 def set_deadline(call: Call, now: float, limit: float) -> None:
@@ -46,7 +51,7 @@ def _asked_for(call: Call) -> float:
         raise InterlockError(
             INVALID_PARAMS, f"`_meta` {META_TIMEOUT} must be a number of milliseconds above 0."
         )
-    return asked / 1000
+    return min(asked, _FAR_AWAY) / 1000
 
 
 class DeadlineWatch:
@@ -73,7 +78,11 @@ class DeadlineWatch:
         calls = list(self._under_way())
         for call in calls:
             if call.deadline and now >= call.deadline and call.exchange is not None:
-                call.exchange.expire()
+                try:
+                    call.exchange.expire()
+                except Exception:
+                    # Whatever it is, the others must still be ended, now and later.
+                    _log.exception("a call whose deadline has passed could not be ended")
         if calls:
             self._call_later(TICK if len(calls) < MANY else TICK * 5, self.tick)
         else:

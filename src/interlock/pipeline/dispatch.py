@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Raw
@@ -14,6 +15,8 @@ from interlock.ports import Clock, Upstream
 
 PATIENCE: Final = 5.0
 """How long a call waits for a lost upstream to come back before it is failed."""
+
+_log = logging.getLogger("interlock.pipeline")
 
 
 class Dispatcher:
@@ -53,7 +56,7 @@ class Dispatcher:
         task = asyncio.get_running_loop().create_task(
             self._wait_and_send(call, upstream, gone, settled)
         )
-        call.exchange = _Waiting(task)
+        call.exchange = _Waiting(task, lambda: settled(call, None, gone))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
@@ -62,11 +65,15 @@ class Dispatcher:
     ) -> None:
         try:
             patience = min(PATIENCE, call.deadline - self._clock())
-            if not await upstream.until_ready(patience):
+            if patience <= 0 or not await upstream.until_ready(patience):
                 raise gone
             self.send(call, upstream, settled)
         except InterlockError as error:
             settled(call, None, error)
+        except Exception:
+            # Nobody awaits this task, but somebody waits for the call.
+            _log.exception("%s could not be sent again", call.upstream)
+            settled(call, None, gone)
 
     def _sign_of_life(self, call: Call, heard: Hear) -> Hear:
         def hear(method: str, params: bytes | Raw) -> None:
@@ -80,10 +87,11 @@ class Dispatcher:
 class _Waiting:
     """Stands for the request of a call that waits to be sent again."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("_give_up", "_task")
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
+    def __init__(self, task: asyncio.Task[None], give_up: Callable[[], None]) -> None:
         self._task = task
+        self._give_up = give_up
 
     @property
     def open(self) -> bool:
@@ -93,4 +101,6 @@ class _Waiting:
         self._task.cancel()
 
     def expire(self) -> None:
-        """Its patience ends no later than its deadline: it will tell by itself."""
+        if not self._task.done():
+            self._task.cancel()
+            self._give_up()

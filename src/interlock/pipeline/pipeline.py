@@ -29,7 +29,7 @@ from interlock.errors import (
     UNKNOWN_SESSION,
     InterlockError,
 )
-from interlock.pipeline.audit import Audit, outcome_word
+from interlock.pipeline.audit import OK, Audit, outcome_word
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
@@ -134,6 +134,9 @@ class Pipeline:
                 self._breakers.failed(call.upstream, error.failure)
         except InterlockError as gone:
             error = gone
+        except Exception as bug:
+            # Whoever read the answer serves others too: our faults are not theirs.
+            outcome, error = None, _fault(call, bug)
         self._over(call, outcome, error)
 
     def _over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
@@ -143,13 +146,18 @@ class Pipeline:
         if error is not None:
             word, detail = error.failure.name, error.message
         else:
-            word, detail = "ok" if outcome is None else outcome_word(outcome), ""
-        self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
+            word, detail = OK if outcome is None else outcome_word(outcome), ""
+        try:
+            self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
+        except Exception:
+            _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         if call.on_done is not None:
             try:
                 call.on_done(call, outcome, error)
             except Exception:
-                _log.exception("the answer of %s %s could not be given", call.verb, call.name)
+                _log.exception(
+                    "the answer of %.100r %.100r could not be given", call.verb, call.name
+                )
 
     # -- on the way
 
@@ -189,9 +197,11 @@ class Pipeline:
 
     def admit(self, call: Call) -> Caller:
         """The caller of a request that is answered by its face alone, such as `initialize`."""
-        word, detail = "ok", ""
+        word, detail = INTERNAL.name, ""
         try:
-            return self._enter(call)
+            caller = self._enter(call)
+            word = OK
+            return caller
         except InterlockError as error:
             word, detail = error.failure.name, error.message
             raise
@@ -219,5 +229,5 @@ class Pipeline:
 
 
 def _fault(call: Call, bug: Exception) -> InterlockError:
-    _log.error("a call failed inside the node (%s %s)", call.verb, call.name, exc_info=bug)
+    _log.error("a call failed inside the node (%.100r %.100r)", call.verb, call.name, exc_info=bug)
     return InterlockError(INTERNAL, "The node failed on this call; its log says where.")

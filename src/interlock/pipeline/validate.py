@@ -39,7 +39,7 @@ def validate(call: Call, tool: Tool) -> None:
     """Check the call's arguments against the tool's schema, and its headers against both."""
     try:
         arguments = _decode(call.arguments)
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be read: {exc}.") from None
     if type(arguments) is not dict:
         raise InterlockError(INVALID_PARAMS, "`arguments` must be an object.")
