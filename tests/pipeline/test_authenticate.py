@@ -1,0 +1,71 @@
+"""Who may call: this machine's own user, or the bearer of a token."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.call import Caller, Credentials
+from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.pipeline.authenticate import Authenticator
+
+TOKENS = {"s3cret-alice": "alice", "s3cret-bob": "bob"}
+LOCAL, LOOPBACK, REMOTE = "local", "loopback", "192.0.2.7"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "peer", "bearer", "caller"),
+    [
+        # no tokens: only this machine
+        ({}, LOCAL, None, "local"),
+        ({}, LOOPBACK, None, "local"),
+        ({}, LOOPBACK, "whatever", "local"),
+        ({}, REMOTE, None, None),
+        ({}, REMOTE, "whatever", None),
+        ({}, "", None, None),
+        ({}, "127.0.0.1", None, None),
+        ({}, "loopback ", None, None),
+        # tokens: whoever comes over the network needs one, loopback included
+        (TOKENS, LOCAL, None, "local"),
+        (TOKENS, LOOPBACK, None, None),
+        (TOKENS, REMOTE, None, None),
+        (TOKENS, LOOPBACK, "s3cret-alice", "alice"),
+        (TOKENS, REMOTE, "s3cret-bob", "bob"),
+        (TOKENS, LOCAL, "s3cret-bob", "bob"),
+        # a wrong token is refused wherever it comes from
+        (TOKENS, LOCAL, "wrong", None),
+        (TOKENS, LOOPBACK, "wrong", None),
+        (TOKENS, REMOTE, "wrong", None),
+        (TOKENS, REMOTE, "", None),
+        (TOKENS, LOOPBACK, "", None),
+        (TOKENS, REMOTE, "s3cret-alic", None),
+        (TOKENS, REMOTE, "s3cret-alice ", None),
+        (TOKENS, REMOTE, "S3CRET-ALICE", None),
+        (TOKENS, REMOTE, "alice", None),
+        (TOKENS, REMOTE, "s3cret-alicé", None),
+    ],
+)
+def test_who_is_let_in(
+    tokens: dict[str, str], peer: str, bearer: str | None, caller: str | None
+) -> None:
+    authenticate = Authenticator(tokens)
+    credentials = Credentials(peer, bearer)
+    if caller is not None:
+        assert authenticate(credentials) == Caller(caller)
+        return
+    with pytest.raises(InterlockError) as caught:
+        authenticate(credentials)
+    assert caught.value.failure is UNAUTHENTICATED
+    for secret in ("s3cret", "wrong", "alice", "bob"):
+        assert secret not in caught.value.message
+        assert caught.value.data is None
+
+
+def test_a_token_may_hold_any_text() -> None:
+    authenticate = Authenticator({"пароль 🔑": "me"})
+    assert authenticate(Credentials(REMOTE, "пароль 🔑")) == Caller("me")
+
+
+def test_tokens_are_not_kept_as_they_are() -> None:
+    authenticate = Authenticator(TOKENS)
+    assert not [part for part in vars(authenticate).values() if "s3cret" in repr(part)]
+    assert "s3cret" not in repr(authenticate)
