@@ -58,7 +58,7 @@ _decode_error = msgspec.json.Decoder(ErrorObject).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-_DIGITS: Final = frozenset(b"-0123456789")
+_MINUS: Final = ord("-")
 _QUOTE: Final = ord('"')
 _BLANK: Final = b" \t\r\n"
 
@@ -90,6 +90,17 @@ def decode_one(data: bytes) -> Message:
         if not data.isascii():
             data.decode()
         message = _decode_envelope(data)
+        # A request, in all that it must be: nothing else needs the long look.
+        raw_id = message.id
+        if (
+            message.jsonrpc == "2.0"
+            and message.method is not UNSET
+            and raw_id is not UNSET
+            and bytes(raw_id).isdigit()
+            and message.result is UNSET
+            and message.error is UNSET
+        ):
+            return message
     except msgspec.ValidationError:
         raise _why_invalid(data) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -164,10 +175,8 @@ def _checked(message: Message) -> Message:
 
 
 def _lawful_id(raw: bytes) -> bool:
-    first = raw[0]
-    if first == _QUOTE:
-        return True
-    return first in _DIGITS and not (b"." in raw or b"e" in raw or b"E" in raw)
+    # Digits alone are the most usual id, and JSON has already said that it is a number.
+    return raw.isdigit() or raw[0] == _QUOTE or (raw[0] == _MINUS and raw[1:].isdigit())
 
 
 def _id_or_null(message: Message) -> bytes:

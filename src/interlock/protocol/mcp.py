@@ -83,6 +83,8 @@ _HOP_KEYS: Final = frozenset(
 
 # Members that only a stateless result has.
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
+_COMPLETE_HEAD: Final = b'{"resultType":"complete",'
+_RESERVED_BYTES: Final = RESERVED.encode()
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
 
@@ -192,7 +194,18 @@ def session_result(result: bytes | Raw) -> bytes:
 
     Raises ProtocolError for a result that is no object.
     """
-    members = _result_members(result)
+    raw = bytes(result)
+    if (
+        raw.startswith(_COMPLETE_HEAD)
+        and _RESERVED_BYTES not in raw
+        and b'"_meta"' not in raw
+        and b'"ttlMs"' not in raw
+        and b'"cacheScope"' not in raw
+        and raw.count(b'"resultType"') == 1
+    ):
+        # The common case: one member at the front is all there is to take away.
+        return b"{" + raw[len(_COMPLETE_HEAD) :]
+    members = _result_members(raw)
     for name in _STATELESS_MEMBERS:
         members.pop(name, None)
     if "_meta" in members:

@@ -7,40 +7,35 @@ Whoever sent it is told in the very moment in which it is settled: a caller's re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Raw
 
-from interlock.call import Call, Hear, Outcome, UpstreamGoneError
+from interlock.call import Call, Done, Hear, Outcome, UpstreamGoneError
 from interlock.errors import DEADLINE_EXCEEDED, Failure, InterlockError
 
 if TYPE_CHECKING:
     from interlock.upstreams.peer import Peer
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """One request. It is settled exactly once: what comes first counts."""
 
-    __slots__ = (
-        "_future", "call", "carrier", "error", "hear", "id", "method", "on_settled", "open",
-        "outcome", "peer", "token",
-    )  # fmt: skip
-
-    def __init__(self, peer: Peer, id: int, method: str) -> None:
-        self.peer = peer
-        self.id = id
-        self.method = method
-        self.open = True
-        self.outcome: Outcome | None = None
-        self.error: InterlockError | None = None
-        self.carrier: Any = None
-        """What carries it, for the link that does."""
-        self.call: Call | None = None
-        self.on_settled: Callable[[Call, Outcome | None, InterlockError | None], None] | None = None
-        self.hear: Hear | None = None
-        self.token: Raw | None = None
-        self._future: asyncio.Future[None] | None = None
+    peer: Peer
+    id: int
+    method: str
+    call: Call | None = None
+    on_settled: Done | None = None
+    hear: Hear | None = None
+    token: Raw | None = None
+    open: bool = True
+    outcome: Outcome | None = None
+    error: InterlockError | None = None
+    carrier: Any = None
+    """What carries it, for the link that does."""
+    future: asyncio.Future[None] | None = None
 
     def succeed(self, outcome: Outcome) -> None:
         if self.open:
@@ -84,14 +79,14 @@ class Exchange:
         call = self.call
         if call is not None and self.on_settled is not None:
             self.on_settled(call, self.outcome, self.error)
-        elif self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        elif self.future is not None and not self.future.done():
+            self.future.set_result(None)
 
     def __await__(self) -> Generator[Any, None, Outcome]:
         if self.open:
-            self._future = asyncio.get_running_loop().create_future()
+            self.future = asyncio.get_running_loop().create_future()
             try:
-                yield from self._future
+                yield from self.future
             except asyncio.CancelledError:
                 self.abandon("Nobody waits any more.")
                 raise

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from interlock.protocol.sse import COMMENT_PING, encode_event
 
 if TYPE_CHECKING:
@@ -51,46 +53,32 @@ class Head:
         """What a face made of these headers; kept with them."""
 
 
-class HttpExchange:
+class HttpExchange(msgspec.Struct, eq=False):
     """A request that has been read whole, and the way to answer it."""
 
-    __slots__ = (
-        "_done", "_lane", "_streaming", "body", "head", "keep_alive", "on_disconnect",
-        "request_id", "session",
-    )  # fmt: skip
-
-    def __init__(self, lane: FastLane, head: Head, body: bytes) -> None:
-        self._lane = lane
-        self.head = head
-        self.body = body
-        self.keep_alive = head.keep_alive
-        self.on_disconnect: Callable[[], object] | None = None
-        self.request_id = b""
-        """The id of the request in the body, for whoever answers it."""
-        self.session: Any = None
-        self._streaming = False
-        self._done = False
+    lane: FastLane
+    head: Head
+    body: bytes
+    keep_alive: bool
+    on_disconnect: Callable[[], object] | None = None
+    request_id: bytes = b""
+    """The id of the request in the body, for whoever answers it."""
+    session: Any = None
+    streaming: bool = False
+    done: bool = False
 
     @property
     def peer(self) -> str:
         """`loopback`, or the address of the other side."""
-        return self._lane.peer
-
-    @property
-    def streaming(self) -> bool:
-        return self._streaming
-
-    @property
-    def done(self) -> bool:
-        return self._done
+        return self.lane.peer
 
     def respond(
         self, status: int, body: bytes = b"", *, headers: bytes = b"", content_type: bytes = JSON
     ) -> None:
         """The whole answer. `headers`: ready header lines."""
-        if self._done:
+        if self.done:
             return
-        self._done = True
+        self.done = True
         if content_type is JSON:
             head = _JSON_HEAD[status]
         else:
@@ -98,28 +86,28 @@ class HttpExchange:
         closing = b"" if self.keep_alive else b"connection: close\r\n"
         head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % (
             head,
-            self._lane.date_line(),
+            self.lane.date_line(),
             headers,
             closing,
             len(body),
         )
         if len(body) > _LARGE:
             # Two writes: copying a large list for every reader would cost more than sending it.
-            self._lane.write(head)
-            self._lane.write(body)
+            self.lane.write(head)
+            self.lane.write(body)
         else:
-            self._lane.write(head + body)
-        self._lane.finished(self)
+            self.lane.write(head + body)
+        self.lane.finished(self)
 
     def open_stream(self, headers: bytes = b"") -> None:
         """Turn the answer into an event stream."""
-        if self._done or self._streaming:
+        if self.done or self.streaming:
             return
-        self._streaming = True
+        self.streaming = True
         closing = b"" if self.keep_alive else b"connection: close\r\n"
-        self._lane.write(
+        self.lane.write(
             b"%b%b%b%b%b\r\n"
-            % (_STATUS_LINES[200], self._lane.date_line(), headers, closing, _STREAM_HEAD)
+            % (_STATUS_LINES[200], self.lane.date_line(), headers, closing, _STREAM_HEAD)
         )
 
     def event(self, data: bytes, *, id: str | None = None) -> None:
@@ -131,22 +119,22 @@ class HttpExchange:
         self._chunk(COMMENT_PING)
 
     def end_stream(self) -> None:
-        if self._done:
+        if self.done:
             return
-        self._done = True
-        self._lane.write(b"0\r\n\r\n")
-        self._lane.finished(self)
+        self.done = True
+        self.lane.write(b"0\r\n\r\n")
+        self.lane.finished(self)
 
     def disconnected(self) -> None:
         """The client has gone away."""
-        self._done = True
+        self.done = True
         if self.on_disconnect is not None:
             self.on_disconnect()
 
     def _chunk(self, data: bytes) -> None:
-        if self._done:
+        if self.done:
             return
-        if self._lane.unread() > _MOST_UNREAD:
-            self._lane.cut_off()
+        if self.lane.unread() > _MOST_UNREAD:
+            self.lane.cut_off()
             return
-        self._lane.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.lane.write(b"%x\r\n%b\r\n" % (len(data), data))

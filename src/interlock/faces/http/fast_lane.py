@@ -84,7 +84,7 @@ class FastLane(HttpToolsProtocol):
             end = data.find(b"\r\n\r\n")
             head = self._heads.get(data[:end]) if end > 0 else None
             if head is not None and len(data) == end + 4 + head.length:
-                self._active = exchange = HttpExchange(self, head, data[end + 4 :])
+                self._active = exchange = HttpExchange(self, head, data[end + 4 :], head.keep_alive)
                 self.serve(exchange)
                 return
         self._chunk = data if self._between else b""
@@ -160,7 +160,8 @@ class FastLane(HttpToolsProtocol):
         self._receiving = None
         body = self._body
         head.keep_alive = self.parser.should_keep_alive()
-        exchange = HttpExchange(self, head, body[0] if len(body) == 1 else b"".join(body))
+        whole = body[0] if len(body) == 1 else b"".join(body)
+        exchange = HttpExchange(self, head, whole, head.keep_alive)
         self._remember(head)
         if self._active is not None or (self.cycle and not self.cycle.response_complete):
             # Pipelined: answers go out in the order of the requests.
@@ -265,7 +266,7 @@ class FastLane(HttpToolsProtocol):
             return
         self._refused = True
         self._receiving = None
-        self._active = refusal = HttpExchange(self, Head(b"", b"", [], False), b"")
+        self._active = refusal = HttpExchange(self, Head(b"", b"", [], False), b"", False)
         refusal.respond(
             status,
             b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%b"}}' % message,

@@ -72,7 +72,7 @@ class McpHttpFace:
         message = decode_message(exchange.body)
         if isinstance(message, list):
             self._session.serve_batch(exchange, facts, message)
-        elif facts.stateless or claims_stateless(message):
+        elif facts.stateless or (facts.session is None and claims_stateless(message)):
             self._stateless.serve(exchange, facts, message)
         else:
             self._session.serve(exchange, facts, message)

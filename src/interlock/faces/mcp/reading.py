@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from interlock.call import Call, Client, Credentials
+from interlock.call import EMPTY_OBJECT, Call, Client, Credentials
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol import mcp
-from interlock.protocol.jsonrpc import Message, decode_members, decode_value
+from interlock.protocol.jsonrpc import NULL, Message, decode_members, decode_value
 
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
@@ -57,25 +57,34 @@ def read_call(
     face: str,
     credentials: Credentials,
     client: Client,
+    owner: str = "",
 ) -> Call:
     """The call that a request asks for. `params` and `meta` are used up."""
-    call = Call(verb, face, credentials, client)
+    name = ""
+    cursor = None
+    arguments: bytes | Raw = EMPTY_OBJECT
     if verb == mcp.TOOLS_CALL:
-        name = read_string(params, "name")
+        name = read_string(params, "name") or ""
         if not name:
             raise ProtocolError("`name` is missing: which tool is to be called?", INVALID_PARAMS)
-        call.name = name
         del params["name"]
-        arguments = params.pop("arguments", None)
-        if arguments is not None and bytes(arguments) != b"null":
-            call.arguments = arguments
+        given = params.pop("arguments", None)
+        if given is not None and bytes(given) != NULL:
+            arguments = given
     elif verb == mcp.TOOLS_LIST:
-        call.cursor = read_string(params, "cursor")
-    if meta:
-        call.meta = meta
-    if params:
-        call.extra = params
-    return call
+        cursor = read_string(params, "cursor")
+    return Call(
+        verb,
+        face,
+        credentials,
+        client,
+        name,
+        owner,
+        cursor,
+        arguments,
+        meta or None,
+        params or None,
+    )
 
 
 def read_client(method: str, meta: dict[str, Raw]) -> Client:

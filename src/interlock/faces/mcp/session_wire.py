@@ -158,16 +158,15 @@ class SessionWire:
     def _call(facts: Facts, session: Session, method: str, message: Message) -> Call:
         params = read_params(message)
         meta = read_meta(params)
-        call = read_call(
+        return read_call(
             method,
             params,
             meta,
             face=FACE,
             credentials=facts.credentials,
             client=session.client,
+            owner=session.owner,
         )
-        call.owner = session.owner
-        return call
 
     async def _answer_batch(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urljoin
 
+import msgspec
+
 from interlock.errors import (
     UPSTREAM_LOST,
     UPSTREAM_PROTOCOL,
@@ -25,16 +27,13 @@ _STREAM_CONNECTIONS: Final = 8
 """Connections beside the pool's limit, for streams that stay open."""
 
 
-class _Reply:
+class _Reply(msgspec.Struct, eq=False):
     """The answer of one POST."""
 
-    __slots__ = ("_events", "connection", "link", "ticket")
-
-    def __init__(self, link: HttpLink, ticket: Ticket | None) -> None:
-        self.link = link
-        self.ticket = ticket
-        self.connection: HttpConnection | None = None
-        self._events: SseDecoder | None = None
+    link: HttpLink
+    ticket: Ticket | None
+    connection: HttpConnection | None = None
+    events: SseDecoder | None = None
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         link, ticket = self.link, self.ticket
@@ -61,12 +60,12 @@ class _Reply:
     def opened(self, headers: dict[bytes, bytes]) -> None:
         if self.link.session_header == b"" and b"mcp-session-id" in headers:
             self.link.session_offered = headers[b"mcp-session-id"].strip()
-        self._events = SseDecoder()
+        self.events = SseDecoder()
 
     def chunk(self, data: bytes) -> None:
-        assert self._events is not None
+        assert self.events is not None
         try:
-            for event in self._events.feed(data):
+            for event in self.events.feed(data):
                 if event.data and event.event == "message":
                     self.link.receiver.deliver(event.data, self.ticket)
         except ProtocolError as exc:
