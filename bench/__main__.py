@@ -57,8 +57,6 @@ def main(arguments: list[str] | None = None) -> int:
     machine = machine_facts()
     started = time.time()
     note(f"{machine['processor']}, {machine['cores']} cores, shared by load, target and upstream")
-    if not machine["python_build_optimized"]:
-        note("this Python was built without --enable-optimizations: its programs run slower here")
     results: dict[str, Any] = {"machine": machine, "started": started, "quick": chosen.quick}
     bars: list[Bar] = []
     problems = 0
