@@ -7,10 +7,18 @@ from typing import Annotated
 import typer
 
 from interlock.cli import about, say
+from interlock.cli.add import add
+from interlock.cli.call import call
+from interlock.cli.check import check
+from interlock.cli.doctor import doctor
+from interlock.cli.import_clients import import_clients
+from interlock.cli.journal import journal
+from interlock.cli.status import status
+from interlock.cli.stdio import stdio
+from interlock.cli.tools import tools
 from interlock.cli.up import up
 
 app = typer.Typer(
-    help="Interlock: many MCP servers behind one endpoint.",
     epilog=say.EXIT_CODES_HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -33,9 +41,26 @@ def interlock(
         ),
     ] = False,
 ) -> None:
-    """Many MCP servers behind one endpoint."""
+    """Interlock: many MCP servers behind one endpoint.
+
+    \b
+    Begin with:
+      interlock up --demo             look around
+      interlock import --write        take over the servers of your MCP clients
+      interlock up                    run them behind one endpoint
+    """
 
 
-app.command()(up)
-app.command()(about.schema)
-app.command()(about.version)
+_RUN, _CONFIG, _USE, _LOOK = "Run", "Config", "Use", "Look"
+app.command(rich_help_panel=_RUN)(up)
+app.command(rich_help_panel=_RUN)(stdio)
+app.command(rich_help_panel=_CONFIG)(check)
+app.command(rich_help_panel=_CONFIG)(add)
+app.command("import", rich_help_panel=_CONFIG)(import_clients)
+app.command(rich_help_panel=_CONFIG)(about.schema)
+app.command(rich_help_panel=_USE)(tools)
+app.command(rich_help_panel=_USE)(call)
+app.command(rich_help_panel=_LOOK)(doctor)
+app.command(rich_help_panel=_LOOK)(status)
+app.add_typer(journal, name="journal", rich_help_panel=_LOOK)
+app.command(rich_help_panel=_LOOK)(about.version)

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from interlock.cli.log_lines import KeptLines
+from interlock.config import redact
 from interlock.protocol.mcp import STATELESS_REVISIONS
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 LOOK_EVERY: Final = 0.25
 _RATE_OVER: Final = 8
 """Calls per second are the mean of this many looks."""
-_BESIDE_THE_TABLE: Final = 16
+_PROBLEMS_SHOWN: Final = 4
+_BESIDE_THE_TABLE: Final = 20
+"""Lines that are not upstreams: the introduction above, totals, problems and log below."""
 
 STATE_STYLES: Final = {
     "ready": "green",
@@ -81,13 +84,19 @@ class LiveView:
         if shown == self._drawn:
             return None
         self._drawn = shown
+        problems = [f"{one.key}: {redact(one.problem)}" for one in status.upstreams if one.problem]
         parts: list[RenderableType] = [
-            _upstreams(rows, max(3, size.height - _BESIDE_THE_TABLE)),
+            upstream_table(rows, max(3, size.height - _BESIDE_THE_TABLE)),
             _totals(status, rate),
+            *(Text(line, style="red") for line in problems[:_PROBLEMS_SHOWN]),
         ]
         if self._run.config_problem:
             parts.append(Text(f"config: {self._run.config_problem}", style="red"))
-        parts += [Text(f"{at} {line}", style=_style(level)) for at, level, line in self._log.lines]
+        parts += [
+            Text(f"{at} {line}", style=_style(level))
+            for at, level, line in self._log.lines
+            if line not in problems
+        ]
         return Group(*parts)
 
     def _rate(self) -> float:
@@ -96,11 +105,11 @@ class LiveView:
 
 
 def upstream_row(one: UpstreamStatus) -> tuple[str, ...]:
-    """key, state, era, tools, calls, failed, mean latency, what is wrong."""
+    """key, state, era, tools, calls, failed, mean latency."""
     latency = f"{one.busy_us / one.calls / 1000:.1f} ms" if one.calls else "-"
     state = one.state if one.circuit == "closed" else f"{one.state}, circuit {one.circuit}"
     counts = (str(one.tools), str(one.calls), str(one.failed))
-    return (one.key, state, era_word(one.revision), *counts, latency, one.problem or "")
+    return (one.key, state, era_word(one.revision), *counts, latency)
 
 
 def era_word(revision: str) -> str:
@@ -109,13 +118,13 @@ def era_word(revision: str) -> str:
     return "stateless" if revision in STATELESS_REVISIONS else f"session {revision}"
 
 
-def _upstreams(rows: list[tuple[str, ...]], room: int) -> Table:
+def upstream_table(rows: list[tuple[str, ...]], room: int) -> Table:
+    """Upstreams, one a line; what has no room is counted."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("upstream", "state", "era"):
         table.add_column(name, no_wrap=True)
     for name in ("tools", "calls", "failed", "latency"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", style="red", overflow="ellipsis", no_wrap=True)
     # What is in trouble comes first where there is no room for all.
     hidden = max(0, len(rows) - room)
     listed = rows if not hidden else sorted(rows, key=lambda row: row[1] == "ready")[:room]

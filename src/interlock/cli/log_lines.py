@@ -32,7 +32,12 @@ class KeptLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
-        self.lines.append((moment, record.levelno, self.format(record)))
+        text = self.format(record)
+        # What is tried again and again is one line, with the time of the newest.
+        again = next((line for line in self.lines if line[2] == text), None)
+        if again is not None:
+            self.lines.remove(again)
+        self.lines.append((moment, record.levelno, text))
         self.count += 1
 
 

@@ -21,6 +21,8 @@ BAD_CONFIG: Final = 3
 UNREACHABLE: Final = 4
 INTERRUPTED: Final = 130
 
+_WIDE: Final = 10_000
+
 EXIT_CODES_HELP: Final = (
     "Exit codes: 0 done · 1 it failed (a tool's error, a check that found problems) · "
     "2 wrong usage · 3 a problem with the config · 4 a node or an upstream cannot be reached · "
@@ -69,4 +71,8 @@ def console(*, stderr: bool = False) -> Console:
     """Where coloured output goes. It is plain text when nobody looks at it."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=not stderr)
+    out = Console(stderr=stderr, highlight=False)
+    if not out.is_terminal:
+        # A pipe has no width: whoever reads it wants the whole line.
+        out.width = _WIDE
+    return out

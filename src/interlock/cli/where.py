@@ -83,8 +83,22 @@ def source(given: Path | None, *, demo: bool = False, listen: str | None = None)
     return ConfigSource(path, path.absolute().parent, listen)
 
 
+def source_if_any(given: Path | None) -> ConfigSource | None:
+    """The config to use, or None. A node may run without one: `interlock up --demo` does."""
+    path = find(given)
+    return None if path is None else ConfigSource(path, path.absolute().parent)
+
+
+def load_or_default(source: ConfigSource | None) -> tuple[Config, Path]:
+    """A config and its folder, by which a running node is found. Raises ConfigError."""
+    return (Config(), Path.cwd()) if source is None else (source.load(), source.base_dir)
+
+
 def nowhere() -> ConfigError:
-    return ConfigError.of(_NOWHERE.format(user=user_config()))
+    """There is no config, and one is needed: how to begin."""
+    user = str(user_config())
+    home = f"{Path.home()}{os.sep}"
+    return ConfigError.of(_NOWHERE.format(user=user.replace(home, f"~{os.sep}", 1)))
 
 
 def user_config(environ: Mapping[str, str] = os.environ) -> Path:

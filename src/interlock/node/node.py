@@ -104,6 +104,7 @@ class Node:
         self._journal: Journal | None = None
         self._http: HttpServer | None = None
         self._unix: asyncio.Server | None = None
+        self._unix_path: Path | None = None
         if config.journal.enabled:
             path = journal_path(config, environ, base_dir)
             make_private(path.parent)
@@ -187,6 +188,7 @@ class Node:
             lambda: McpStreamServer(self.stream), path=str(path)
         )
         path.chmod(0o600)
+        self._unix_path = path
         return path
 
     def stream(self, write: Any) -> McpStream:
@@ -210,9 +212,10 @@ class Node:
     async def stop(self) -> None:
         """End everything that was started, faces first."""
         self._listeners.close()
-        if self._unix is not None:
+        if self._unix is not None and self._unix_path is not None:
             self._unix.close()
-            socket_path(self.config, self._environ, self.base_dir).unlink(missing_ok=True)
+            # The one that was opened: the config may name another by now.
+            self._unix_path.unlink(missing_ok=True)
         if self._face is not None:
             self._face.answering.stop()
         if self._http is not None:

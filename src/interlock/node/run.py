@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final, NoReturn
 
 from interlock.config import Config, ConfigChange
 from interlock.errors import InterlockError
@@ -20,25 +21,37 @@ from interlock.node.watch import FileWatch
 
 _log = logging.getLogger("interlock.node")
 
-FORCED_EXIT = 130
+FORCED_EXIT: Final = 130
+STOP_WITHIN: Final = 20.0
+"""Longer than any part of a node takes to end in order."""
 
 
 class NodeRun:
     """One run of a node, from `start` to `stop`."""
 
     def __init__(
-        self, load: Callable[[], Config], *, base_dir: Path, watched: Path | None = None
+        self,
+        load: Callable[[], Config],
+        *,
+        base_dir: Path,
+        watched: Path | None = None,
+        listening: bool = True,
     ) -> None:
-        """`load` reads the config anew; `watched` is the file that it comes from."""
+        """`load` reads the config anew; `watched` is the file that it comes from.
+
+        A node that is not `listening` has no HTTP and no socket: whoever runs it feeds it.
+        """
         self.config_problem: str | None = None
         """Why the config as it stands now is not the one that runs; None when it is."""
         self.stopping = asyncio.Event()
         self._load = load
         self._base_dir = base_dir
+        self._listening = listening
         # Watched before it is read: a change in between is then not missed.
         self._watch = None if watched is None else FileWatch(watched)
         self._node: Node | None = None
         self._reload_asked = asyncio.Event()
+        self._reloading = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -49,15 +62,18 @@ class NodeRun:
 
     async def start(self) -> Node:
         """Open the faces and begin to connect. Raises InterlockError, with nothing left over."""
+        # First of all: a signal that comes while the node starts must end what was started.
+        self._heed_signals()
         self._node = node = Node(self._load(), base_dir=self._base_dir)
         try:
-            await node.listen()
+            if self._listening:
+                await node.listen()
             node.start()
-            await self._listen_locally(node)
+            if self._listening:
+                await self._listen_locally(node)
         except BaseException:
             await node.stop()
             raise
-        self._heed_signals()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_config(), name="config"))
         if self._watch is not None:
@@ -67,10 +83,17 @@ class NodeRun:
     async def stop(self) -> None:
         """End everything. Returns when nothing of the node is left."""
         self.stopping.set()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.node.stop()
+        try:
+            async with asyncio.timeout(STOP_WITHIN):
+                # A reload that is under way comes to its end: half of one would leave things over.
+                async with self._reloading:
+                    for task in self._tasks:
+                        task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self.node.stop()
+        except TimeoutError:
+            _log.error("the node did not stop within %g s; it is ended as it is", STOP_WITHIN)
+            end_at_once()
 
     @staticmethod
     async def _listen_locally(node: Node) -> None:
@@ -89,12 +112,9 @@ class NodeRun:
         loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
 
     def _interrupted(self) -> None:
-        if not self.stopping.is_set():
-            self.stopping.set()
-            # Asked now: while the node stops it forgets whom it started.
-            started = [one.pid for one in self.node.status().upstreams if one.pid is not None]
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGINT, lambda: _end_at_once(started))
+        if self.stopping.is_set():
+            end_at_once()
+        self.stopping.set()
 
     # -- the config
 
@@ -106,17 +126,21 @@ class NodeRun:
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
-            try:
-                change = await self.node.apply(self._load())
-            except InterlockError as error:
-                self.config_problem = error.message
-                _log.error("the config cannot be used, the node goes on as it was: %s", error)
-            except Exception as bug:
-                self.config_problem = f"The node failed while reloading ({type(bug).__name__})."
-                _log.exception("reloading failed inside the node")
-            else:
-                self.config_problem = _waiting(change)
-                _log.info("config reloaded: %s", describe(change))
+            async with self._reloading:
+                await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            change = await self.node.apply(self._load())
+        except InterlockError as error:
+            self.config_problem = error.message
+            _log.error("the config cannot be used, the node goes on as it was: %s", error)
+        except Exception as bug:
+            self.config_problem = f"The node failed while reloading ({type(bug).__name__})."
+            _log.exception("reloading failed inside the node")
+        else:
+            self.config_problem = _waiting(change)
+            _log.info("config reloaded: %s", describe(change))
 
 
 def describe(change: ConfigChange) -> str:
@@ -140,12 +164,25 @@ def _waiting(change: ConfigChange) -> str | None:
     return f"{', '.join(change.restart)} changed: that takes a new start of the node."
 
 
-def _end_at_once(started: list[int]) -> None:
+def end_at_once() -> NoReturn:
     """Leave now, and take every started process along."""
-    for pid in started:
+    for pid in started_processes():
         try:
+            # Each has a group of its own, and what it started is in it.
             os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            # It ended by itself in the meantime.
+            # It ended by itself in the meantime, or leads no group.
             continue
     os._exit(FORCED_EXIT)
+
+
+def started_processes() -> list[int]:
+    """The children of this process, where the system tells (Linux does)."""
+    children: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            children += [int(pid) for pid in task.read_text().split()]
+        except OSError:
+            # The thread has ended while we were looking.
+            continue
+    return children

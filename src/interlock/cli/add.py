@@ -1,0 +1,132 @@
+"""`interlock add`: put a server into the config, without touching the rest of the file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.cli import say, where
+
+if TYPE_CHECKING:
+    from interlock.config import ServerConfig
+
+
+def add(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="What to call it.", show_default=False)],
+    target: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL-or-COMMAND...",
+            help="Where it answers, or how it is started.",
+            show_default=False,
+        ),
+    ],
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME=VALUE",
+            help="A variable for the command. Secrets by reference: TOKEN='${env:TOKEN}'.",
+            show_default=False,
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            "-H",
+            metavar="'NAME: VALUE'",
+            help="An HTTP header for the URL.",
+            show_default=False,
+        ),
+    ] = None,
+    config: where.ConfigOption = None,
+) -> None:
+    """Add a server to the config, which is made when it is not there.
+
+    Comments and layout of the file stay. A running node takes the change up by itself.
+
+    \b
+    Examples:
+      interlock add jira http://127.0.0.1:9001/mcp
+      interlock add files npx -y @modelcontextprotocol/server-filesystem .
+      interlock add wiki https://wiki.example.com/mcp -H 'Authorization: Bearer ${env:WIKI}'
+    """
+    from interlock.cli.check import missing_references
+    from interlock.config import DEFAULT_NAME, add_server
+    from interlock.config.load import read_text
+    from interlock.config.redaction import is_secret_key, is_secret_value
+
+    server = _server(target, env or [], header or [])
+    path = where.find(config) or Path(DEFAULT_NAME)
+    exists = path.exists()
+    text = read_text(path) if exists else ""
+    write_text(path, add_server(text, key, server, str(path)))
+    print(f"{'added' if exists else 'made'} {path}: {key}")
+    for name, value in [*server.env.items(), *server.headers.items()]:
+        if "${" not in value and (is_secret_key(name) or is_secret_value(value)):
+            say.note(
+                f"Note: {name} looks like a secret and now stands in {path} as it is. "
+                f"'${{env:{name.upper().replace('-', '_')}}}' would refer to it instead."
+            )
+    source = where.ConfigSource(path, path.absolute().parent)
+    for missing in missing_references(source.load(), source):
+        say.note(str(missing))
+    say.note(f"Try it: interlock doctor {'' if config is None else f'-c {config}'}".rstrip())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file whole: a running node must never read half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Through a link to what it leads to, which would otherwise be replaced by a file.
+    target = path.resolve()
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(name, mode)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _server(target: list[str], env: list[str], header: list[str]) -> ServerConfig:
+    from interlock.config import ServerConfig
+    from interlock.config.problems import BadValue
+    from interlock.config.quantities import is_url, split_command
+
+    if is_url(target[0]):
+        if len(target) > 1:
+            raise typer.BadParameter(f"a URL stands alone; what is {target[1]!r}?")
+        if env:
+            raise typer.BadParameter("--env is for a command; a URL takes --header.")
+        return ServerConfig(url=target[0], headers=dict(_header(one) for one in header))
+    if header:
+        raise typer.BadParameter("--header is for a URL; a command takes --env.")
+    try:
+        # One word may be a whole command line, quoted for the shell.
+        command, args = split_command(target[0]) if len(target) == 1 else (target[0], target[1:])
+    except BadValue as bad:
+        raise typer.BadParameter(f"{bad.message}; {bad.hint}") from None
+    return ServerConfig(command=command, args=args, env=dict(_variable(one) for one in env))
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"--env wants NAME=VALUE, and {name!r} has no value.")
+    return name, value
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not name.strip() or not colon:
+        raise typer.BadParameter("--header wants 'Name: value'.")
+    return name.strip(), value.strip()

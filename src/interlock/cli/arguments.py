@@ -1,0 +1,168 @@
+"""From `key=value` words to a tool's arguments, typed as the tool's schema wants them.
+
+count=3          by the schema: a number here, a text there
+tags=a tags=b    a list, where the schema wants one
+note=@file.txt   the text of a file; `@@` begins a text with an @
+filter:={"a":1}  JSON as it stands
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_WORD: Final = re.compile(r"(?P<key>[^=:]+|[^=]+?)(?P<raw>:)?=(?P<value>.*)", re.DOTALL)
+_MOST_REFERENCES: Final = 20
+
+
+class BadArgument(ValueError):
+    """An argument that cannot be what the schema wants. The message is for a person."""
+
+
+def read_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments. Raises BadArgument."""
+    arguments: dict[str, Any] = {}
+    lists: set[str] = set()
+    for word in words:
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise BadArgument(f"{word!r} is not an argument; write key=value, or key:=JSON")
+        key, text = match["key"], _text(match["key"], match["value"])
+        if match["raw"]:
+            value = _json(key, text)
+        else:
+            value = _typed(key, text, _property(key, schema), schema)
+        if key not in arguments:
+            arguments[key] = value
+            continue
+        if key not in lists and not isinstance(arguments[key], list):
+            raise BadArgument(f"{key} is given twice, and the tool wants one value")
+        lists.add(key)
+        arguments[key] += value if isinstance(value, list) else [value]
+    return arguments
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """The arguments as one JSON object, in the text or in `@file`. Raises BadArgument."""
+    value = _json("--json", _text("--json", text))
+    if not isinstance(value, dict):
+        raise BadArgument('--json wants an object, such as \'{"text": "hello"}\'')
+    return value
+
+
+def _text(key: str, value: str) -> str:
+    if value.startswith("@@"):
+        return value[1:]
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadArgument(f"{key}: the file {value[1:]!r} cannot be read: {reason}") from None
+
+
+def _json(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadArgument(f"{key} is not JSON: {error}") from None
+
+
+def _typed(key: str, text: str, wanted: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """The text as the first of the wanted types that it can be."""
+    for choice in _choices(wanted):
+        # An enumeration or a constant need not say its type.
+        if not isinstance(choice, str) and json.dumps(choice) == text:
+            return choice
+    types = _types(wanted, root)
+    if not types or (types == {"string"}):
+        return text
+    if "null" in types and text == "null":
+        return None
+    if "boolean" in types and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if types & {"integer", "number"}:
+        number = _number(text, whole="number" not in types)
+        if number is not None:
+            return number
+    if types & {"array", "object"}:
+        found = _container(text, types)
+        if found is not None:
+            return found
+        if "array" in types and not text.startswith("["):
+            items = _resolved(wanted, root).get("items")
+            return [_typed(key, text, items if isinstance(items, dict) else {}, root)]
+    if "string" in types:
+        return text
+    raise BadArgument(f"{key} must be {_one_of(sorted(types))}, and {text!r} is not")
+
+
+def _number(text: str, *, whole: bool) -> int | float | None:
+    try:
+        return int(text)
+    except ValueError:
+        if whole:
+            return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number - number == 0 else None
+
+
+def _container(text: str, types: set[str]) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    kind = "array" if isinstance(value, list) else "object" if isinstance(value, dict) else ""
+    return value if kind in types else None
+
+
+def _property(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    found = properties.get(key) if isinstance(properties, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _resolved(wanted: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a `$ref` within the schema leads to."""
+    for _ in range(_MOST_REFERENCES):
+        reference = wanted.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return wanted
+        found: Any = root
+        for step in reference[2:].split("/"):
+            found = found.get(step) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            return {}
+        wanted = found
+    return {}
+
+
+def _types(wanted: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """Every JSON type that the schema allows, as far as it says so."""
+    wanted = _resolved(wanted, root)
+    said = wanted.get("type")
+    types = {said} if isinstance(said, str) else set(said) if isinstance(said, list) else set()
+    if depth < _MOST_REFERENCES:
+        for word in ("anyOf", "oneOf"):
+            for one in wanted.get(word) or ():
+                if isinstance(one, dict):
+                    types |= _types(one, root, depth + 1)
+    return types
+
+
+def _choices(wanted: Mapping[str, Any]) -> list[Any]:
+    choices = wanted.get("enum")
+    if "const" in wanted:
+        return [wanted["const"]]
+    return choices if isinstance(choices, list) else []
+
+
+def _one_of(types: list[str]) -> str:
+    return " or ".join(f"an {one}" if one[0] in "aio" else f"a {one}" for one in types)

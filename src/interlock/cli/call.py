@@ -1,0 +1,207 @@
+"""`interlock call`: call one tool, from a shell or a script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from interlock.cli import say, where
+from interlock.cli.completion import complete_tool
+
+if TYPE_CHECKING:
+    from msgspec import Raw
+
+    from interlock.call import UpstreamAnsweredError
+    from interlock.config import Config
+
+_UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
+
+
+def call(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="The tool, such as demo.roll_dice or demo__roll_dice.",
+            autocompletion=complete_tool,
+            show_default=False,
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Its arguments: key=value, key=@file, key:=JSON.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            "--json",
+            metavar="OBJECT",
+            help="All arguments as a JSON object; @file reads it from a file.",
+            show_default=False,
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool,
+        typer.Option(
+            "--json-output",
+            help="Print the structured result as JSON; the whole result when it has none.",
+        ),
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            help="How long to wait, such as 30s. The node's own limit holds as well.",
+            show_default=False,
+        ),
+    ] = None,
+    config: where.ConfigOption = None,
+) -> None:
+    """Call a tool and print what it answers.
+
+    Values are typed by the tool's schema. Progress goes to stderr. A tool that reports an error
+    ends with exit code 1.
+
+    \b
+    Examples:
+      interlock call demo.roll_dice sides=20 count=2
+      interlock call demo.text_stats text=@README.md --json-output
+      interlock call jira.search filter:='{"open": true}' labels=bug labels=urgent
+    """
+    from interlock.cli.event_loop import run
+
+    if json is not None and arguments:
+        raise typer.BadParameter("give the arguments as key=value or as --json, not both.")
+    seconds = _seconds(timeout)
+    code = run(_call(config, name, arguments or [], json, json_output=json_output, seconds=seconds))
+    if code:
+        raise typer.Exit(code)
+
+
+async def _call(
+    config: Path | None,
+    name: str,
+    words: list[str],
+    json: str | None,
+    *,
+    json_output: bool,
+    seconds: float | None,
+) -> int:
+    from interlock.call import UpstreamAnsweredError
+    from interlock.cli.arguments import BadArgument, read_arguments, read_object
+    from interlock.cli.reach import reach
+
+    try:
+        arguments = {} if json is None else read_object(json)
+        async with reach(config, narrow=lambda whole: _narrowed(whole, name)) as node:
+            if words:
+                schema = _schema(await node.list_tools(), node.config, name)
+                arguments = read_arguments(words, schema)
+            outcome = await node.call_tool(name, arguments, hear=_progress, timeout=seconds)
+    except BadArgument as bad:
+        raise typer.BadParameter(str(bad)) from None
+    except TimeoutError:
+        say.problem(f"no answer within {seconds:g} s; the call was cancelled.")
+        return say.FAILED
+    except UpstreamAnsweredError as error:
+        say.problem(error.message)
+        return _error_code(error)
+    return _print_result(bytes(outcome.result), json_output=json_output)
+
+
+def _narrowed(config: Config, name: str) -> Config:
+    """Only the server that the call needs."""
+    from msgspec.structs import replace
+
+    from interlock.cli.listing import servers_named
+
+    needed = servers_named(config, name)
+    return replace(config, servers={key: config.servers[key] for key in needed})
+
+
+def _schema(definitions: list[Raw], config: Config, name: str) -> dict[str, Any]:
+    from interlock.cli.listing import read_listing, same_name
+
+    listed = read_listing(definitions, config)
+    # An unknown tool is the node's to refuse: it knows what was meant.
+    return next((tool.schema for tool in listed if same_name(tool.name, name)), {})
+
+
+def _progress(method: str, params: bytes | Raw) -> None:
+    """One line on stderr for each sign of life; on a terminal the newest replaces the last."""
+    import msgspec
+
+    from interlock.protocol.mcp import PROGRESS
+
+    if method != PROGRESS:
+        return
+    said = msgspec.json.decode(params)
+    done, total, message = said.get("progress"), said.get("total"), said.get("message") or ""
+    line = f"{done:g}" if isinstance(done, int | float) else "?"
+    if isinstance(total, int | float):
+        line += f"/{total:g}"
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line} {message}", end="", file=sys.stderr, flush=True)
+    else:
+        print(f"{line} {message}".rstrip(), file=sys.stderr, flush=True)
+
+
+def _print_result(raw: bytes, *, json_output: bool) -> int:
+    import msgspec
+
+    result = msgspec.json.decode(raw)
+    if sys.stderr.isatty():
+        # Progress may have left half a line.
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    failed = result.get("isError") is True
+    if json_output:
+        say.as_json(result.get("structuredContent", result))
+    else:
+        out = sys.stderr if failed else sys.stdout
+        for block in result.get("content") or []:
+            print(_shown(block), file=out)
+        if not result.get("content") and "structuredContent" in result:
+            say.as_json(result["structuredContent"])
+    return say.FAILED if failed else say.OK
+
+
+def _shown(block: dict[str, Any]) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    if kind in ("image", "audio"):
+        return f"[{kind} {block.get('mimeType', '')}, {len(block.get('data', '')) * 3 // 4} bytes]"
+    if kind == "resource_link":
+        return str(block.get("uri", ""))
+    resource = block.get("resource")
+    if isinstance(resource, dict):
+        return str(resource.get("text") or f"[{resource.get('uri', 'resource')}]")
+    return f"[{kind}]"
+
+
+def _seconds(text: str | None) -> float | None:
+    from interlock.config.problems import BadValue
+    from interlock.config.quantities import parse_duration
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
+    except BadValue as bad:
+        raise typer.BadParameter(f"--timeout: {bad.message}; {bad.hint}") from None
+
+
+def _error_code(error: UpstreamAnsweredError) -> int:
+    from interlock.errors import by_name
+
+    rows = [by_name(name) for name in _UNREACHABLE_NAMES]
+    unreachable = {row.code for row in rows} | {row.stateless_code for row in rows}
+    return say.UNREACHABLE if error.code in unreachable else say.FAILED

@@ -1,0 +1,124 @@
+"""`interlock check`: is the config right? Starts nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.cli import say, where
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from interlock.config import Config, Problem, ServerConfig
+
+
+def check(
+    config: where.ConfigOption = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> None:
+    """Check the config: every problem with its place, every reference that leads nowhere.
+
+    Nothing is started; `interlock doctor` tries the servers themselves. Exit code 3 when the file
+    is wrong, 1 when it is right but something that it refers to is missing.
+
+    \b
+    Examples:
+      interlock check
+      interlock check -c team.yaml --json
+    """
+    from interlock.config import ConfigError
+    from interlock.config.problems import problem_as_data
+
+    source = where.source(config)
+    try:
+        loaded = source.load()
+    except ConfigError as error:
+        if not json:
+            raise
+        say.as_json({"file": str(source.path), "ok": False, "problems": _data(error.problems)})
+        raise typer.Exit(say.BAD_CONFIG) from None
+    missing = list(missing_references(loaded, source))
+    if json:
+        problems = [problem_as_data(one) for one in missing]
+        say.as_json({"file": str(source.path), "ok": not missing, "problems": problems})
+    else:
+        for one in missing:
+            say.note(str(one))
+        print(summary(loaded, source))
+    if missing:
+        raise typer.Exit(say.FAILED)
+
+
+def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
+    """Environment variables and files that the config refers to and that are not there."""
+    from interlock.config import Problem
+    from interlock.config.problems import format_path
+
+    for path, text in _texts(config):
+        for message, hint in _unresolved(text, source):
+            yield Problem(str(source.path), 0, 0, format_path(path), message, hint)
+
+
+def summary(config: Config, source: where.ConfigSource) -> str:
+    """What the config says, in a few lines."""
+    from interlock.config import redact
+
+    disabled = len(config.servers) - len(config.enabled_servers)
+    count = len(config.enabled_servers)
+    lines = [
+        f"{source.path}: {count} {'server' if count == 1 else 'servers'}"
+        + (f" ({disabled} more not enabled)" if disabled else "")
+        + f", listening on {config.listen}{config.path}"
+        + (f", {len(config.tokens)} tokens" if config.tokens else "")
+    ]
+    width = max((len(key) for key in config.servers), default=0)
+    for key, server in config.enabled_servers.items():
+        lines.append(f"  {key:<{width}}  {redact(_reached_by(server))}")
+    return "\n".join(lines)
+
+
+def _reached_by(server: ServerConfig) -> str:
+    import shlex
+
+    from interlock.config.redaction import redact_args
+
+    if server.url is not None:
+        return server.url
+    return shlex.join([server.command or "", *redact_args(server.args)])
+
+
+def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for index, token in enumerate(config.tokens):
+        yield ("tokens", index, "token"), token.token
+    for key, server in config.enabled_servers.items():
+        place = ("servers", key)
+        for name in ("url", "command", "cwd"):
+            text = getattr(server, name)
+            if text is not None:
+                yield (*place, name), text
+        for index, argument in enumerate(server.args):
+            yield (*place, "args", index), argument
+        for name in ("env", "headers"):
+            for variable, text in getattr(server, name).items():
+                yield (*place, name, variable), text
+
+
+def _unresolved(text: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:
+    from interlock.config import ConfigError, resolve
+    from interlock.config.secrets import references
+
+    # One at a time: each that is missing is told.
+    for reference in references(text):
+        try:
+            resolve(str(reference), environ=os.environ, base_dir=source.base_dir)
+        except ConfigError as error:
+            yield error.problems[0].message, error.problems[0].hint
+
+
+def _data(problems: list[Problem]) -> list[dict[str, Any]]:
+    from interlock.config.problems import problem_as_data
+
+    return [problem_as_data(one) for one in problems]

@@ -1,0 +1,196 @@
+"""What is wrong with an upstream, found by trying it: one connection of its own, one list.
+
+Returns findings; how they are printed is `doctor`'s business. An upstream's own words pass
+through redaction before they leave this room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.call import UpstreamGoneError
+from interlock.catalog.offering import read_offering
+from interlock.cli.reach import OWN_INFO
+from interlock.config import Config, ConfigError, ServerConfig, redact, resolve_server
+from interlock.errors import InterlockError
+from interlock.upstreams.connect import Connector
+from interlock.upstreams.negotiate import list_tools
+
+_LIST_WITHIN: Final = 30.0
+_STDERR_SHOWN: Final = 8
+
+_HOW_TO_INSTALL: Final = {
+    "npx": "npx comes with Node.js: install Node.js 20 or later",
+    "npm": "npm comes with Node.js: install Node.js 20 or later",
+    "node": "install Node.js 20 or later",
+    "uvx": "uvx comes with uv: install uv (pip install uv)",
+    "uv": "install uv (pip install uv)",
+    "docker": "install Docker, and start its daemon",
+    "python": "on many machines it is called python3",
+    "bunx": "bunx comes with Bun: install Bun",
+    "deno": "install Deno",
+}
+_MISSING_CREDENTIAL: Final = re.compile(
+    r"api.?key|token|credential|secret|password|unauthori[sz]ed|environment variable|is not set"
+    r"|must be set|is required|missing",
+    re.IGNORECASE,
+)
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What was found out about one upstream."""
+
+    key: str
+    ok: bool
+    seconds: float
+    """How long it took to get ready and to list its tools."""
+    era: str = ""
+    revision: str = ""
+    server: str = ""
+    """Who it says it is."""
+    tools: int = 0
+    set_aside: list[dict[str, str]] = []
+    """Tools that are not shown, and why."""
+    noise: int = 0
+    """Lines on its stdout that are not MCP."""
+    problem: str = ""
+    advice: list[str] = []
+    stderr: list[str] = []
+    """Its last lines, when it failed."""
+
+
+async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Path) -> Diagnosis:
+    """Try one upstream, as a node would."""
+    connector = Connector(
+        key,
+        server,
+        own_info=msgspec.json.encode(OWN_INFO),
+        resolve=lambda one: _resolved(one, base_dir),
+        clock=asyncio.get_running_loop().time,
+    )
+    begun = time.monotonic()
+    try:
+        peer = await connector.connect()
+        try:
+            definitions = await list_tools(peer, timeout=_LIST_WITHIN)
+        finally:
+            await peer.close()
+    except InterlockError as error:
+        last = [redact(line) for line in list(connector.stderr)[-_STDERR_SHOWN:] if line.strip()]
+        return Diagnosis(
+            key=key,
+            ok=False,
+            seconds=time.monotonic() - begun,
+            problem=redact(_sentence(error)),
+            advice=advice(server, error, last, base_dir),
+            stderr=last,
+        )
+    offering = read_offering(
+        key, server, definitions, root_segment=config.root_segment, http=peer.link.is_http
+    )
+    set_aside = [{"name": one.name, "reason": one.reason} for one in offering.set_aside]
+    about = [str(peer.server_info.get(part, "")) for part in ("name", "version")]
+    return Diagnosis(
+        key=key,
+        ok=True,
+        seconds=time.monotonic() - begun,
+        era=peer.era.value,
+        revision=peer.revision,
+        server=" ".join(about).strip(),
+        tools=len(offering.tools),
+        set_aside=set_aside,
+        noise=peer.noise,
+        advice=_noise_advice(peer.noise) + _filter_advice(server, definitions, offering.tools),
+    )
+
+
+def advice(
+    server: ServerConfig, error: InterlockError, stderr: Sequence[str], base_dir: Path
+) -> list[str]:
+    """What a person can do about it."""
+    if isinstance(error, ConfigError):
+        return [problem.hint for problem in error.problems if problem.hint]
+    if server.url is not None:
+        return _advice_for_url(server, error)
+    program = _program(server)
+    if not _exists(program, base_dir):
+        name = Path(program).name
+        return [_HOW_TO_INSTALL.get(name, f"install {name}, or give its whole path in `command`")]
+    if "did not" in error.message and "within" in error.message:
+        return [
+            f"give it longer: start_timeout: {server.start_timeout * 4:g}s",
+            "start it by hand and see what it waits for: a first start may be downloading",
+        ]
+    if any(_MISSING_CREDENTIAL.search(line) for line in stderr):
+        return [
+            "it seems to lack a setting or a credential: name it under `env` of this server, "
+            "such as env: {NAME: ${env:NAME}}; a started server inherits nothing else"
+        ]
+    return [f"start it by hand to see more: {redact(shlex.join([program, *server.args]))}"]
+
+
+def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
+    status = error.status if isinstance(error, UpstreamGoneError) else 0
+    if status in (401, 403):
+        return ["give it a token: headers: {Authorization: Bearer ${env:NAME}}"]
+    if status in (404, 405):
+        return ["check the path of the URL: many servers answer at /mcp, older ones at /sse"]
+    if status >= 500:
+        return ["the server itself fails: look at its own log"]
+    if "refused" in error.message or "Cannot connect" in error.message:
+        return [f"is it running, and reachable from here? Try: curl -i {redact(server.url or '')}"]
+    if "within" in error.message:
+        return [f"give it longer: start_timeout: {server.start_timeout * 4:g}s"]
+    return []
+
+
+def _noise_advice(noise: int) -> list[str]:
+    if not noise:
+        return []
+    lines = "1 line" if noise == 1 else f"{noise} lines"
+    return [f"it wrote {lines} to stdout that are not MCP; its log belongs on stderr"]
+
+
+def _filter_advice(
+    server: ServerConfig, definitions: Sequence[object], shown: Sequence[object]
+) -> list[str]:
+    if definitions and not shown and (server.allow or server.deny):
+        return [f"allow and deny leave none of its {len(definitions)} tools"]
+    return []
+
+
+def _resolved(server: ServerConfig, base_dir: Path) -> ServerConfig:
+    resolved = resolve_server(server, environ=os.environ, base_dir=base_dir)
+    if resolved.command is not None and resolved.cwd is None:
+        return msgspec.structs.replace(resolved, cwd=str(base_dir))
+    return resolved
+
+
+def _program(server: ServerConfig) -> str:
+    command = server.command or ""
+    if server.args:
+        return command
+    try:
+        return shlex.split(command)[0]
+    except (ValueError, IndexError):
+        return command
+
+
+def _exists(program: str, base_dir: Path) -> bool:
+    return shutil.which(program) is not None or (base_dir / program).exists()
+
+
+def _sentence(error: InterlockError) -> str:
+    if isinstance(error, ConfigError):
+        return "; ".join(problem.message for problem in error.problems)
+    return error.message

@@ -1,0 +1,177 @@
+"""`interlock doctor`: try everything that a node needs, and say how to mend what does not work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec import Struct
+
+from interlock.cli import say, where
+
+if TYPE_CHECKING:
+    from interlock.cli.diagnosis import Diagnosis
+    from interlock.config import Config
+
+
+class Finding(Struct, frozen=True):
+    """Something about the node itself."""
+
+    what: str
+    ok: bool
+    message: str
+
+
+def doctor(
+    config: where.ConfigOption = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> None:
+    """Try each server by itself, and say what is wrong and how to mend it.
+
+    Every server is started or connected to once more, beside a node that may be running. Exit
+    code 1 when anything failed.
+
+    \b
+    Examples:
+      interlock doctor
+      interlock doctor --json | jq '.upstreams[] | select(.ok | not)'
+    """
+    from interlock.cli.event_loop import run
+
+    source = where.source(config)
+    loaded = source.load()
+    findings, found = run(_examine(loaded, source.base_dir, quiet=json))
+    ok = all(one.ok for one in findings) and all(one.ok for one in found)
+    if json:
+        say.as_json({"ok": ok, "node": findings, "upstreams": found})
+    elif ok:
+        print("All is well.")
+    else:
+        bad = [one.key for one in found if not one.ok] + [x.what for x in findings if not x.ok]
+        print(f"Not well: {', '.join(bad)}.")
+    if not ok:
+        raise typer.Exit(say.FAILED)
+
+
+async def _examine(
+    config: Config, base_dir: Path, *, quiet: bool
+) -> tuple[list[Finding], list[Diagnosis]]:
+    from interlock.cli.diagnosis import diagnose
+
+    findings = await node_findings(config, base_dir)
+    if not quiet:
+        for finding in findings:
+            _print_finding(finding)
+    servers = config.enabled_servers
+    waiting = {
+        asyncio.create_task(diagnose(key, server, config, base_dir)): key
+        for key, server in servers.items()
+    }
+    done: dict[str, Diagnosis] = {}
+    status = None
+    if sys.stderr.isatty() and not quiet and waiting:
+        status = say.console(stderr=True).status("")
+    try:
+        with status or nullcontext():
+            while waiting:
+                if status is not None:
+                    status.update(f"trying {', '.join(waiting.values())}")
+                ready, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in ready:
+                    key = waiting.pop(task)
+                    done[key] = await task
+                    if not quiet:
+                        print_diagnosis(done[key])
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    return findings, [done[key] for key in servers]
+
+
+async def node_findings(config: Config, base_dir: Path) -> list[Finding]:
+    """Can a node run here: its address, its folder, its journal?"""
+    from interlock.cli.reach import running_node
+    from interlock.node.places import journal_path, state_dir
+
+    link = await running_node(config, base_dir)
+    if link is not None:
+        await link.close()
+    folder = state_dir(config, os.environ, base_dir)
+    journal = journal_path(config, os.environ, base_dir)
+    findings = [_address(config, running=link is not None), _writable("state folder", folder)]
+    if config.journal.enabled:
+        findings.append(_journal(journal))
+    return findings
+
+
+def _address(config: Config, *, running: bool) -> Finding:
+    import socket
+
+    if running:
+        return Finding("address", True, f"a node is running at {config.listen}")
+    host, port = config.address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            message = f"{config.listen} cannot be listened on: {reason}; choose another `listen`"
+            return Finding("address", False, message)
+    return Finding("address", True, f"{config.listen} is free; no node is running")
+
+
+def _writable(what: str, folder: Path) -> Finding:
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return Finding(what, True, str(folder))
+    return Finding(what, False, f"{folder} cannot be written: make {existing} writable")
+
+
+def _journal(path: Path) -> Finding:
+    from interlock.errors import InterlockError
+    from interlock.stores.journal_reader import JournalReader
+
+    if not path.exists() or not path.stat().st_size:
+        return _writable("journal", path.parent)
+    try:
+        JournalReader(path).tail(1)
+    except InterlockError as error:
+        return Finding("journal", False, error.message)
+    if not os.access(path, os.W_OK):
+        return Finding("journal", False, f"{path} cannot be written")
+    return Finding("journal", True, str(path))
+
+
+def _print_finding(finding: Finding) -> None:
+    from rich.text import Text
+
+    mark = ("✓", "green") if finding.ok else ("✗", "red")
+    say.console().print(Text.assemble(mark, f" {finding.what}: {finding.message}"))
+
+
+def print_diagnosis(one: Diagnosis) -> None:
+    """One upstream, with everything that a person needs to mend it."""
+    from rich.text import Text
+
+    console = say.console()
+    if one.ok:
+        count = "1 tool" if one.tools == 1 else f"{one.tools} tools"
+        about = f", {one.server}" if one.server else ""
+        line = f"{count}, {one.era} {one.revision}, ready in {one.seconds:.2f} s{about}"
+        console.print(Text.assemble(("✓", "green"), f" {one.key}: ", line))
+    else:
+        console.print(Text.assemble(("✗", "red"), f" {one.key}: {one.problem}"))
+    for aside in one.set_aside:
+        console.print(Text(f"    not shown: {aside['name']}: {aside['reason']}", style="yellow"))
+    for line in one.stderr:
+        console.print(Text(f"    │ {line}", style="dim"))
+    for hint in one.advice:
+        console.print(Text(f"    → {hint}"))

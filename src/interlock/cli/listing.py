@@ -1,0 +1,117 @@
+"""Tools as the command line shows them: which server they are of, what they do, what they cost.
+
+Works on what a node lists and on its config. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from interlock.catalog import names
+from interlock.catalog.effects import Annotations, classify
+from interlock.config import Config, ServerConfig
+
+CHARACTERS_PER_TOKEN = 4
+"""A rule of thumb for English text and JSON; models differ by a quarter or so either way."""
+
+
+class ListedTool(msgspec.Struct, frozen=True):
+    """One line of a listing."""
+
+    server: str
+    name: str
+    effect: str
+    description: str
+    tokens: int
+    schema: dict[str, Any] = {}
+
+
+class _Definition(msgspec.Struct, rename="camel"):
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] = {}
+    annotations: Annotations | None = None
+
+
+def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]:
+    """The tools that a node listed, in its order."""
+    prefixes = _prefixes(config)
+    listed = []
+    for raw in definitions:
+        definition = msgspec.json.decode(raw, type=_Definition)
+        key, server, own = _owner(definition.name, prefixes)
+        effect = classify(
+            own, definition.annotations, server.effects, trusted=server.trust_annotations
+        )
+        listed.append(
+            ListedTool(
+                server=key,
+                name=definition.name,
+                effect=effect.level.word,
+                description=definition.description or "",
+                tokens=estimate_tokens(definition),
+                schema=definition.input_schema,
+            )
+        )
+    return listed
+
+
+def estimate_tokens(definition: _Definition) -> int:
+    """What a definition costs a model that is shown it: name, description and input schema."""
+    shown = {
+        "name": definition.name,
+        "description": definition.description or "",
+        "input_schema": definition.input_schema,
+    }
+    return -(-len(msgspec.json.encode(shown)) // CHARACTERS_PER_TOKEN)
+
+
+def same_name(listed: str, asked: str) -> bool:
+    """Whether two names mean one tool: both forms of a name are accepted on a call."""
+    return listed == asked or _dotted(listed) == _dotted(asked)
+
+
+def servers_named(config: Config, tool: str) -> list[str]:
+    """The servers that a tool of this name can be of; all of them when its name does not tell."""
+    by_prefix = [
+        key
+        for prefix, key, _ in _prefixes(config)
+        if prefix and _dotted(tool).startswith(_dotted(prefix))
+    ]
+    return list(dict.fromkeys(by_prefix)) or list(config.servers)
+
+
+def _dotted(name: str) -> str:
+    return name.replace("__", ".").lower()
+
+
+def _prefixes(config: Config) -> list[tuple[str, str, ServerConfig]]:
+    """(prefix, key, server), the longest prefix first; a transparent server has none."""
+    found = []
+    for key, server in config.enabled_servers.items():
+        if server.expose == "transparent":
+            found.append(("", key, server))
+            continue
+        segment = server.segment
+        whole = f"{config.root_segment}.{segment}" if config.root_segment else segment
+        found += [(f"{whole}.", key, server), (f"{whole.replace('.', '__')}__", key, server)]
+    return sorted(found, key=lambda one: -len(one[0]))
+
+
+def _owner(
+    name: str, prefixes: list[tuple[str, str, ServerConfig]]
+) -> tuple[str, ServerConfig, str]:
+    """The server of a tool, and the tool's name there."""
+    for prefix, key, server in prefixes:
+        if name.startswith(prefix):
+            shown = name[len(prefix) :]
+            for own, renamed in server.rename.items():
+                if names.Leaves().take(renamed) == names.Leaves().take(shown):
+                    return key, server, own
+            return key, server, shown
+    # A node may run by another config than the one that was read.
+    return name.partition(".")[0], ServerConfig(), name

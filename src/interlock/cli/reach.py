@@ -1,0 +1,159 @@
+"""Reaching a node as an MCP client: the one that runs, else one that is started for the moment.
+
+Both are spoken to in the same way, over a stream of lines, so a command does not know which of
+the two it got. What is shown while one waits goes to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock import __version__
+from interlock.call import Call, Client, Credentials, Hear, Outcome
+from interlock.cli import say, where
+from interlock.config import Config, redact
+from interlock.errors import INTERNAL, InterlockError
+from interlock.node.places import socket_path
+from interlock.protocol import mcp
+from interlock.upstreams.links.unix import UnixLink
+from interlock.upstreams.negotiate import list_tools, open_peer
+from interlock.upstreams.peer import Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from interlock.node import Node
+
+OWN_INFO: Final = {"name": "interlock-cli", "title": "interlock", "version": __version__}
+_HELLO_WITHIN: Final = 10.0
+_LIST_WITHIN: Final = 30.0
+_STARTED_WITHIN: Final = 5.0
+"""What a start may take beyond the longest `start_timeout`."""
+
+
+class Reached:
+    """A node at the other end of a stream."""
+
+    def __init__(self, peer: Peer, config: Config) -> None:
+        self.config = config
+        self._peer = peer
+
+    async def list_tools(self) -> list[Raw]:
+        """Every tool's definition, under the name that a call may use."""
+        return await list_tools(self._peer, timeout=_LIST_WITHIN)
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], *, hear: Hear, timeout: float | None
+    ) -> Outcome:
+        """The outcome of one call. Raises InterlockError, and TimeoutError after `timeout`."""
+        client = Client(self._peer.era, self._peer.revision)
+        call = Call(mcp.TOOLS_CALL, "cli", Credentials("local"), client)
+        call.extra = {
+            "name": Raw(msgspec.json.encode(name)),
+            "arguments": Raw(msgspec.json.encode(arguments)),
+        }
+        call.meta = {mcp.META_PROGRESS_TOKEN: Raw(b"1")}
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def settled(_: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+            if answer.done():
+                return
+            if outcome is None:
+                answer.set_exception(error or InterlockError(INTERNAL, "There was no answer."))
+            else:
+                answer.set_result(outcome)
+
+        exchange = self._peer.start(call, hear, settled)
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except (TimeoutError, asyncio.CancelledError):
+            exchange.abandon("The caller does not wait any longer.")
+            raise
+
+
+@asynccontextmanager
+async def reach(
+    given: Path | None, *, narrow: Callable[[Config], Config] = lambda config: config
+) -> AsyncIterator[Reached]:
+    """The running node of this config; else one of its own, which ends with the block.
+
+    `narrow` may leave servers out of the latter. Raises InterlockError.
+    """
+    source = where.source_if_any(given)
+    config, base_dir = where.load_or_default(source)
+    async with AsyncExitStack() as stack:
+        link = await running_node(config, base_dir)
+        if link is None:
+            if source is None:
+                raise where.nowhere()
+            node = await stack.enter_async_context(_own_node(narrow(config), base_dir))
+            link = await _link_to(node)
+        peer = Peer("the node", link, msgspec.json.encode(OWN_INFO))
+        stack.push_async_callback(peer.close)
+        await open_peer(peer, session_first=False, timeout=_HELLO_WITHIN)
+        yield Reached(peer, config)
+
+
+async def running_node(config: Config, base_dir: Path) -> UnixLink | None:
+    """A link to the node that runs by this config, or None."""
+    path = socket_path(config, os.environ, base_dir)
+    if not path.exists():
+        return None
+    try:
+        return await UnixLink.connect("the node", path)
+    except InterlockError:
+        # A socket that a killed node left behind.
+        return None
+
+
+@asynccontextmanager
+async def _own_node(config: Config, base_dir: Path) -> AsyncIterator[Node]:
+    # Imported only now: with a running node none of it is needed.
+    from interlock.node import Node
+
+    logging.basicConfig(level=logging.CRITICAL)
+    node = Node(config, base_dir=base_dir)
+    try:
+        node.start()
+        with _waiting_for(list(config.enabled_servers)):
+            longest = [one.start_timeout for one in config.enabled_servers.values()]
+            await node.until_settled(max(longest, default=0.0) + _STARTED_WITHIN)
+        for one in node.status().upstreams:
+            if one.state != "ready":
+                say.problem(f"{one.key}: {redact(one.problem or 'it did not get ready in time')}")
+        yield node
+    finally:
+        await node.stop()
+
+
+async def _link_to(node: Node) -> UnixLink:
+    from interlock.faces.mcp.stream import McpStreamServer
+
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().create_unix_connection(
+        lambda: McpStreamServer(node.stream), sock=theirs
+    )
+    return await UnixLink.over("the node", ours)
+
+
+@contextmanager
+def _waiting_for(keys: list[str]) -> Iterator[None]:
+    text = f"no node is running; starting {', '.join(keys) or 'one without servers'} for this"
+    if not sys.stderr.isatty():
+        say.note(text)
+        yield
+        return
+    with say.console(stderr=True).status(text):
+        yield

@@ -1,0 +1,128 @@
+"""`interlock tools`: what the node offers, as a tree, and what it costs a model to be told."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from interlock.cli import say, where
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from interlock.cli.listing import ListedTool
+
+EFFECT_STYLES: Final = {
+    "read_only": "green",
+    "additive": "cyan",
+    "mutating": "yellow",
+    "irreversible": "bold red",
+}
+
+
+def tools(
+    config: where.ConfigOption = None,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", "-s", metavar="KEY", help="Only this server's tools."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> None:
+    """Show every tool: its server, what it does to the world, and what it costs.
+
+    Asks the running node; without one, starts the servers for the moment.
+
+    Tokens are an estimate: one for every four characters of a tool's name, description and input
+    schema. That is what a model reads of it before it has done anything.
+
+    \b
+    Examples:
+      interlock tools
+      interlock tools --server jira
+      interlock tools --json | jq '.tools[] | select(.effect == "irreversible") | .name'
+    """
+    from interlock.cli.event_loop import run
+
+    listed, keys = run(_listed(config))
+    if server is not None:
+        if server not in keys:
+            raise typer.BadParameter(f"there is no server {server!r}; there are {', '.join(keys)}")
+        listed = [tool for tool in listed if tool.server == server]
+    if json:
+        say.as_json(_as_data(listed))
+    else:
+        _print_tree(listed)
+
+
+async def _listed(config: Path | None) -> tuple[list[ListedTool], list[str]]:
+    from interlock.cli.listing import read_listing
+    from interlock.cli.reach import reach
+
+    async with reach(config) as node:
+        listed = read_listing(await node.list_tools(), node.config)
+    keys = [*node.config.servers, *(tool.server for tool in listed)]
+    return listed, list(dict.fromkeys(keys))
+
+
+def _as_data(listed: list[ListedTool]) -> dict[str, Any]:
+    servers = {key: _total(tools) for key, tools in _by_server(listed)}
+    return {
+        "tools": [
+            {
+                "server": tool.server,
+                "name": tool.name,
+                "effect": tool.effect,
+                "description": tool.description,
+                "tokens": tool.tokens,
+            }
+            for tool in listed
+        ],
+        "tokens": {"servers": servers, "total": _total(listed)},
+    }
+
+
+def _print_tree(listed: list[ListedTool]) -> None:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    console = say.console()
+    for key, tools in _by_server(listed):
+        tree = Tree(
+            Text.assemble(
+                (key, "bold"), f"  {_counted(tools, 'tool')}  ", (f"≈{_total(tools)} tokens", "dim")
+            ),
+            guide_style="dim",
+        )
+        widest = max(len(tool.name) for tool in tools)
+        for tool in tools:
+            tree.add(
+                Text.assemble(
+                    f"{tool.name:<{widest}}  ",
+                    (f"{tool.effect:<12}", EFFECT_STYLES.get(tool.effect, "")),
+                    (f" ≈{tool.tokens:<5}", "dim"),
+                    tool.description.strip().partition("\n")[0],
+                    no_wrap=True,
+                    overflow="ellipsis",
+                )
+            )
+        console.print(tree)
+    servers = len({tool.server for tool in listed})
+    console.print(
+        f"{_counted(listed, 'tool')} of {servers} {'server' if servers == 1 else 'servers'}, "
+        f"≈{_total(listed)} tokens in a model's context"
+    )
+
+
+def _by_server(listed: list[ListedTool]) -> list[tuple[str, list[ListedTool]]]:
+    ordered = sorted(listed, key=lambda tool: tool.server)
+    return [(key, list(group)) for key, group in groupby(ordered, key=lambda tool: tool.server)]
+
+
+def _total(tools: list[ListedTool]) -> int:
+    return sum(tool.tokens for tool in tools)
+
+
+def _counted(tools: list[ListedTool], word: str) -> str:
+    return f"{len(tools)} {word if len(tools) == 1 else word + 's'}"

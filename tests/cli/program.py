@@ -1,0 +1,158 @@
+"""The real program, run as a person runs it: its own home, its own folder, its own port."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any, cast
+
+from tests.cli.waiting import PATIENCE, wait_until
+
+INTERLOCK = [sys.executable, "-m", "interlock"]
+DEMO = f"{sys.executable} -m interlock.demo"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return cast(int, probe.getsockname()[1])
+
+
+class RunningNode:
+    """`interlock up`, running: its output line by line, its status, its end."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.seen: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        said = self.wait_for_line(r"listening at (\S+)")
+        self.url = said[1]
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def wait_for_line(self, pattern: str) -> re.Match[str]:
+        """The next line of its output that matches."""
+        while True:
+            try:
+                line = self._lines.get(timeout=PATIENCE)
+            except queue.Empty:
+                line = None
+            if line is None:
+                raise AssertionError(f"no line {pattern!r} came, only:\n{''.join(self.seen)}")
+            self.seen.append(line)
+            match = re.search(pattern, line)
+            if match is not None:
+                return match
+
+    def status(self) -> dict[str, Any]:
+        address = self.url.rpartition("/")[0]
+        with urllib.request.urlopen(f"{address}/status", timeout=PATIENCE) as answer:
+            return cast(dict[str, Any], json.load(answer))
+
+    def pids(self) -> dict[str, int]:
+        """The process of every upstream, once all are ready."""
+
+        def found() -> dict[str, int] | None:
+            upstreams = self.status()["upstreams"]
+            if not all(one["state"] == "ready" for one in upstreams):
+                return None
+            return {one["key"]: one["pid"] for one in upstreams}
+
+        return wait_until("every upstream ready", found)
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end; its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+class World:
+    """A machine of its own for one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.cwd = folder / "cwd"
+        self.state = folder / "s"
+        for one in (self.home, self.cwd, self.state):
+            one.mkdir()
+        self.port = free_port()
+        self._nodes: list[RunningNode] = []
+        kept = ("PATH", "PYTHONPATH", "LANG", "VIRTUAL_ENV", "TMPDIR")
+        self.environ = {name: os.environ[name] for name in kept if name in os.environ}
+        self.environ |= {
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(self.state),
+            "PYTHONUNBUFFERED": "1",
+            # Help and errors are laid out for this width.
+            "COLUMNS": "100",
+        }
+
+    def config(self, servers: dict[str, Any] | None = None, **more: Any) -> Path:
+        """Write ./interlock.yaml (JSON is YAML too)."""
+        path = self.cwd / "interlock.yaml"
+        document = {"listen": f"127.0.0.1:{self.port}", "servers": servers or {}, **more}
+        path.write_text(json.dumps(document, indent=2), encoding="utf-8")
+        return path
+
+    def run(
+        self, *arguments: str, stdin: str | None = "", **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*INTERLOCK, *arguments],
+            cwd=self.cwd,
+            env={**self.environ, **environ},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def up(self, *arguments: str, **environ: str) -> RunningNode:
+        process = subprocess.Popen(
+            [*INTERLOCK, "up", *arguments],
+            cwd=self.cwd,
+            env={**self.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            node = RunningNode(process)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        self._nodes.append(node)
+        return node
+
+    def close(self) -> None:
+        for node in self._nodes:
+            if node.process.poll() is None:
+                node.process.terminate()
+                try:
+                    node.process.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    node.process.kill()
+                    node.process.wait()
+            if node.process.stdout is not None:
+                node.process.stdout.close()

@@ -1,0 +1,83 @@
+"""A node follows its config: only what changed is touched, and a bad file changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.cli.program import DEMO, World
+from tests.cli.waiting import wait_until, wait_until_gone
+
+
+def test_a_changed_file_restarts_only_what_changed(world: World) -> None:
+    world.config({"stays": DEMO, "changes": DEMO, "goes": DEMO})
+    node = world.up()
+    before = node.pids()
+    changed = {"command": DEMO, "env": {"SOMETHING": "new"}}
+    world.config({"stays": DEMO, "changes": changed, "comes": DEMO})
+    node.wait_for_line("config reloaded: started comes; ended goes; restarted changes")
+    wait_until_gone([before["goes"], before["changes"]])
+    after = node.pids()
+    assert after["stays"] == before["stays"]
+    assert after["changes"] != before["changes"]
+    assert set(after) == {"stays", "changes", "comes"}
+
+
+def test_what_concerns_only_the_catalog_restarts_nothing(world: World) -> None:
+    world.config({"demo": DEMO})
+    node = world.up()
+    before = node.pids()
+    world.config({"demo": {"command": DEMO, "allow": ["roll_*"]}}, timeout="5s")
+    node.wait_for_line("config reloaded: changed without a restart demo; settings applied timeout")
+    assert node.pids() == before
+    assert node.status()["tools"] == 1
+
+
+def test_sighup_reads_the_config_again(world: World) -> None:
+    world.config({"demo": DEMO})
+    node = world.up()
+    node.pids()
+    node.send(signal.SIGHUP)
+    node.wait_for_line("config reloaded: nothing changed")
+
+
+def test_a_bad_file_leaves_the_node_as_it_was(world: World) -> None:
+    path = world.config({"demo": DEMO})
+    good = path.read_text(encoding="utf-8")
+    node = world.up()
+    before = node.pids()
+    path.write_text("servers:\n  demo: {url: ftp://nonsense}\nsevers: {}\n", encoding="utf-8")
+    node.wait_for_line("the config cannot be used, the node goes on as it was")
+    said = "".join(node.seen)
+    assert "interlock.yaml:2:" in said
+    assert node.pids() == before
+    path.write_text(good, encoding="utf-8")
+    node.wait_for_line("config reloaded: nothing changed")
+    assert node.pids() == before
+
+
+def test_a_file_that_is_replaced_is_noticed_too(world: World) -> None:
+    path = world.config({"demo": DEMO})
+    node = world.up()
+    node.pids()
+    new = path.with_suffix(".new")
+    world.config({"demo": DEMO, "more": DEMO})
+    text = path.read_text(encoding="utf-8")
+    node.wait_for_line("config reloaded: started more")
+    new.write_text(text.replace('"more"', '"other"'), encoding="utf-8")
+    os.replace(new, path)
+    node.wait_for_line("config reloaded: started other; ended more")
+
+
+def test_what_takes_a_new_start_is_said(world: World) -> None:
+    path = world.config({"demo": DEMO})
+    node = world.up()
+    before = node.pids()
+    sockets = list(world.state.rglob("node.sock"))
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(str(world.port), "1"), encoding="utf-8")
+    node.wait_for_line("config reloaded: waiting for a new start listen")
+    assert node.pids() == before
+    assert node.end() == 0
+    # It cleans up what it made, not what the new config would have made.
+    wait_until("its socket gone", lambda: not any(one.exists() for one in sockets))

@@ -1,0 +1,189 @@
+"""`interlock up`: it answers, says how to reach it, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from tests.cli.program import DEMO, INTERLOCK, World
+from tests.cli.waiting import PATIENCE, wait_until, wait_until_gone
+
+STUBBORN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("started", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_demo_answers_the_sdk_in_both_eras(world: World) -> None:
+    node = world.up("--demo", "--listen", str(world.port))
+    assert node.url == f"http://127.0.0.1:{world.port}/mcp"
+    node.pids()
+
+    async def ask(mode: str) -> tuple[str, list[str], str]:
+        async with Client(node.url, mode=mode) as client:
+            listed = await client.list_tools()
+            rolled = await client.call_tool("demo.roll_dice", {"sides": 2, "count": 3})
+            assert rolled.structured_content is not None
+            assert 3 <= rolled.structured_content["total"] <= 6
+            return client.protocol_version, [tool.name for tool in listed.tools], "rolled"
+
+    for mode, revision in (("legacy", "2025-11-25"), ("auto", "2026-07-28")):
+        spoken, names, _ = asyncio.run(ask(mode))
+        assert spoken == revision
+        assert "demo.roll_dice" in names
+        assert len(names) == 9
+
+
+def test_it_says_how_each_client_is_pointed_at_it(world: World) -> None:
+    node = world.up("--demo", "--listen", str(world.port))
+    node.wait_for_line("Codex")
+    said = "".join(node.seen)
+    url = node.url
+    assert f"claude mcp add --transport http interlock {url}\n" in said
+    assert f'{{"mcpServers": {{"interlock": {{"url": "{url}"}}}}}}' in said
+    assert f'code --add-mcp \'{{"name":"interlock","type":"http","url":"{url}"}}\'\n' in said
+    assert f"codex mcp add interlock --url {url}\n" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_order_and_leaves_nothing_behind(world: World, number: int) -> None:
+    world.config({"one": DEMO, "two": DEMO})
+    node = world.up()
+    started = list(node.pids().values())
+    sockets = list(world.state.rglob("node.sock"))
+    assert len(sockets) == 1
+    assert node.end(number) == 0
+    wait_until_gone(started)
+    assert not sockets[0].exists()
+
+
+def test_a_second_interrupt_ends_it_at_once(world: World) -> None:
+    script = world.folder / "stubborn.py"
+    script.write_text(STUBBORN, encoding="utf-8")
+    world.config({"stubborn": f"{sys.executable} {script}"})
+    node = world.up()
+    children = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children")
+    started = wait_until("the process", lambda: [int(one) for one in children.read_text().split()])
+    node.send(signal.SIGINT)
+    node.wait_for_line("stopping")
+    begun = time.monotonic()
+    assert node.end(signal.SIGINT) == 130
+    # In order it would take twice the two seconds that a process is given to leave.
+    assert time.monotonic() - begun < 2
+    wait_until_gone(started)
+
+
+def test_without_a_config_it_says_how_to_begin(world: World) -> None:
+    done = world.run("up")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr == (
+        "interlock: there is no config: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml "
+        "and no ~/.config/interlock/interlock.yaml\n"
+        "Try one of these:\n"
+        "  interlock up --demo                      a node with a small built-in server, to look "
+        "around\n"
+        "  interlock import --write                 take over the servers of your MCP clients\n"
+        "  interlock add NAME URL-or-COMMAND ...    write a config with one server\n"
+    )
+
+
+def test_the_config_is_searched_in_order(world: World) -> None:
+    def written(path: Path, key: str) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"servers: {{{key}: http://127.0.0.1:9/mcp}}\n", encoding="utf-8")
+        return path
+
+    def used(*arguments: str, **environ: str) -> str:
+        done = world.run("check", *arguments, **environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split("\n")[1].split()[0]
+
+    written(world.home / ".config" / "interlock" / "interlock.yaml", "user")
+    assert used() == "user"
+    written(world.cwd / "interlock.yaml", "folder")
+    assert used() == "folder"
+    named = written(world.folder / "variable.yaml", "variable")
+    assert used(INTERLOCK_CONFIG=str(named)) == "variable"
+    given = written(world.folder / "option.yaml", "option")
+    assert used("--config", str(given), INTERLOCK_CONFIG=str(named)) == "option"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--config", "nowhere.yaml"], 3, "nowhere.yaml: there is no such file"),
+        (["--demo", "--listen", "nonsense"], 2, "is not an address to listen on"),
+        (["--demo", "--config", "x.yaml"], 2, "--demo reads no config"),
+        (["--demo", "--listen", "0.0.0.0:0"], 3, "add this line: tokens:"),
+        (["--no-such-option"], 2, "No such option"),
+    ],
+)
+def test_mistakes_get_a_sentence(world: World, arguments: list[str], code: int, said: str) -> None:
+    done = world.run("up", *arguments)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_taken_port_is_named(world: World) -> None:
+    world.up("--demo", "--listen", str(world.port))
+    done = world.run("up", "--demo", "--listen", str(world.port))
+    assert done.returncode == 3
+    assert f"Cannot listen on 127.0.0.1:{world.port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_on_a_terminal_it_shows_how_it_fares(world: World) -> None:
+    world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*INTERLOCK, "up"],
+        cwd=world.cwd,
+        env={**world.environ, "TERM": "xterm", "LINES": "40"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    shown = b""
+
+    def read_on() -> None:
+        nonlocal shown
+        while select.select([master], [], [], 0)[0]:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:
+                return
+
+    def sees(*words: bytes) -> bool:
+        read_on()
+        return all(word in shown for word in words)
+
+    try:
+        wait_until("the view", lambda: sees(b"stateless", b"failed", b"9", b"was not found"))
+        process.send_signal(signal.SIGINT)
+        wait_until("the end", lambda: (read_on(), process.poll())[1] is not None)
+        read_on()
+        assert process.returncode == 0
+        assert b"Stopping." in shown
+        assert b"Traceback" not in shown
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(PATIENCE)
+        os.close(master)
