@@ -57,9 +57,15 @@ class Connector:
         try:
             return await self._streamable(server, server.url)
         except UpstreamGoneError as gone:
-            if server.transport == "auto" and gone.status in (400, 404, 405):
+            if server.transport != "auto" or gone.status not in (400, 404, 405):
+                raise
+            try:
                 return await self._legacy(server, server.url)
-            raise
+            except UpstreamGoneError as neither:
+                if neither.status:
+                    # No event stream there either: what the POST was told says more.
+                    raise gone from None
+                raise
 
     async def _spawn(self, server: ServerConfig) -> Peer:
         try:

@@ -17,12 +17,15 @@ from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockE
 from interlock.protocol import jsonrpc, mcp
 from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.links.http import HttpLink
+from interlock.upstreams.links.legacy_sse import LegacySseLink
 from interlock.upstreams.peer import Peer
 
 PROBE_WAIT: Final = 5.0
 """How long a started process may leave the probe unanswered before `initialize` is tried."""
 _MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
 _MAX_PAGES: Final = 500
+_MOST_TOOLS: Final = 20_000
+"""Twice what a catalog shows of one upstream: no further page is asked for then."""
 
 
 async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
@@ -31,6 +34,15 @@ async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
         async with asyncio.timeout(timeout):
             if session_first or not await _discover(peer):
                 await _initialize(peer)
+    except UpstreamGoneError as gone:
+        if not peer.closed.done():
+            raise
+        raise UpstreamGoneError(
+            UPSTREAM_UNAVAILABLE,
+            f"{peer.label} did not get ready: {peer.closed.result()}",
+            sent=gone.sent,
+            status=gone.status,
+        ) from None
     except TimeoutError:
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
@@ -145,7 +157,12 @@ async def _initialize(peer: Peer) -> None:
     peer.server_info = answer.server_info
     if isinstance(link, HttpLink):
         link.speak(answer.protocol_version, session=link.session_offered)
-    peer.notify(mcp.INITIALIZED)
+    greeting = jsonrpc.notification(mcp.INITIALIZED)
+    if isinstance(link, HttpLink | LegacySseLink):
+        # Over HTTP the next request may overtake it, and strict servers answer nothing before it.
+        await link.hand_over(greeting)
+    else:
+        link.post(greeting, b"")
 
 
 async def list_tools(peer: Peer, *, timeout: float) -> list[Raw]:
@@ -162,7 +179,7 @@ async def list_tools(peer: Peer, *, timeout: float) -> list[Raw]:
                 page = msgspec.json.decode(outcome.result, type=mcp.ListPage)
                 tools += page.tools
                 cursor = page.next_cursor
-                if cursor is None or cursor in seen:
+                if cursor is None or cursor in seen or len(tools) > _MOST_TOOLS:
                     return tools
                 seen.add(cursor)
                 params = {"cursor": cursor}

@@ -226,12 +226,16 @@ class Peer:
         message = f"{method} is not offered to servers by this node."
         self.link.post(jsonrpc.error_response(id, -32601, message), b"")
 
-    def lost(self, reason: str) -> None:
-        """The link is gone: everybody who waits is told."""
+    def retired(self, reason: str) -> None:
+        """The link takes nothing more; what is under way may still be answered."""
         if not self.closed.done():
             self.closed.set_result(reason)
             if self.on_lost is not None:
                 self.on_lost(reason)
+
+    def lost(self, reason: str) -> None:
+        """The link is gone: everybody who waits is told."""
+        self.retired(reason)
         for exchange in list(self.pending.values()):
             exchange.fail(
                 UPSTREAM_LOST, f"{self.label} was lost during the call: {reason}", sent=True

@@ -14,15 +14,17 @@ from interlock.errors import (
     UPSTREAM_PROTOCOL,
     UPSTREAM_UNAVAILABLE,
     Failure,
-    ProtocolError,
+    InterlockError,
 )
 from interlock.ports import Clock
-from interlock.protocol.sse import SseDecoder
+from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
 from interlock.upstreams.links.http_pool import HttpConnection, HttpPool, Origin
-from interlock.upstreams.links.link import Receiver, Ticket
+from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
 
 SESSION_GONE: Final = "the server no longer knows the session"
 _FAREWELL: Final = 1.0
+_LAST_ANSWERS: Final = 0.5
+"""How long calls under way may still be answered after one heard that the session is gone."""
 _STREAM_CONNECTIONS: Final = 8
 """Connections beside the pool's limit, for streams that stay open."""
 
@@ -41,8 +43,8 @@ class _Reply(msgspec.Struct, eq=False):
             return
         if link.session_header == b"" and b"mcp-session-id" in headers:
             link.session_offered = headers[b"mcp-session-id"].strip()
-        if status == 200 or (body[:1] == b"{" and b'"jsonrpc"' in body and status < 500):
-            if status == 404 and link.session_header and b"-32601" not in body:
+        if status == 200 or _speaks(status, body):
+            if status != 200 and link.session_header and _forgot_session(status, body):
                 link.session_gone(ticket)
                 return
             link.receiver.deliver(body, ticket)
@@ -60,17 +62,27 @@ class _Reply(msgspec.Struct, eq=False):
     def opened(self, headers: dict[bytes, bytes]) -> None:
         if self.link.session_header == b"" and b"mcp-session-id" in headers:
             self.link.session_offered = headers[b"mcp-session-id"].strip()
-        self.events = SseDecoder()
+        self.events = SseDecoder(MAX_MESSAGE)
 
     def chunk(self, data: bytes) -> None:
         assert self.events is not None
         try:
-            for event in self.events.feed(data):
-                if event.data and event.event == "message":
-                    self.link.receiver.deliver(event.data, self.ticket)
-        except ProtocolError as exc:
-            if self.ticket is not None:
-                self.ticket.fail(UPSTREAM_PROTOCOL, f"{self.link.label}: {exc.message}", sent=True)
+            self._take(self.events.feed(data))
+        except OversizeEvent as exc:
+            self._take(exc.events)
+            self._too_long(exc.message)
+
+    def _take(self, events: list[SseEvent]) -> None:
+        for event in events:
+            if event.data and event.event == "message":
+                self.link.receiver.deliver(event.data, self.ticket)
+
+    def _too_long(self, why: str) -> None:
+        # It was the answer, or something on the way to it that nobody can do without.
+        ticket = self.ticket
+        if ticket is not None and ticket.open:
+            ticket.fail(UPSTREAM_PROTOCOL, f"{self.link.label}: {why}", sent=True)
+            self.link.drop(ticket)
 
     def ended(self) -> None:
         if self.ticket is not None and self.ticket.open:
@@ -81,12 +93,26 @@ class _Reply(msgspec.Struct, eq=False):
     def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
         if self.ticket is not None:
             self.ticket.fail(failure, message, sent=sent)
-        if not sent:
+        if failure is UPSTREAM_UNAVAILABLE:
             self.link.unreachable(message)
 
 
-class _Farewell:
-    """The answer of the DELETE that ends a session: whatever it is, it was said."""
+class _StreamReply(_Reply, eq=False):
+    """The answer of the GET: a stream of announcements, or a word about why there is none."""
+
+    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        # Also 404: many servers have no such stream at all. A session that is gone shows itself
+        # on the next call.
+        if self.ticket is not None:
+            message = f"{self.link.label} offers no event stream (HTTP {status})."
+            self.ticket.fail(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
+
+    def _too_long(self, why: str) -> None:
+        """Nobody waits for it, so nobody misses it."""
+
+
+class Taken:
+    """The answer to something that gets none: whatever it is, it was heard."""
 
     def __init__(self) -> None:
         self.connection: HttpConnection | None = None
@@ -112,6 +138,37 @@ class _Farewell:
         self._said()
 
 
+def header_lines(label: str, headers: Mapping[str, str]) -> bytes:
+    """The configured headers as they are sent. Raises InterlockError for one that cannot be."""
+    for name, value in headers.items():
+        if "\r" in value or "\n" in value or "\0" in value:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE,
+                f"Cannot connect to {label}: the value of its header {name} holds a line end.",
+            )
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+
+
+def _speaks(status: int, body: bytes) -> bool:
+    """Whether an answer with an error status is a JSON-RPC error all the same."""
+    return (
+        400 <= status < 500
+        and status not in (401, 403)
+        and body[:1] == b"{"
+        and b'"jsonrpc"' in body
+    )
+
+
+def _forgot_session(status: int, body: bytes) -> bool:
+    """Whether a JSON-RPC error says that the session is unknown, as a restarted server does.
+
+    404 is the rule; many say 400, about no request in particular.
+    """
+    if status == 404:
+        return b"-32601" not in body
+    return status == 400 and b'"id":null' in body.replace(b" ", b"") and b"ession" in body
+
+
 class HttpLink:
     """POSTs to one URL."""
 
@@ -131,11 +188,18 @@ class HttpLink:
         self.url = url
         self._clock = clock
         self._limit = connections
-        self._own = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+        self._own = header_lines(label, headers)
+        self.receiver = NobodyYet()
         self.session_header = b""
         self.session_offered = b""
         self._lost = False
-        self._point_at(url)
+        self._grace = 0.0
+        try:
+            self._point_at(url)
+        except ValueError as exc:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"Cannot connect to {label}: its URL is not valid ({exc})."
+            ) from None
 
     def _point_at(self, url: str) -> None:
         self.url = url
@@ -167,8 +231,11 @@ class HttpLink:
 
     async def follow(self, location: str) -> bool:
         """Go where a redirect points, if that is the same server."""
-        target = urljoin(self.url, location)
-        if not Origin(target).same_place(Origin(self.url)):
+        try:
+            target = urljoin(self.url, location)
+            if not Origin(target).same_place(Origin(self.url)):
+                return False
+        except ValueError:
             return False
         await self.close()
         self._point_at(target)
@@ -188,8 +255,14 @@ class HttpLink:
         """GET the session's own event stream."""
         request = b"GET %b HTTP/1.1\r\n" % self._path + self._base
         request += self._version + self.session_header + b"\r\n"
-        ticket.carrier = reply = _Reply(self, ticket)
+        ticket.carrier = reply = _StreamReply(self, ticket)
         self._streams.send(request, reply)
+
+    async def hand_over(self, payload: bytes) -> None:
+        """Send something that gets no answer, and wait until the server has taken it."""
+        taken = Taken()
+        self._pool.send(self._request(payload, b""), taken)
+        await taken.done
 
     def post(self, payload: bytes, headers: bytes) -> None:
         self._pool.send(self._request(payload, headers), _Reply(self, None))
@@ -209,6 +282,7 @@ class HttpLink:
         connection = reply.connection
         if connection is None:
             self._pool.withdraw(reply)
+            self._streams.withdraw(reply)
         elif connection.reply is reply:
             # Its answer is still to come, or half read: the connection cannot be used again.
             connection.abort()
@@ -218,11 +292,16 @@ class HttpLink:
             request = b"DELETE %b HTTP/1.1\r\n" % self._path + self._base
             request += self._version + self.session_header + b"\r\n"
             self.session_header = b""
-            farewell = _Farewell()
+            farewell = Taken()
             self._pool.send(request, farewell)
-            await asyncio.wait([farewell.done], timeout=_FAREWELL)
+            try:
+                await asyncio.wait([farewell.done], timeout=_FAREWELL)
+            except asyncio.CancelledError:
+                # Nobody has the time any more to say goodbye.
+                await asyncio.gather(self._streams.close(), self._pool.close())
+                raise
         await self._streams.close()
-        await self._pool.close()
+        await self._pool.close(self._grace)
 
     # -- what replies report
 
@@ -241,12 +320,13 @@ class HttpLink:
                 status=status,
             )
             return
-        failure = UPSTREAM_PROTOCOL if status >= 500 else UPSTREAM_UNAVAILABLE
+        # A refusal (3xx, 4xx) means that nothing was done. Everything else may mean anything.
+        refused = 300 <= status < 500
         location = headers.get(b"location", b"").decode("latin-1")
         ticket.fail(
-            failure,
+            UPSTREAM_UNAVAILABLE if refused else UPSTREAM_PROTOCOL,
             f"{self.label} answered with HTTP {status}.",
-            sent=status >= 500,
+            sent=not refused,
             status=status,
             location=location,
         )
@@ -254,9 +334,15 @@ class HttpLink:
     def session_gone(self, ticket: Ticket) -> None:
         # The server said no before it did anything: the call can safely be sent again.
         ticket.fail(UPSTREAM_LOST, f"{self.label}: {SESSION_GONE}.", sent=False, status=404)
-        self.unreachable(SESSION_GONE)
+        if not self._lost:
+            self._lost = True
+            self._grace = _LAST_ANSWERS
+            self.receiver.retired(SESSION_GONE)
+            self._pool.fail_waiting(f"{self.label}: {SESSION_GONE}.")
 
     def unreachable(self, reason: str) -> None:
         if not self._lost:
             self._lost = True
+            # Those first who never left: they can be sent again.
+            self._pool.fail_waiting(reason)
             self.receiver.lost(reason)

@@ -7,6 +7,7 @@ read to the end: an unread answer must never meet the next request.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from typing import Final, Protocol, cast
@@ -14,15 +15,17 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, Failure
+from interlock.errors import TOO_BUSY, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, Failure
 from interlock.ports import Clock
+from interlock.upstreams.links.link import MAX_MESSAGE
 
 IDLE_KEPT: Final = 4.0
 """Servers close idle connections after 5 s or more; a shorter life avoids racing them."""
 CONNECT_TIMEOUT: Final = 10.0
 _MOST_WAITING: Final = 10_000
 _HEADS_KEPT: Final = 16
-_MAX_BODY: Final = 64 * 1024 * 1024
+
+_log = logging.getLogger("interlock.upstreams")
 
 
 class Reply(Protocol):
@@ -80,8 +83,9 @@ class HttpConnection(asyncio.Protocol):
     """One connection; at most one request on it."""
 
     __slots__ = (
-        "_between", "_body", "_chunk", "_header_bytes", "_headers", "_heads", "_parser", "_pool",
-        "_size", "_stream", "closed", "idle_since", "reply", "transport",
+        "_answered", "_between", "_body", "_chunk", "_header_bytes", "_headers", "_heads", "_keep",
+        "_parser", "_pool", "_size", "_status", "_stream", "closed", "idle_since", "reply",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, pool: HttpPool) -> None:
@@ -97,6 +101,9 @@ class HttpConnection(asyncio.Protocol):
         self._header_bytes = 0
         self._stream = False
         self._between = True
+        self._answered = False
+        self._keep = False
+        self._status = 0
         self._chunk = b""
         self._heads: dict[bytes, _Head] = {}
 
@@ -127,15 +134,36 @@ class HttpConnection(asyncio.Protocol):
                 self._pool.release(self)
                 reply.whole(200, known.headers, data[end + 4 :])
                 return
+        if self.reply is None:
+            # Nobody asked. Whatever it is, it must not be taken for the next answer.
+            self.abort()
+            return
         self._chunk = data if self._between else b""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as exc:
-            self._break(f"its answer is not HTTP ({exc})")
-        finally:
-            self._chunk = b""
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            if not self._answered:
+                self._unreadable(exc)
+                return
+            # The answer is whole. What follows it was not asked for.
+            self._keep = False
+        if self._answered:
+            self._finish()
+        self._chunk = b""
+
+    def _unreadable(self, exc: Exception) -> None:
+        fault = exc.__context__
+        if isinstance(exc, httptools.HttpParserCallbackError) and not isinstance(
+            fault, httptools.HttpParserError
+        ):
+            _log.error("%s: reading its answer failed", self._pool.label, exc_info=fault)
+            self._break("the node failed to read its answer")
+        else:
+            self._break("its answer is not HTTP")
 
     def eof_received(self) -> bool:
+        # From here on it must not get another request.
+        self.closed = True
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -144,12 +172,22 @@ class HttpConnection(asyncio.Protocol):
         self._pool.connection_gone(self)
         if reply is None:
             return
-        if self._stream and not self._parser.should_keep_alive():
-            # A stream without a length ends with its connection.
-            reply.ended()
+        if exc is None and self._ends_with_connection():
+            if self._stream:
+                reply.ended()
+            else:
+                reply.whole(self._status, self._headers, b"".join(self._body))
             return
         reply.failed(
             UPSTREAM_LOST, f"{self._pool.label} closed the connection during the call.", sent=True
+        )
+
+    def _ends_with_connection(self) -> bool:
+        """Whether an answer was being read whose end nothing else marks."""
+        return (
+            self._status >= 200
+            and b"content-length" not in self._headers
+            and b"chunked" not in self._headers.get(b"transfer-encoding", b"").lower()
         )
 
     def _break(self, why: str) -> None:
@@ -162,7 +200,10 @@ class HttpConnection(asyncio.Protocol):
     # -- httptools
 
     def on_message_begin(self) -> None:
+        if self._answered:
+            raise httptools.HttpParserError("more than was asked for")
         self._between = False
+        self._status = 0
         self._headers = {}
         self._body = []
         self._size = 0
@@ -176,12 +217,13 @@ class HttpConnection(asyncio.Protocol):
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if self.reply is None:
-            # Nobody asked. Whatever it is, it must not be taken for the next answer.
-            self.abort()
-            return
+        self._status = status = self._parser.get_status_code()
         content_type = self._headers.get(b"content-type", b"")
-        if content_type.startswith(b"text/event-stream") and self._parser.get_status_code() == 200:
+        if (
+            status == 200
+            and content_type[:17].lower() == b"text/event-stream"
+            and self.reply is not None
+        ):
             self._stream = True
             self.reply.opened(self._headers)
 
@@ -191,31 +233,33 @@ class HttpConnection(asyncio.Protocol):
                 self.reply.chunk(body)
             return
         self._size += len(body)
-        if self._size > _MAX_BODY:
-            self._break(f"its answer is larger than {_MAX_BODY // 2**20} MiB")
+        if self._size > MAX_MESSAGE:
+            self._break(f"its answer is longer than {MAX_MESSAGE} bytes")
             return
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        reply = self.reply
-        if reply is None:
-            return
-        status = self._parser.get_status_code()
-        if 100 <= status < 200:
-            self._between = True
-            return
-        self.reply = None
         self._between = True
-        keep = self._parser.should_keep_alive()
-        body = self._body
-        headers, stream = self._headers, self._stream
-        if keep:
+        if self._status >= 200 and self.reply is not None:
+            self._answered = True
+            self._keep = self._parser.should_keep_alive()
+
+    def _finish(self) -> None:
+        """The answer is read to its end, and so is everything that came with it."""
+        reply, self.reply = self.reply, None
+        body, headers, status, stream = self._body, self._headers, self._status, self._stream
+        self._answered = False
+        self._status = 0
+        if self._keep:
             if status == 200 and not stream:
                 self._remember_head(headers)
+            self._chunk = b""
             self._pool.release(self)
         else:
             self.closed = True
             self.transport.close()
+        if reply is None:
+            return
         if stream:
             reply.ended()
         else:
@@ -249,6 +293,7 @@ class HttpPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._tls: ssl.SSLContext | None = None
         self._closed = False
+        self._emptied: asyncio.Future[None] | None = None
 
     def send(self, request: bytes, reply: Reply) -> None:
         """Send now if a connection is free, else as soon as one is."""
@@ -262,8 +307,11 @@ class HttpPool:
                 continue
             connection.send(request, reply)
             return
-        if self._closed or len(self._waiting) >= _MOST_WAITING:
-            reply.failed(UPSTREAM_UNAVAILABLE, f"{self.label} takes no more requests.", sent=False)
+        if self._closed:
+            reply.failed(UPSTREAM_UNAVAILABLE, f"{self.label} is closed.", sent=False)
+            return
+        if len(self._waiting) >= _MOST_WAITING:
+            reply.failed(TOO_BUSY, f"Too many calls wait for {self.label} already.", sent=False)
             return
         self._waiting.append((request, reply))
         self._open_more()
@@ -292,16 +340,26 @@ class HttpPool:
             self._idle.remove(connection)
         if self._waiting:
             self._open_more()
+        if self._emptied is not None and not self._all and not self._emptied.done():
+            self._emptied.set_result(None)
 
-    async def close(self) -> None:
+    async def close(self, grace: float = 0.0) -> None:
+        """Close every connection; what is under way may still be answered for `grace` seconds."""
         self._closed = True
-        for connection in list(self._all):
-            connection.abort()
+        self.fail_waiting(f"{self.label} is being closed.")
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._fail_waiting(f"{self.label} is being closed.")
+        try:
+            if self._tasks:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            for connection in self._idle:
+                connection.abort()
+            if grace and self._all:
+                self._emptied = asyncio.get_running_loop().create_future()
+                await asyncio.wait([self._emptied], timeout=grace)
+        finally:
+            for connection in list(self._all):
+                connection.abort()
 
     def _open_more(self) -> None:
         while self._opening < len(self._waiting) and self._opening + len(self._all) < self._limit:
@@ -324,11 +382,11 @@ class HttpPool:
                     origin.port,
                     ssl=self._tls if origin.tls else None,
                 )
-        except (OSError, TimeoutError) as exc:
+        except (OSError, TimeoutError, UnicodeError) as exc:
             self._opening -= 1
             why = "it did not answer" if isinstance(exc, TimeoutError) else _plain(exc)
             if not self._all:
-                self._fail_waiting(f"Cannot connect to {self.label} at {origin.authority}: {why}.")
+                self.fail_waiting(f"Cannot connect to {self.label} at {origin.authority}: {why}.")
             return
         except asyncio.CancelledError:
             self._opening -= 1
@@ -341,13 +399,16 @@ class HttpPool:
         request, reply = self._waiting.popleft()
         connection.send(request, reply)
 
-    def _fail_waiting(self, message: str) -> None:
+    def fail_waiting(self, message: str) -> None:
+        """Give up on every request that has not been sent yet."""
         while self._waiting:
             _, reply = self._waiting.popleft()
             reply.failed(UPSTREAM_UNAVAILABLE, message, sent=False)
 
 
-def _plain(exc: OSError) -> str:
+def _plain(exc: OSError | UnicodeError) -> str:
+    if isinstance(exc, UnicodeError):
+        return "its host name is not a valid one"
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({exc.verify_message})"
     if isinstance(exc, ConnectionRefusedError):

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urljoin
 
+from interlock.call import UpstreamGoneError
 from interlock.errors import (
     UPSTREAM_LOST,
     UPSTREAM_PROTOCOL,
     UPSTREAM_UNAVAILABLE,
     Failure,
     InterlockError,
-    ProtocolError,
 )
 from interlock.ports import Clock
-from interlock.protocol.sse import SseDecoder
+from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
+from interlock.upstreams.links.http import Taken, header_lines
 from interlock.upstreams.links.http_pool import HttpConnection, HttpPool, Origin
-from interlock.upstreams.links.link import Receiver, Ticket
+from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
 
 _ENDPOINT_WAIT: Final = 10.0
 
@@ -34,7 +35,7 @@ class _Posted:
         self.connection: HttpConnection | None = None
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        if self._ticket is not None and status >= 400:
+        if self._ticket is not None and not 200 <= status < 300:
             self._ticket.fail(
                 UPSTREAM_UNAVAILABLE,
                 f"{self._label} answered with HTTP {status}.",
@@ -66,15 +67,15 @@ class LegacySseLink:
         self, label: str, url: str, headers: Mapping[str, str], *, connections: int, clock: Clock
     ) -> None:
         self.label = label
+        self.receiver = NobodyYet()
         self.connection: HttpConnection | None = None
         self._url = url
         origin = Origin(url)
-        own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self._base = f"Host: {origin.authority}\r\n{own}".encode()
+        self._base = f"Host: {origin.authority}\r\n".encode() + header_lines(label, headers)
         self._origin = origin
         self._stream = HttpPool(label, origin, 1, clock)
         self._pool = HttpPool(label, origin, connections, clock)
-        self._events = SseDecoder()
+        self._events = SseDecoder(MAX_MESSAGE)
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._post_head = b""
         self._lost = False
@@ -100,30 +101,46 @@ class LegacySseLink:
     # -- Reply of the event stream
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        self.failed(UPSTREAM_UNAVAILABLE, f"{self.label} answered with HTTP {status}.", sent=False)
+        message = f"{self.label} answered with HTTP {status}."
+        if not self._endpoint.done():
+            self._endpoint.set_exception(
+                UpstreamGoneError(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
+            )
 
     def opened(self, headers: dict[bytes, bytes]) -> None:
         """The endpoint comes as the first event."""
 
     def chunk(self, data: bytes) -> None:
         try:
-            events = self._events.feed(data)
-        except ProtocolError as exc:
-            self.failed(UPSTREAM_PROTOCOL, exc.message, sent=True)
-            return
+            self._take(self._events.feed(data))
+        except OversizeEvent as exc:
+            # Whose answer it was cannot be seen: that call runs into its deadline.
+            self._take(exc.events)
+
+    def _take(self, events: list[SseEvent]) -> None:
         for event in events:
             if event.event == "endpoint" and not self._endpoint.done():
-                target = Origin(urljoin(self._url, event.data.decode("utf-8", "replace")))
-                if not target.same_place(self._origin):
-                    self.failed(
-                        UPSTREAM_PROTOCOL,
-                        f"{self.label} named an endpoint on another server, which is refused.",
-                        sent=False,
-                    )
-                    return
-                self._endpoint.set_result(target.path.encode())
+                self._named(event.data)
             elif event.event == "message" and event.data:
                 self.receiver.deliver(event.data, None)
+
+    def _named(self, endpoint: bytes) -> None:
+        try:
+            target = Origin(urljoin(self._url, endpoint.decode("utf-8", "replace")))
+            elsewhere = not target.same_place(self._origin)
+        except ValueError:
+            self.failed(
+                UPSTREAM_PROTOCOL, f"{self.label} named an endpoint that is no address.", sent=False
+            )
+            return
+        if elsewhere:
+            self.failed(
+                UPSTREAM_PROTOCOL,
+                f"{self.label} named an endpoint on another server, which is refused.",
+                sent=False,
+            )
+            return
+        self._endpoint.set_result(target.path.encode())
 
     def ended(self) -> None:
         self.failed(UPSTREAM_LOST, f"{self.label} ended its event stream.", sent=True)
@@ -141,7 +158,8 @@ class LegacySseLink:
         if self._lost:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
-        self._pool.send(self._request(payload), _Posted(self.label, ticket))
+        ticket.carrier = posted = _Posted(self.label, ticket)
+        self._pool.send(self._request(payload), posted)
 
     def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
@@ -153,8 +171,17 @@ class LegacySseLink:
     def _request(self, payload: bytes) -> bytes:
         return b"%bContent-Length: %d\r\n\r\n%b" % (self._post_head, len(payload), payload)
 
+    async def hand_over(self, payload: bytes) -> None:
+        """Send something that gets no answer, and wait until the server has taken it."""
+        taken = Taken()
+        self._pool.send(self._request(payload), taken)
+        await taken.done
+
     def drop(self, ticket: Ticket) -> None:
-        """Nothing to do: the answer comes on the stream with an id that nobody waits for."""
+        """Once sent, its answer comes on the stream with an id that nobody waits for."""
+        posted = ticket.carrier
+        if isinstance(posted, _Posted) and posted.connection is None:
+            self._pool.withdraw(posted)
 
     async def close(self) -> None:
         self._lost = True

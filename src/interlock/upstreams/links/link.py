@@ -38,6 +38,9 @@ class Receiver(Protocol):
     def undelivered(self, id: int, why: str) -> None:
         """The answer to this request came and could not be taken."""
 
+    def retired(self, reason: str) -> None:
+        """The link takes nothing more. What it carries may still be answered."""
+
     def lost(self, reason: str) -> None:
         """The link is gone, and everything it carried with it."""
 
@@ -50,6 +53,9 @@ class NobodyYet:
 
     def undelivered(self, id: int, why: str) -> None:
         """Nothing was asked yet, so this is no answer."""
+
+    def retired(self, reason: str) -> None:
+        """The first request on the link will find out."""
 
     def lost(self, reason: str) -> None:
         """The first request on the link will find out."""
