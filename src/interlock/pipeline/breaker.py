@@ -7,6 +7,7 @@ An upstream that went away is not its business, its supervisor sees to that.
 from __future__ import annotations
 
 from enum import Enum
+from math import ceil
 from typing import Final
 
 from interlock.errors import (
@@ -64,7 +65,7 @@ class Breakers:
         if breaker.circuit is Circuit.HALF_OPEN and wait <= 0:
             breaker.opened = self._clock()
             return
-        retry_ms = max(1, int(wait * 1000))
+        retry_ms = max(1, ceil(wait * 1000))
         raise InterlockError(
             CIRCUIT_OPEN,
             f"{upstream} failed {breaker.failures} times in a row and is left alone for now; "
