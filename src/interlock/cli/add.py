@@ -20,7 +20,7 @@ def add(
     target: Annotated[
         list[str],
         typer.Argument(
-            metavar="URL-or-COMMAND...",
+            metavar="URL-or-COMMAND",
             help="Where it answers, or how it is started.",
             show_default=False,
         ),

@@ -33,7 +33,7 @@ def call(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...",
+            metavar="KEY=VALUE",
             help="Its arguments: key=value, key=@file, key:=JSON.",
             show_default=False,
         ),
@@ -112,6 +112,9 @@ async def _call(
         say.problem(f"no answer within {seconds:g} s; the call was cancelled.")
         return say.FAILED
     except UpstreamAnsweredError as error:
+        if node.unready:
+            # What is wrong with the server was told already; that its tools are unknown follows.
+            return say.UNREACHABLE
         say.problem(error.message)
         return _error_code(error)
     return _print_result(bytes(outcome.result), json_output=json_output)

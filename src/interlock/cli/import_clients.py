@@ -17,7 +17,7 @@ def import_clients(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE]...",
+            metavar="FILE",
             help="Client configs. Default: those found on this machine.",
             show_default=False,
         ),

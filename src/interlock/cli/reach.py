@@ -45,8 +45,10 @@ _STARTED_WITHIN: Final = 5.0
 class Reached:
     """A node at the other end of a stream."""
 
-    def __init__(self, peer: Peer, config: Config) -> None:
+    def __init__(self, peer: Peer, config: Config, unready: tuple[str, ...]) -> None:
         self.config = config
+        self.unready = unready
+        """Servers that a node of our own could not start."""
         self._peer = peer
 
     async def list_tools(self) -> list[Raw]:
@@ -93,17 +95,19 @@ async def reach(
     """
     source = where.source_if_any(given)
     config, base_dir = where.load_or_default(source)
+    unready: tuple[str, ...] = ()
     async with AsyncExitStack() as stack:
         link = await running_node(config, base_dir)
         if link is None:
             if source is None:
                 raise where.nowhere()
             node = await stack.enter_async_context(_own_node(narrow(config), base_dir))
+            unready = tuple(_tell_unready(node))
             link = await _link_to(node)
         peer = Peer("the node", link, msgspec.json.encode(OWN_INFO))
         stack.push_async_callback(peer.close)
         await open_peer(peer, session_first=False, timeout=_HELLO_WITHIN)
-        yield Reached(peer, config)
+        yield Reached(peer, config, unready)
 
 
 async def running_node(config: Config, base_dir: Path) -> UnixLink | None:
@@ -130,12 +134,16 @@ async def _own_node(config: Config, base_dir: Path) -> AsyncIterator[Node]:
         with _waiting_for(list(config.enabled_servers)):
             longest = [one.start_timeout for one in config.enabled_servers.values()]
             await node.until_settled(max(longest, default=0.0) + _STARTED_WITHIN)
-        for one in node.status().upstreams:
-            if one.state != "ready":
-                say.problem(f"{one.key}: {redact(one.problem or 'it did not get ready in time')}")
         yield node
     finally:
         await node.stop()
+
+
+def _tell_unready(node: Node) -> Iterator[str]:
+    for one in node.status().upstreams:
+        if one.state != "ready":
+            say.problem(f"{one.key}: {redact(one.problem or 'it did not get ready in time')}")
+            yield one.key
 
 
 async def _link_to(node: Node) -> UnixLink:

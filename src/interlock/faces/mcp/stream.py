@@ -245,6 +245,7 @@ class McpStreamServer(asyncio.Protocol):
         self._make = make
         self._stream: McpStream | None = None
         self._transport: asyncio.Transport | None = None
+        self._finishing: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods, but not the base class.
@@ -255,7 +256,22 @@ class McpStreamServer(asyncio.Protocol):
         if self._stream is not None:
             self._stream.feed(data)
 
+    def eof_received(self) -> bool:
+        """The client has said everything: it still gets what it asked for."""
+        if self._stream is not None:
+            # The last line may lack its end.
+            self._stream.feed(b"\n")
+            self._finishing = asyncio.get_running_loop().create_task(self._finish(self._stream))
+        return True
+
+    async def _finish(self, stream: McpStream) -> None:
+        await stream.drained()
+        if self._transport is not None:
+            self._transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._finishing is not None:
+            self._finishing.cancel()
         if self._stream is not None:
             self._stream.closed()
             self._stream = None
