@@ -18,7 +18,6 @@ from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILA
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
-from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Exchange, JournalEntry, Upstream
 from interlock.protocol.mcp import Era
@@ -172,12 +171,12 @@ class Rig:
         self.journal = KeptJournal()
         self.audit = Audit(recorder or self.journal, wall_clock=lambda: 1_700_000_000_000_000_000)
         self.breakers = Breakers(self.clock, failures=failures, cooldown=cooldown)
-        seen_by_the_dispatcher: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
+        seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
         self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=Authenticator(tokens or {}),
             breakers=self.breakers,
-            dispatcher=Dispatcher(seen_by_the_dispatcher, self.clock),
+            upstreams=seen_by_the_pipeline,
             audit=self.audit,
             clock=self.clock,
             call_later=self.clock.call_later,

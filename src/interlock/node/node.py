@@ -32,7 +32,6 @@ from interlock.node.places import journal_path, make_private, socket_path
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
-from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
@@ -118,7 +117,7 @@ class Node:
             catalog=self.catalog,
             authenticate=self._authenticator(config),
             breakers=self._breakers,
-            dispatcher=Dispatcher(self._supervisors, loop.time),
+            upstreams=self._supervisors,
             audit=self.audit,
             clock=loop.time,
             call_later=loop.call_later,
@@ -168,6 +167,7 @@ class Node:
                 listeners=self._listeners,
                 sessions=self._sessions,
                 answering=answering,
+                clock=asyncio.get_running_loop().time,
             ),
             answering=answering,
         )

@@ -39,45 +39,46 @@ class Audit:
         self.by_upstream: dict[str, Tally] = {}
 
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
-        failed = outcome != OK
+        upstream = call.upstream
         if call.verb == TOOLS_CALL:
-            self._count(self.total, failed, duration_us)
-            if call.upstream:
-                tally = self.by_upstream.get(call.upstream)
-                if tally is None:
-                    tally = self.by_upstream[call.upstream] = Tally()
-                self._count(tally, failed, duration_us)
-        if self._recorder is not None:
-            caller = call.caller
-            route = call.route
-            verb = call.verb
-            if route is None:
-                verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
-            else:
-                name = route.canonical
-            if detail:
-                detail = detail[:_MOST_CHARACTERS]
-            self._recorder.record(
-                (
-                    self._wall_clock(),
-                    "" if caller is None else caller.name,
-                    call.face,
-                    verb,
-                    name,
-                    call.upstream,
-                    call.effect,
-                    outcome,
-                    duration_us,
-                    detail,
-                )
+            failed = outcome != OK
+            tally = self.total
+            tally.calls += 1
+            tally.busy_us += duration_us
+            tally.failed += failed
+            if upstream:
+                tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
+                tally.calls += 1
+                tally.busy_us += duration_us
+                tally.failed += failed
+        recorder = self._recorder
+        if recorder is None:
+            return
+        route = call.route
+        verb = call.verb
+        if route is None:
+            verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
+        else:
+            name = route.canonical
+        caller = call.caller
+        recorder.record(
+            (
+                self._wall_clock(),
+                "" if caller is None else caller.name,
+                call.face,
+                verb,
+                name,
+                upstream,
+                call.effect,
+                outcome,
+                duration_us,
+                detail[:_MOST_CHARACTERS] if detail else detail,
             )
+        )
 
-    @staticmethod
-    def _count(tally: Tally, failed: bool, duration_us: int) -> None:
-        tally.calls += 1
-        tally.busy_us += duration_us
-        if failed:
-            tally.failed += 1
+    def _new_tally(self, upstream: str) -> Tally:
+        tally = self.by_upstream[upstream] = Tally()
+        return tally
 
 
 def outcome_word(outcome: Outcome) -> str:

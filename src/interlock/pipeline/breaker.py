@@ -47,6 +47,11 @@ class Breakers:
         self._cooldown = cooldown
         self._breakers: dict[str, _Breaker] = {}
 
+    @property
+    def troubled(self) -> bool:
+        """Whether any upstream has failed lately: without trouble nobody need ask."""
+        return bool(self._breakers)
+
     def configure(self, *, failures: int, cooldown: float) -> None:
         self._failures = failures
         self._cooldown = cooldown

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Raw
 
 from interlock.call import Call, Done, Hear, UpstreamGoneError
-from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.errors import InterlockError
 from interlock.ports import Clock, Upstream
 
 PATIENCE: Final = 5.0
@@ -22,16 +22,9 @@ _log = logging.getLogger("interlock.pipeline")
 class Dispatcher:
     """Hands calls to upstreams."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], clock: Clock) -> None:
-        self._upstreams = upstreams
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: set[asyncio.Task[None]] = set()
-
-    def upstream(self, key: str) -> Upstream:
-        upstream = self._upstreams.get(key)
-        if upstream is None:
-            raise InterlockError(UPSTREAM_UNAVAILABLE, f"{key} is no longer served by this node.")
-        return upstream
 
     def send(self, call: Call, upstream: Upstream, settled: Done) -> None:
         """Send the call; `settled` is told what came of it."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from interlock.call import Call, Caller, Outcome, UpstreamGoneError
@@ -27,6 +27,7 @@ from interlock.errors import (
     METHOD_NOT_FOUND,
     TOO_BUSY,
     UNKNOWN_SESSION,
+    UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
 from interlock.pipeline.audit import OK, Audit, outcome_word
@@ -36,7 +37,7 @@ from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.resolve import resolve
 from interlock.pipeline.validate import validate
-from interlock.ports import Clock
+from interlock.ports import Clock, Upstream
 from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST
 
 _log = logging.getLogger("interlock.pipeline")
@@ -51,7 +52,7 @@ class Pipeline:
         catalog: Catalog,
         authenticate: Authenticator,
         breakers: Breakers,
-        dispatcher: Dispatcher,
+        upstreams: Mapping[str, Upstream],
         audit: Audit,
         clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Any],
@@ -62,7 +63,8 @@ class Pipeline:
         self._catalog = catalog
         self._authenticate = authenticate
         self._breakers = breakers
-        self._dispatcher = dispatcher
+        self._upstreams = upstreams
+        self._dispatcher = Dispatcher(clock)
         self._audit = audit
         self._clock = clock
         self._names = names
@@ -97,9 +99,14 @@ class Pipeline:
             self._over(call, None, _fault(call, bug))
 
     def _send(self, call: Call, now: float) -> None:
-        upstream = self._dispatcher.upstream(call.upstream)
+        upstream = self._upstreams.get(call.upstream)
+        if upstream is None:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"{call.upstream} is no longer served by this node."
+            )
         set_deadline(call, now, upstream.timeout or self._timeout)
-        self._breakers.admit(call.upstream)
+        if self._breakers.troubled:
+            self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
         self._dispatcher.send(call, upstream, self._settled)
@@ -121,23 +128,23 @@ class Pipeline:
 
     def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The upstream has answered, or will not. Called by whatever read the answer."""
-        try:
-            if error is None:
+        if error is None:
+            if self._breakers.troubled:
                 self._breakers.succeeded(call.upstream)
-            elif call.upstream:
-                if isinstance(error, UpstreamGoneError) and call in self._under_way:
-                    dispatcher = self._dispatcher
-                    if dispatcher.may_send_again(call, error):
-                        upstream = dispatcher.upstream(call.upstream)
-                        dispatcher.send_again(call, upstream, error, self._settled)
-                        return
-                self._breakers.failed(call.upstream, error.failure)
-        except InterlockError as gone:
-            error = gone
-        except Exception as bug:
-            # Whoever read the answer serves others too: our faults are not theirs.
-            outcome, error = None, _fault(call, bug)
+        elif call.upstream:
+            if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
+                return
+            self._breakers.failed(call.upstream, error.failure)
         self._over(call, outcome, error)
+
+    def _sends_again(self, call: Call, gone: UpstreamGoneError) -> bool:
+        upstream = self._upstreams.get(call.upstream)
+        if upstream is None or call not in self._under_way:
+            return False
+        if not self._dispatcher.may_send_again(call, gone):
+            return False
+        self._dispatcher.send_again(call, upstream, gone, self._settled)
+        return True
 
     def _over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The one exit: into the journal, and back to the face."""

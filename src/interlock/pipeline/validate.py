@@ -8,7 +8,7 @@ from typing import Any, Final
 import jsonschema_rs
 import msgspec
 
-from interlock.call import Call
+from interlock.call import EMPTY_OBJECT, Call
 from interlock.catalog.offering import Tool
 from interlock.errors import (
     HEADER_MISMATCH,
@@ -42,7 +42,11 @@ def validate(call: Call, tool: Tool) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be read: {exc}.") from None
     if type(arguments) is not dict:
-        raise InterlockError(INVALID_PARAMS, "`arguments` must be an object.")
+        if arguments is not None:
+            raise InterlockError(INVALID_PARAMS, "`arguments` must be an object.")
+        # Some clients write out that they have none.
+        arguments = {}
+        call.arguments = EMPTY_OBJECT
     call.decoded = arguments
     if tool.header_params and call.header_params is not None:
         mismatch = check_param_headers(tool.header_params, arguments, call.header_params)

@@ -7,7 +7,7 @@ things in different envelopes. What differs is written here once, as tables and 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -146,6 +146,41 @@ class CallResult(msgspec.Struct, gc=False, rename="camel"):
     """The part of a tool's result that the journal wants to know."""
 
     is_error: bool = False
+
+
+class ToolCallParams(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The params of a plain `tools/call`."""
+
+    name: str
+    arguments: Raw = Raw(b"{}")
+    meta: dict[str, Raw] = msgspec.field(default_factory=dict, name="_meta")
+
+
+class ToolCall(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A plain `tools/call`: by far the most frequent request, read in one go."""
+
+    jsonrpc: Literal["2.0"]
+    id: Raw
+    method: Literal["tools/call"]
+    params: ToolCallParams
+
+
+_decode_tool_call = msgspec.json.Decoder(ToolCall).decode
+
+
+def decode_tool_call(data: bytes) -> ToolCall | None:
+    """`data` as a plain `tools/call`. None for everything else, mistakes included.
+
+    A shortcut, no second opinion: what it does not take is read, and judged, the general way.
+    """
+    try:
+        if not data.isascii():
+            data.decode()
+        call = _decode_tool_call(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    id = bytes(call.id)
+    return call if call.params.name and (id.isdigit() or id.startswith(b'"')) else None
 
 
 def negotiate(requested: str) -> str:

@@ -79,25 +79,25 @@ class HttpExchange(msgspec.Struct, eq=False):
         if self.done:
             return
         self.done = True
+        lane = self.lane
         if content_type is JSON:
             head = _JSON_HEAD[status]
         else:
             head = b"%bcontent-type: %b\r\n" % (_STATUS_LINES[status], content_type)
-        closing = b"" if self.keep_alive else b"connection: close\r\n"
-        head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % (
-            head,
-            self.lane.date_line(),
-            headers,
-            closing,
-            len(body),
-        )
+        if not self.keep_alive:
+            headers += b"connection: close\r\n"
         if len(body) > _LARGE:
             # Two writes: copying a large list for every reader would cost more than sending it.
-            self.lane.write(head)
-            self.lane.write(body)
+            lane.write(
+                b"%b%b%bcontent-length: %d\r\n\r\n" % (head, lane.date_line(), headers, len(body))
+            )
+            lane.write(body)
         else:
-            self.lane.write(head + body)
-        self.lane.finished(self)
+            lane.write(
+                b"%b%b%bcontent-length: %d\r\n\r\n%b"
+                % (head, lane.date_line(), headers, len(body), body)
+            )
+        lane.finished(self)
 
     def open_stream(self, headers: bytes = b"") -> None:
         """Turn the answer into an event stream."""

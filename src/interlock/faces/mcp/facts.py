@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlock.call import Credentials
+from interlock.call import Client, Credentials
 from interlock.errors import ProtocolError
 from interlock.faces.http.exchange import Head
 from interlock.faces.http.guard import Guard
+from interlock.faces.mcp.sessions import Session
 from interlock.protocol import headers, mcp
 
 _STREAM: Final = b"text/event-stream"
@@ -17,9 +18,9 @@ class Facts:
     """The headers, understood. Values are what the body must repeat, decoded."""
 
     __slots__ = (
-        "accepts_stream", "credentials", "duplicate", "guard", "is_json", "method",
-        "method_header", "name", "name_header", "refusal", "session", "stateless", "version",
-        "version_header",
+        "accepts_stream", "client", "credentials", "duplicate", "found", "guard", "is_json",
+        "method", "method_header", "name", "name_header", "refusal", "session", "shortcut",
+        "stateless", "version", "version_header",
     )  # fmt: skip
 
     def __init__(self, head: Head, peer: str, guard: Guard) -> None:
@@ -40,6 +41,10 @@ class Facts:
         name = _text(self.name_header)
         self.name = None if name is None else headers.decode_header_value(name)
         self.stateless = self.version in mcp.STATELESS_REVISIONS
+        self.client: Client | None = None
+        """The client of the last stateless request with this head."""
+        self.found: Session | None = None
+        """The session that the id led to the last time."""
         self.duplicate: str | None = None
         if len(fields) != len(head.headers):
             # Something is there twice: for a routing header that is a lie waiting to happen.
@@ -47,6 +52,17 @@ class Facts:
                 headers.pick_request_headers(head.headers)
             except ProtocolError as error:
                 self.duplicate = error.message
+        in_session = self.session is not None and (
+            self.version is None or self.version in mcp.SESSION_REVISIONS
+        )
+        self.shortcut = (
+            head.method == b"POST"
+            and self.is_json
+            and self.refusal is None
+            and self.duplicate is None
+            and (self.stateless or in_session)
+        )
+        """Whether nothing in the headers keeps a plain call from being taken straight in."""
 
 
 def facts_of(head: Head, peer: str, guard: Guard) -> Facts:

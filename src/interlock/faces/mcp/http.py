@@ -20,6 +20,7 @@ from interlock.faces.mcp.session_wire import SessionWire
 from interlock.faces.mcp.stateless_wire import StatelessWire
 from interlock.faces.mcp.writing import write_error
 from interlock.protocol.jsonrpc import NULL, BadMessage, decode_message
+from interlock.protocol.mcp import decode_tool_call
 
 _log = logging.getLogger("interlock.faces.mcp")
 
@@ -43,7 +44,13 @@ class McpHttpFace:
     def serve(self, exchange: HttpExchange) -> None:
         """Answer one HTTP request, now or later. Never raises."""
         try:
-            facts = facts_of(exchange.head, exchange.peer, self.guard)
+            facts = facts_of(exchange.head, exchange.lane.peer, self.guard)
+            if facts.shortcut:
+                request = decode_tool_call(exchange.body)
+                if request is not None:
+                    wire = self._stateless if facts.stateless else self._session
+                    if wire.take(exchange, facts, request):
+                        return
             if facts.refusal is not None:
                 raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
             method = exchange.head.method

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 from interlock.call import EMPTY_OBJECT, Call, Client, Credentials
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol import mcp
-from interlock.protocol.jsonrpc import NULL, Message, decode_members, decode_value
+from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
@@ -68,9 +68,7 @@ def read_call(
         if not name:
             raise ProtocolError("`name` is missing: which tool is to be called?", INVALID_PARAMS)
         del params["name"]
-        given = params.pop("arguments", None)
-        if given is not None and bytes(given) != NULL:
-            arguments = given
+        arguments = params.pop("arguments", EMPTY_OBJECT)
     elif verb == mcp.TOOLS_LIST:
         cursor = read_string(params, "cursor")
     return Call(

@@ -18,6 +18,7 @@ from interlock.faces.mcp.reading import read_call, read_initialize, read_meta, r
 from interlock.faces.mcp.sessions import Session, Sessions
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.pipeline import Pipeline
+from interlock.ports import Clock
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
 
@@ -36,13 +37,36 @@ class SessionWire:
         listeners: Listeners,
         sessions: Sessions,
         answering: Answering,
+        clock: Clock,
     ) -> None:
         self._pipeline = pipeline
+        self._clock = clock
         self._hello = hello
         self._listeners = listeners
         self._sessions = sessions
         self._answering = answering
         self._batches: set[asyncio.Task[None]] = set()
+
+    def take(self, exchange: HttpExchange, facts: Facts, request: mcp.ToolCall) -> bool:
+        """Start a plain call. False: something about it wants the long look of `serve`."""
+        session = facts.found
+        if session is None or not session.alive:
+            try:
+                session = facts.found = self._session(facts)
+            except InterlockError:
+                return False
+        else:
+            session.last_seen = self._clock()
+        params = request.params
+        call = Call(
+            mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
+            None, params.arguments, params.meta or None,
+        )  # fmt: skip
+        exchange.request_id = id = bytes(request.id)
+        exchange.session = session
+        session.calls[id] = call
+        self._answering.start(exchange, facts, call)
+        return True
 
     def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:
         id = jsonrpc.NULL if message.id is UNSET else bytes(message.id)

@@ -7,17 +7,21 @@ quietest one when there are too many.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from heapq import nsmallest
+from typing import Final
 
 from interlock.call import Call, Client
 from interlock.errors import UNKNOWN_SESSION, InterlockError
 from interlock.ports import Clock
 
+_SWEEP: Final = 60.0
+"""How often quiet sessions are looked for."""
+
 
 class Session:
     """One client's session."""
 
-    __slots__ = ("calls", "client", "id", "last_seen", "owner")
+    __slots__ = ("alive", "calls", "client", "id", "last_seen", "owner")
 
     def __init__(self, id: str, client: Client, owner: str, now: float) -> None:
         self.id = id
@@ -25,18 +29,20 @@ class Session:
         self.owner = owner
         """The caller it belongs to: another caller's request cannot use it."""
         self.last_seen = now
+        self.alive = True
         self.calls: dict[bytes, Call] = {}
         """Its calls that are under way, by the client's own ids."""
 
 
 class Sessions:
-    """All sessions, the quietest first."""
+    """All sessions."""
 
     def __init__(self, *, most: int, idle: float, clock: Clock) -> None:
         self._most = most
         self._idle = idle
         self._clock = clock
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: dict[str, Session] = {}
+        self._next_sweep = 0.0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -46,8 +52,9 @@ class Sessions:
         self._idle = idle
 
     def open(self, client: Client, owner: str) -> Session:
-        self._drop_quiet()
-        session = Session(secrets.token_urlsafe(24), client, owner, self._clock())
+        now = self._clock()
+        self._drop_quiet(now)
+        session = Session(secrets.token_urlsafe(24), client, owner, now)
         self._sessions[session.id] = session
         return session
 
@@ -60,17 +67,20 @@ class Sessions:
                 "This session has ended or never was: send `initialize` to start a new one.",
             )
         session.last_seen = self._clock()
-        self._sessions.move_to_end(session.id)
         return session
 
     def close(self, session: Session) -> None:
+        session.alive = False
         self._sessions.pop(session.id, None)
 
-    def _drop_quiet(self) -> None:
-        oldest_kept = self._clock() - self._idle
-        for session in list(self._sessions.values()):
-            if len(self._sessions) < self._most and session.last_seen >= oldest_kept:
-                break
-            if session.calls and len(self._sessions) < self._most:
-                continue
-            self.close(session)
+    def _drop_quiet(self, now: float) -> None:
+        if now >= self._next_sweep:
+            self._next_sweep = now + _SWEEP
+            for session in list(self._sessions.values()):
+                if session.last_seen < now - self._idle and not session.calls:
+                    self.close(session)
+        if len(self._sessions) >= self._most:
+            # A few at a time, so that the next newcomer need not search again.
+            few = max(1, self._most // 100)
+            for session in nsmallest(few, self._sessions.values(), key=lambda one: one.last_seen):
+                self.close(session)

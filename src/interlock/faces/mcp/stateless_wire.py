@@ -25,6 +25,7 @@ from interlock.protocol import headers, mcp
 from interlock.protocol.jsonrpc import Message, result_response
 
 FACE: Final = "http"
+_REVISION_JSON: Final = b'"%b"' % mcp.LATEST_STATELESS.encode()
 
 
 class StatelessWire:
@@ -37,6 +38,37 @@ class StatelessWire:
         self._hello = hello
         self._listeners = listeners
         self._answering = answering
+
+    def take(self, exchange: HttpExchange, facts: Facts, request: mcp.ToolCall) -> bool:
+        """Start a plain call. False: something about it wants the long look of `serve`."""
+        params = request.params
+        meta = params.meta
+        version = meta.get(mcp.META_VERSION)
+        capabilities = meta.get(mcp.META_CLIENT_CAPABILITIES)
+        if (
+            version is None
+            or capabilities is None
+            or facts.method != mcp.TOOLS_CALL
+            or facts.name != params.name
+            or bytes(version) != _REVISION_JSON
+            or facts.version != mcp.LATEST_STATELESS
+        ):
+            return False
+        promised = bytes(capabilities)
+        client = facts.client
+        if client is None or client.capabilities != promised:
+            if promised[:1] != b"{":
+                return False
+            client = facts.client = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS, "", promised)
+        call = Call(
+            mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
+            params.arguments, meta, None, exchange.head.headers,
+        )  # fmt: skip
+        exchange.request_id = bytes(request.id)
+        # On this wire hanging up is how a client cancels.
+        exchange.on_disconnect = lambda: self._pipeline.cancel(call)
+        self._answering.start(exchange, facts, call)
+        return True
 
     def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:
         method = message.method
