@@ -194,7 +194,7 @@ class Rig:
 
     def _over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         assert (outcome is None) != (error is None)
-        self.done.append((call, error if outcome is None else json.loads(outcome.result)))
+        self.done.append((call, error if outcome is None else json.loads(bytes(outcome.result))))
 
     def refused(self, call: Call) -> InterlockError:
         """The error of a call that is over at once."""

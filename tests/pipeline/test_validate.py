@@ -112,7 +112,15 @@ def test_a_sentence_stays_short() -> None:
     assert len(refused(deep, {"k" * 100_000: "x"}).message) < 1_000
 
 
-@pytest.mark.parametrize("raw", [b"null", b"[]", b"[1]", b'"x"', b"1", b"true"], ids=bytes.decode)
+def test_some_clients_write_out_that_they_have_no_arguments() -> None:
+    call = tool_call(arguments=b"null")
+    validate(call, tool_with({"type": "object"}))
+    assert call.decoded == {}
+    # The upstream gets what it expects, too.
+    assert bytes(call.arguments) == b"{}"
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"[1]", b'"x"', b"1", b"true"], ids=bytes.decode)
 def test_arguments_that_are_no_object(raw: bytes) -> None:
     error = refused({"type": "object"}, raw)
     assert error.failure is INVALID_PARAMS

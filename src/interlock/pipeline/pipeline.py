@@ -132,9 +132,13 @@ class Pipeline:
             if self._breakers.troubled:
                 self._breakers.succeeded(call.upstream)
         elif call.upstream:
-            if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
-                return
-            self._breakers.failed(call.upstream, error.failure)
+            try:
+                if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
+                    return
+                self._breakers.failed(call.upstream, error.failure)
+            except Exception as bug:
+                # Whoever read the answer serves others too: our faults are not theirs.
+                error = _fault(call, bug)
         self._over(call, outcome, error)
 
     def _sends_again(self, call: Call, gone: UpstreamGoneError) -> bool:

@@ -1,0 +1,329 @@
+"""What is written down of every call: each outcome once, with the right word."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.call import Call, Credentials, Outcome
+from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
+from interlock.pipeline.audit import Audit, outcome_word
+from interlock.pipeline.deadline import TICK
+from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST, Era
+from tests.catalog.offers import definition, offer
+from tests.pipeline.calls import LOCAL, SESSION, tool_call
+from tests.pipeline.rig import COLUMNS, KeptJournal, Rig
+
+STRANGER = Credentials("192.0.2.1")
+
+
+def rig(**settings: Any) -> Rig:
+    look = definition("look", annotations={"readOnlyHint": True})
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    return Rig(offer("s", [look, definition("t", inputSchema=schema)]), **settings)
+
+
+# --- the word for an outcome ---
+
+
+@pytest.mark.parametrize(
+    ("result", "word"),
+    [
+        (b'{"content":[]}', "ok"),
+        (b'{"content":[],"isError":false}', "ok"),
+        (b'{"content":[],"isError":true}', "tool_error"),
+        (b'{"isError" : true}', "tool_error"),
+        (b'{"content":[{"type":"text","text":"\\"isError\\":true"}]}', "ok"),
+        (b'{"structuredContent":{"isError":true}}', "ok"),
+        (b'{"structuredContent":{"isError":true},"isError":false}', "ok"),
+        (b'{"isError":null}', "ok"),
+        (b'{"isError":"yes"}', "ok"),
+        (b'["isError"]', "ok"),
+        (b"null", "ok"),
+    ],
+)
+def test_the_word_for_a_result(result: bytes, word: str) -> None:
+    assert outcome_word(Outcome(result, Era.SESSION)) == word
+    assert outcome_word(Outcome(Raw(result), Era.SESSION)) == word
+
+
+# --- one call, one entry ---
+
+
+def answer_ok(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.answer(content=[])
+
+
+def answer_tool_error(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.answer(content=[], isError=True)
+
+
+def answer_error(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.answer_error(-32000, "out of paper")
+
+
+def answer_nonsense(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.fail(InterlockError(UPSTREAM_PROTOCOL, "garbage"))
+
+
+def lose(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.lose(sent=True)
+
+
+def expire(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", meta={META_TIMEOUT: 100}))
+    rig.clock.advance(0.1 + 2 * TICK)
+
+
+def cancel(rig: Rig) -> None:
+    rig.pipeline.cancel(rig.begin(tool_call("s.t")))
+
+
+def stranger(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", credentials=STRANGER))
+
+
+def of_somebody_else(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", owner="alice"))
+
+
+def unknown_tool(rig: Rig) -> None:
+    rig.begin(tool_call("s.nothing"))
+
+
+def bad_arguments(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", {"n": "x"}))
+
+
+def bad_timeout(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", meta={META_TIMEOUT: -1}))
+
+
+def no_upstream(rig: Rig) -> None:
+    del rig.upstreams["s"]
+    rig.begin(tool_call("s.t"))
+
+
+def bug(rig: Rig) -> None:
+    rig.upstreams["s"].refuse_with = RuntimeError("a fault of ours")
+    rig.begin(tool_call("s.t"))
+
+
+def list_tools(rig: Rig) -> None:
+    rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION))
+
+
+def bad_cursor(rig: Rig) -> None:
+    rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
+
+
+def other_method(rig: Rig) -> None:
+    rig.begin(Call("prompts/list", "test", LOCAL, SESSION))
+
+
+def greet(rig: Rig) -> None:
+    rig.pipeline.admit(Call("initialize", "test", LOCAL, SESSION))
+
+
+def greet_as_a_stranger(rig: Rig) -> None:
+    with pytest.raises(InterlockError):
+        rig.pipeline.admit(Call("initialize", "test", STRANGER, SESSION))
+
+
+WAYS: dict[Callable[[Rig], None], tuple[str, str]] = {
+    answer_ok: ("ok", ""),
+    answer_tool_error: ("tool_error", ""),
+    answer_error: ("upstream_error", "out of paper"),
+    answer_nonsense: ("upstream_protocol_error", "garbage"),
+    lose: ("upstream_lost", "It went away."),
+    expire: ("deadline_exceeded", "It did not answer in time."),
+    cancel: ("cancelled", "The caller cancelled the call."),
+    stranger: ("unauthenticated", "A bearer token is needed"),
+    of_somebody_else: ("unknown_session", "somebody else"),
+    unknown_tool: ("unknown_tool", "There is no tool called 's.nothing'."),
+    bad_arguments: ("invalid_arguments", "n: the value is not of type"),
+    bad_timeout: ("invalid_params", "milliseconds"),
+    no_upstream: ("upstream_unavailable", "no longer served"),
+    bug: ("internal_error", "The node failed"),
+    list_tools: ("ok", ""),
+    bad_cursor: ("invalid_cursor", "cursor"),
+    other_method: ("method_not_found", "prompts/list is not served here."),
+    greet: ("ok", ""),
+    greet_as_a_stranger: ("unauthenticated", "A bearer token is needed"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_every_way_out_is_recorded_once_with_its_word(way: Callable[[Rig], None]) -> None:
+    node = rig()
+    way(node)
+    word, detail = WAYS[way]
+    [entry] = node.journal.entries
+    assert entry["outcome"] == word
+    assert detail in entry["detail"]
+    assert node.under_way == 0
+
+
+@pytest.mark.parametrize("way", [answer_ok, answer_error, lose, expire, cancel])
+@pytest.mark.parametrize("afterthought", ["answer", "lose", "expire", "cancel"])
+def test_nothing_that_comes_later_is_recorded_again(
+    way: Callable[[Rig], None], afterthought: str
+) -> None:
+    node = rig()
+    way(node)
+    exchange = node.upstreams["s"].last
+    # An upstream that does not keep the rules: it settles what was settled before.
+    exchange.open = True
+    if afterthought == "answer":
+        exchange.answer(content=[])
+    elif afterthought == "lose":
+        exchange.lose(sent=False)
+    elif afterthought == "expire":
+        exchange.expire()
+    else:
+        node.pipeline.cancel(exchange.call)
+    assert len(node.journal.entries) == 1
+    assert len(node.done) == 1
+    assert len(node.upstreams["s"].started) == 1
+
+
+def test_an_entry() -> None:
+    node = rig()
+    node.begin(tool_call("s__look", {"n": 1}))
+    node.clock.advance(0.25)
+    node.upstreams["s"].last.answer(content=[])
+    [entry] = node.journal.entries
+    assert entry == {
+        "time_ns": 1_700_000_000_000_000_000,
+        "caller": "local",
+        "face": "test",
+        "verb": "tools/call",
+        # The canonical name, whichever form was used.
+        "name": "s.look",
+        "upstream": "s",
+        "effect": "read_only",
+        "outcome": "ok",
+        "duration_us": 250_000,
+        "detail": "",
+    }
+    assert tuple(entry) == COLUMNS
+
+
+def test_an_entry_about_a_stranger_says_what_they_asked_for_and_no_more() -> None:
+    node = rig(tokens={"t0ken": "alice"})
+    node.begin(tool_call("s.look", credentials=Credentials("loopback", "wr0ng")))
+    [entry] = node.journal.entries
+    assert (entry["caller"], entry["name"], entry["upstream"], entry["effect"]) == (
+        "", "s.look", "", ""
+    )  # fmt: skip
+    assert "wr0ng" not in json.dumps(entry)
+
+
+def test_who_called_is_written_down() -> None:
+    node = rig(tokens={"t0ken": "alice"})
+    node.begin(tool_call("s.look", credentials=Credentials("192.0.2.1", "t0ken")))
+    node.upstreams["s"].last.answer(content=[])
+    [entry] = node.journal.entries
+    assert entry["caller"] == "alice"
+    assert "t0ken" not in json.dumps(entry)
+
+
+def test_arguments_and_results_are_not_written_down() -> None:
+    node = rig()
+    node.begin(tool_call("s.look", {"password": "hunter2"}))
+    node.upstreams["s"].last.answer(content=[{"type": "text", "text": "hunter2"}])
+    node.begin(tool_call("s.t", {"n": "hunter2"}))
+    assert node.journal.outcomes == ["ok", "invalid_arguments"]
+    assert "hunter2" not in json.dumps(node.journal.entries)
+
+
+def test_one_call_cannot_fill_the_journal() -> None:
+    node = rig()
+    long = "x" * 1_000_000
+    node.begin(tool_call(long, credentials=STRANGER))
+    node.begin(tool_call(long))
+    node.begin(Call(long, "test", STRANGER, SESSION))
+    node.begin(Call(long, "test", LOCAL, SESSION))
+    node.begin(tool_call("s.t"))
+    node.upstreams["s"].last.answer_error(1, long)
+    assert len(node.journal.entries) == 5
+    assert all(len(json.dumps(entry)) < 2_000 for entry in node.journal.entries)
+
+
+def test_a_task_that_is_cancelled_is_recorded_as_such() -> None:
+    async def body() -> Rig:
+        node = rig()
+        task = asyncio.create_task(node.pipeline.run(tool_call("s.t")))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return node
+
+    node = asyncio.run(body())
+    assert node.journal.outcomes == ["cancelled"]
+    assert node.upstreams["s"].last.abandoned == ["The caller cancelled the call."]
+
+
+# --- tallies ---
+
+
+def test_the_tallies_count_tool_calls() -> None:
+    node = rig()
+    answer_ok(node)
+    answer_tool_error(node)
+    answer_error(node)
+    bad_arguments(node)
+    unknown_tool(node)
+    stranger(node)
+    list_tools(node)
+    greet(node)
+    assert (node.audit.total.calls, node.audit.total.failed) == (6, 5)
+    # A call that reached no tool is nobody's.
+    assert node.audit.by_upstream.keys() == {"s"}
+    assert (node.audit.by_upstream["s"].calls, node.audit.by_upstream["s"].failed) == (4, 3)
+
+
+def test_the_tallies_sum_up_the_time() -> None:
+    node = rig()
+    node.begin(tool_call("s.t"))
+    node.begin(tool_call("s.t"))
+    node.clock.advance(0.5)
+    for exchange in node.upstreams["s"].started:
+        exchange.answer(content=[])
+    assert node.audit.total.busy_us == node.audit.by_upstream["s"].busy_us == 1_000_000
+
+
+def test_a_node_without_a_journal_still_counts() -> None:
+    audit = Audit(None)
+    audit.record(tool_call("s.t"), "ok", 5)
+    assert audit.total.calls == 1
+
+
+# --- a journal in trouble ---
+
+
+class BrokenJournal(KeptJournal):
+    def record(self, entry: Any) -> None:
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize("way", [answer_ok, bad_arguments, expire, cancel, list_tools])
+def test_a_journal_in_trouble_costs_nobody_the_answer(
+    way: Callable[[Rig], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = rig(recorder=BrokenJournal())
+    way(node)
+    assert len(node.done) == 1
+    assert node.under_way == 0
+    assert "could not be recorded" in caplog.text
