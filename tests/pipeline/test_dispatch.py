@@ -315,6 +315,20 @@ def test_cancelling_what_is_over_changes_nothing() -> None:
     assert node.upstreams["s"].last.abandoned == []
 
 
+def test_an_upstream_that_cannot_be_told_keeps_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    node = rig()
+    call = node.begin(tool_call("s.silent"))
+
+    def broken(reason: str) -> None:
+        raise OSError("the pipe is broken")
+
+    node.upstreams["s"].last.abandon = broken  # type: ignore[method-assign]
+    node.pipeline.cancel(call)
+    assert node.journal.outcomes == ["cancelled"]
+    assert node.under_way == 0
+    assert "could not be told" in caplog.text
+
+
 def test_a_call_that_waits_to_be_sent_again_can_be_cancelled() -> None:
     async def body(node: Rig, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()

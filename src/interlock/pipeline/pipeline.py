@@ -176,8 +176,12 @@ class Pipeline:
         """Stop a call that is under way. Its upstream is told, its caller too."""
         if call not in self._under_way:
             return
-        if call.exchange is not None:
-            call.exchange.abandon(reason)
+        try:
+            if call.exchange is not None:
+                call.exchange.abandon(reason)
+        except Exception:
+            # A link in a bad way: the upstream may not know, but for the caller it is over.
+            _log.exception("%s could not be told of a cancelled call", call.upstream)
         self._over(call, None, InterlockError(CANCELLED, reason))
 
     def under_way(self) -> Iterable[Call]:
