@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from interlock.errors import UNSUPPORTED_VERSION, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol import mcp
-from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.jsonrpc import Message, decode_message, encode_value
 from interlock.protocol.mcp import (
     META_SERVER_INFO,
     RESERVED,
+    decode_tool_call,
     forwardable_meta,
     negotiate,
     result_type,
@@ -206,6 +207,44 @@ def test_a_stateless_result_loses_exactly_its_own_era(
     assert shown == json.loads(encode_value(expected))
 
 
+@given(
+    st.dictionaries(
+        json_values.text | st.sampled_from(["ttlMs", "cacheScope", "content", "_meta"]),
+        json_values.values | st.just({"resultType": "complete"}) | st.just(RESERVED),
+        max_size=4,
+    ).filter(lambda result: not isinstance(result.get("_meta", {}), (str, list, int, float)))
+)
+def test_what_stands_behind_a_result_type_stays(result: dict[str, Any]) -> None:
+    result.pop("resultType", None)
+    shown = json.loads(session_result(encode_value({"resultType": "complete", **result})))
+    expected = {
+        key: value for key, value in result.items() if key not in ("ttlMs", "cacheScope", "_meta")
+    }
+    users = {
+        key: value
+        for key, value in (result.get("_meta") or {}).items()
+        if not key.startswith(RESERVED)
+    }
+    if users:
+        expected["_meta"] = users
+    assert shown == json.loads(encode_value(expected))
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b'{"resultType":"complete"}', {}),
+        (b'{"resultType":"complete", "a":1}', {"a": 1}),
+        (b'{"resultType":"complete","a":1,"resultType":"complete"}', {"a": 1}),
+        (b'{"a":1,"resultType":"complete"}', {"a": 1}),
+        (b'{ "resultType":"complete","a":1}', {"a": 1}),
+        (b'{"resultType":"complete","ttlMs":5,"a":1}', {"a": 1}),
+    ],
+)
+def test_a_result_type_is_taken_away_wherever_it_stands(raw: bytes, shown: dict[str, Any]) -> None:
+    assert json.loads(session_result(raw)) == shown
+
+
 def test_members_inside_the_result_are_nobodys_business() -> None:
     inner = {"content": [{"resultType": "x", "_meta": {META_SERVER_INFO: 1}}], "ttlMs": 1}
     shown = json.loads(session_result(encode_value({**inner, "resultType": "complete"})))
@@ -273,6 +312,83 @@ def test_a_type_that_is_none_is_the_servers_fault(raw: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         result_type(raw)
     assert caught.value.failure is UPSTREAM_PROTOCOL
+
+
+# --- the shortcut for calls ---
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}',
+        b'{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"a","arguments":{}}}',
+        b'{"params":{"_meta":{"k":1},"arguments":[1],"name":"a"},"method":"tools/call","id":7,'
+        b'"jsonrpc":"2.0"}',
+    ],
+)
+def test_a_plain_call_is_read_in_one_go(data: bytes) -> None:
+    call = decode_tool_call(data)
+    assert call is not None
+    assert call.params.name == "a"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":""}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":5}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","x":1}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"},"result":1}',
+        b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"a"}}',
+        b'{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"a"}}',
+        b'{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"a"}}',
+        b'{"jsonrpc":"2.0","id":[],"method":"tools/call","params":{"name":"a"}}',
+        b'{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"a"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}} x',
+    ],
+)
+def test_everything_else_is_left_to_the_general_way(data: bytes) -> None:
+    assert decode_tool_call(data) is None
+
+
+PIECES = st.sampled_from(
+    [
+        b'"jsonrpc":"2.0"', b'"id":1', b'"id":"x"', b'"id":null', b'"id":-1', b'"id":1e3',
+        b'"method":"tools/call"', b'"params":{"name":"a","arguments":{"b":1}}',
+        b'"params":{"name":"b"}', b'"params":{"name":"b","_meta":{"c":null}}', b'"params":[]',
+        b'"result":{}', b'"x":1',
+    ]
+)  # fmt: skip
+
+
+@given(
+    st.lists(PIECES, max_size=7).map(lambda pieces: b"{" + b",".join(pieces) + b"}") | st.binary()
+)
+def test_the_shortcut_and_the_general_way_read_the_same(data: bytes) -> None:
+    call = decode_tool_call(data)
+    if call is None:
+        return
+    message = decode_message(data)
+    assert isinstance(message, Message)
+    assert message.is_request
+    assert message.method == "tools/call"
+    assert message.id is not UNSET
+    assert bytes(message.id) == bytes(call.id)
+    assert message.params is not UNSET
+    params = json.loads(bytes(message.params))
+    assert params["name"] == call.params.name
+    assert params.get("arguments", {}) == json.loads(bytes(call.params.arguments))
+    assert params.get("_meta", {}) == {
+        key: json.loads(bytes(value)) for key, value in call.params.meta.items()
+    }
 
 
 # --- a tool's error ---
