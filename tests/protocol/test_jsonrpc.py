@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from interlock.errors import (
     INVALID_REQUEST,
@@ -17,7 +17,6 @@ from interlock.errors import (
     Failure,
     ProtocolError,
 )
-from interlock.protocol import jsonrpc
 from interlock.protocol.jsonrpc import (
     MAX_BATCH,
     BadMessage,
@@ -28,14 +27,8 @@ from interlock.protocol.jsonrpc import (
     decode_one,
     decode_value,
     error_response,
-    notification,
-    on_one_line,
-    request,
     result_response,
 )
-from interlock.protocol.lines import LineDecoder, encode_line
-from tests.protocol import json_values
-from tests.protocol.parser_feeding import assert_every_feeding_gives
 
 DEEP = 100_000
 
@@ -374,133 +367,3 @@ def test_any_bytes_as_a_part_of_a_message(data: bytes) -> None:
         except ProtocolError:
             continue
     assert isinstance(decode_error(data).code, int)
-
-
-# --- there and back ---
-
-IDENTIFIERS = st.integers().map(lambda number: b"%d" % number) | json_values.text.map(
-    lambda text: json.dumps(text).encode()
-)
-
-
-@given(id=st.integers(0), method=json_values.text, params=st.none() | json_values.objects)
-def test_a_request_there_and_back(id: int, method: str, params: dict[str, Any] | None) -> None:
-    encoded = None if params is None else jsonrpc.encode_value(params)
-    message = one(request(id, method, encoded))
-    assert message.is_request
-    assert raw(message.id) == b"%d" % id
-    assert message.method == method
-    if params is None:
-        assert message.params is UNSET
-    else:
-        assert decode_value(raw(message.params)) == params
-
-
-@given(method=json_values.text, params=st.none() | json_values.objects)
-def test_a_notification_there_and_back(method: str, params: dict[str, Any] | None) -> None:
-    encoded = None if params is None else jsonrpc.encode_value(params)
-    message = one(notification(method, encoded))
-    assert message.is_notification
-    assert message.method == method
-    assert (
-        message.params is UNSET if params is None else decode_value(raw(message.params)) == params
-    )
-
-
-@given(id=IDENTIFIERS, result=json_values.values)
-def test_a_result_there_and_back(id: bytes, result: Any) -> None:
-    message = one(result_response(id, jsonrpc.encode_value(result)))
-    assert message.is_response
-    assert raw(message.id) == id
-    assert decode_value(raw(message.result)) == result
-
-
-@given(
-    id=IDENTIFIERS, code=st.integers(), text=json_values.text, data=st.none() | json_values.values
-)
-def test_an_error_there_and_back(id: bytes, code: int, text: str, data: Any) -> None:
-    for written in (data, None if data is None else Raw(jsonrpc.encode_value(data))):
-        message = one(error_response(id, code, text, written))
-        assert message.is_response
-        assert raw(message.id) == id
-        error = decode_error(raw(message.error))
-        assert (error.code, error.message) == (code, text)
-        if data is None:
-            assert error.data is UNSET
-        else:
-            assert decode_value(raw(error.data)) == data
-
-
-@given(json_values.objects)
-def test_members_there_and_back(members: dict[str, Any]) -> None:
-    encoded = jsonrpc.encode_value(members)
-    assert json.loads(jsonrpc.encode_members(decode_members(encoded))) == json.loads(encoded)
-
-
-# --- errors of a peer ---
-
-
-@pytest.mark.parametrize(
-    ("data", "code", "text"),
-    [
-        (b'{"code":-32000,"message":"no"}', -32000, "no"),
-        (b'{"code":-32000,"message":"no","data":{"a":1},"x":2}', -32000, "no"),
-        (b'{"code":7}', 7, ""),
-        (b'{"message":"no code"}', -32603, "no code"),
-        (b"{}", -32603, ""),
-        (
-            b'{"code":"E_FAIL","message":"no"}',
-            -32603,
-            "The peer answered with an error that is not",
-        ),
-        (b'{"code":1.5,"message":"no"}', -32603, "The peer answered with an error that is not"),
-        (b'{"code":true,"message":"no"}', -32603, "The peer answered with an error that is not"),
-        (b'{"code":1,"message":null}', -32603, "The peer answered with an error that is not"),
-        (b'"boom"', -32603, "The peer answered with an error that is not"),
-        (b"null", -32603, "The peer answered with an error that is not"),
-        (b'{"code":1,"message":"\xff"}', -32603, "The peer answered with an error that is not"),
-    ],
-)
-def test_the_error_of_a_peer(data: bytes, code: int, text: str) -> None:
-    error = decode_error(data)
-    assert error.code == code
-    assert error.message.startswith(text)
-
-
-def test_the_data_of_an_error_stays_raw() -> None:
-    assert (
-        bytes(decode_error(b'{"code":1,"message":"m","data":{ "a" :1e3}}').data) == b'{ "a" :1e3}'
-    )
-
-
-# --- one line ---
-
-
-@given(json_values.values, st.sampled_from([None, 0, 1, 4, "\t", "\r\n "]))
-def test_a_message_on_one_line_says_the_same(value: Any, indent: int | str | None) -> None:
-    written = json.dumps(value, indent=indent, ensure_ascii=False).encode()
-    line = on_one_line(written)
-    assert b"\n" not in line
-    assert b"\r" not in line
-    assert json.loads(line) == json.loads(written)
-    assert len(line) == len(written)
-
-
-def test_a_line_that_is_one_already_is_not_copied() -> None:
-    payload = b'{"a":"b c"}'
-    assert on_one_line(payload) is payload
-
-
-def test_messages_on_lines_are_read_in_every_feeding() -> None:
-    pretty = b'{\r\n "jsonrpc": "2.0",\n "id": "a\\nb",\n "method": "\xc3\xa9"\n}'
-    messages = [on_one_line(pretty), result_response(b'"a\\nb"', b"{}")]
-    stream = b"".join(encode_line(message) for message in messages)
-    assert_every_feeding_gives(
-        LineDecoder,
-        stream,
-        messages,
-        trailing=b'{"i',
-        rest=b'd":1}\n',
-        trailing_items=[b'{"id":1}'],
-    )
-    assert [raw(one(message).id) for message in messages] == [b'"a\\nb"', b'"a\\nb"']
