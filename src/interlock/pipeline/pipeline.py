@@ -154,10 +154,11 @@ class Pipeline:
         """The one exit: into the journal, and back to the face."""
         if self._under_way.pop(call, call) is not None:
             return
+        word, detail = OK, ""
         if error is not None:
             word, detail = error.failure.name, error.message
-        else:
-            word, detail = OK if outcome is None else outcome_word(outcome), ""
+        elif outcome is not None and call.verb == TOOLS_CALL:
+            word = outcome_word(outcome)
         try:
             self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
         except Exception:

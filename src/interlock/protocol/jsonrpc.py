@@ -233,7 +233,7 @@ def encode_members(members: dict[str, Raw]) -> bytes:
 
 
 def result_response(id: bytes | Raw, result: bytes | Raw) -> bytes:
-    return b"".join((b'{"jsonrpc":"2.0","id":', id, b',"result":', result, b"}"))
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
 
 
 def error_response(
