@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import queue
@@ -15,6 +17,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from interlock.cli.main import main
 from tests.cli.waiting import PATIENCE, wait_until
 
 INTERLOCK = [sys.executable, "-m", "interlock"]
@@ -125,6 +130,20 @@ class World:
             timeout=60,
             check=False,
         )
+
+    def run_here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same, inside this process: for the many small mistakes, which start nothing."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in list(os.environ):
+                patch.delenv(name)
+            for name, value in self.environ.items():
+                patch.setenv(name, value)
+            patch.chdir(self.cwd)
+            patch.setattr(sys, "argv", ["interlock", *arguments])
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = main()
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     def up(self, *arguments: str, **environ: str) -> RunningNode:
         process = subprocess.Popen(

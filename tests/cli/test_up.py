@@ -132,7 +132,7 @@ def test_the_config_is_searched_in_order(world: World) -> None:
     ],
 )
 def test_mistakes_get_a_sentence(world: World, arguments: list[str], code: int, said: str) -> None:
-    done = world.run("up", *arguments)
+    done = world.run_here("up", *arguments)
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr

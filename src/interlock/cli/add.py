@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +14,11 @@ from interlock.cli import say, where
 if TYPE_CHECKING:
     from interlock.config import ServerConfig
 
+_SHORT: Final = {"-e": "--env", "-H": "--header", "-c": "--config"}
+
+
+_ENV_HELP: Final = "A variable for the command. Secrets by reference: TOKEN='${env:TOKEN}'."
+
 
 def add(
     key: Annotated[str, typer.Argument(metavar="KEY", help="What to call it.", show_default=False)],
@@ -21,19 +26,13 @@ def add(
         list[str],
         typer.Argument(
             metavar="URL-or-COMMAND",
-            help="Where it answers, or how it is started.",
+            help="Where it answers, or how it is started. What follows a command belongs to it.",
             show_default=False,
         ),
     ],
     env: Annotated[
         list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME=VALUE",
-            help="A variable for the command. Secrets by reference: TOKEN='${env:TOKEN}'.",
-            show_default=False,
-        ),
+        typer.Option("--env", "-e", metavar="NAME=VALUE", help=_ENV_HELP, show_default=False),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -55,6 +54,7 @@ def add(
     Examples:
       interlock add jira http://127.0.0.1:9001/mcp
       interlock add files npx -y @modelcontextprotocol/server-filesystem .
+      interlock add db --env PGHOST=localhost -- docker run -i --rm -e PGHOST db-server
       interlock add wiki https://wiki.example.com/mcp -H 'Authorization: Bearer ${env:WIKI}'
     """
     from interlock.cli.check import missing_references
@@ -62,7 +62,11 @@ def add(
     from interlock.config.load import read_text
     from interlock.config.redaction import is_secret_key, is_secret_value
 
-    server = _server(target, env or [], header or [])
+    options = {"--env": env or [], "--header": header or [], "--config": []}
+    words = own_options(target, options)
+    if options["--config"]:
+        config = Path(options["--config"][-1])
+    server = _server(words, options["--env"], options["--header"])
     path = where.find(config) or Path(DEFAULT_NAME)
     exists = path.exists()
     text = read_text(path) if exists else ""
@@ -77,7 +81,38 @@ def add(
     source = where.ConfigSource(path, path.absolute().parent)
     for missing in missing_references(source.load(), source):
         say.note(str(missing))
-    say.note(f"Try it: interlock doctor {'' if config is None else f'-c {config}'}".rstrip())
+    say.note(f"Try it: interlock doctor{'' if config is None else f' -c {config}'}")
+
+
+def own_options(words: list[str], options: dict[str, list[str]]) -> list[str]:
+    """Take our own options out of what follows KEY; what is left is a URL or a command.
+
+    A command's options look like ours (`docker run -e NAME`), so ours stand before it, and only a
+    URL may have them behind it.
+    """
+    from interlock.config.quantities import is_url
+
+    left = _leading_options(words, options)
+    if left[:1] == ["--"]:
+        return left[1:]
+    if left and is_url(left[0]):
+        return [left[0], *_leading_options(left[1:], options)]
+    return left
+
+
+def _leading_options(words: list[str], options: dict[str, list[str]]) -> list[str]:
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        name, equals, value = rest.pop(0).partition("=")
+        name = _SHORT.get(name, name)
+        if name not in options:
+            raise typer.BadParameter(f"there is no option {name}; see: interlock add --help")
+        if not equals:
+            if not rest:
+                raise typer.BadParameter(f"{name} wants a value.")
+            value = rest.pop(0)
+        options[name].append(value)
+    return rest
 
 
 def write_text(path: Path, text: str) -> None:
@@ -102,6 +137,8 @@ def _server(target: list[str], env: list[str], header: list[str]) -> ServerConfi
     from interlock.config.problems import BadValue
     from interlock.config.quantities import is_url, split_command
 
+    if not target:
+        raise typer.BadParameter("what is to be added: a URL, or a command?")
     if is_url(target[0]):
         if len(target) > 1:
             raise typer.BadParameter(f"a URL stands alone; what is {target[1]!r}?")

@@ -55,7 +55,8 @@ _RUN, _CONFIG, _USE, _LOOK = "Run", "Config", "Use", "Look"
 app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(stdio)
 app.command(rich_help_panel=_CONFIG)(check)
-app.command(rich_help_panel=_CONFIG)(add)
+# Whatever follows KEY is read by the command itself: a server's options look like ours.
+app.command(rich_help_panel=_CONFIG, context_settings={"allow_interspersed_args": False})(add)
 app.command("import", rich_help_panel=_CONFIG)(import_clients)
 app.command(rich_help_panel=_CONFIG)(about.schema)
 app.command(rich_help_panel=_USE)(tools)

@@ -64,8 +64,6 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
 
 def summary(config: Config, source: where.ConfigSource) -> str:
     """What the config says, in a few lines."""
-    from interlock.config import redact
-
     disabled = len(config.servers) - len(config.enabled_servers)
     count = len(config.enabled_servers)
     lines = [
@@ -76,18 +74,19 @@ def summary(config: Config, source: where.ConfigSource) -> str:
     ]
     width = max((len(key) for key in config.servers), default=0)
     for key, server in config.enabled_servers.items():
-        lines.append(f"  {key:<{width}}  {redact(_reached_by(server))}")
+        lines.append(f"  {key:<{width}}  {_reached_by(server)}")
     return "\n".join(lines)
 
 
 def _reached_by(server: ServerConfig) -> str:
     import shlex
 
+    from interlock.config import redact
     from interlock.config.redaction import redact_args
 
     if server.url is not None:
-        return server.url
-    return shlex.join([server.command or "", *redact_args(server.args)])
+        return redact(server.url)
+    return shlex.join([redact(server.command or ""), *redact_args(server.args)])
 
 
 def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -1,0 +1,101 @@
+"""Words from a shell as a tool's arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.cli.arguments import BadArgument, read_arguments, read_object
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "whole": {"type": "integer"},
+        "number": {"type": "number"},
+        "yes": {"type": "boolean"},
+        "words": {"type": "array", "items": {"type": "string"}},
+        "numbers": {"type": "array", "items": {"type": "integer"}},
+        "thing": {"type": "object"},
+        "maybe": {"type": ["integer", "null"]},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "level": {"enum": [1, 2, "high"]},
+        "fixed": {"const": True},
+        "far": {"$ref": "#/$defs/far"},
+        "round": {"$ref": "#/$defs/round"},
+    },
+    "$defs": {"far": {"$ref": "#/$defs/further"}, "further": {"type": "integer"}},
+}
+SCHEMA["$defs"]["round"] = {"$ref": "#/$defs/round"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["text=5"], {"text": "5"}),
+        (["text="], {"text": ""}),
+        (["text=a=b:=c"], {"text": "a=b:=c"}),
+        (["text=@@home"], {"text": "@home"}),
+        (["whole=-5"], {"whole": -5}),
+        (["number=5"], {"number": 5}),
+        (["number=2.5e3"], {"number": 2500.0}),
+        (["yes=true"], {"yes": True}),
+        (["yes=False"], {"yes": False}),
+        (['words=["a","b"]'], {"words": ["a", "b"]}),
+        (["words=a"], {"words": ["a"]}),
+        (["words=a", "words=b", 'words=["c"]'], {"words": ["a", "b", "c"]}),
+        (["numbers=1", "numbers=2"], {"numbers": [1, 2]}),
+        (['thing={"a": [1]}'], {"thing": {"a": [1]}}),
+        (["maybe=null"], {"maybe": None}),
+        (["maybe=3"], {"maybe": 3}),
+        (["either=3"], {"either": 3}),
+        (["either=three"], {"either": "three"}),
+        (["level=2"], {"level": 2}),
+        (["level=high"], {"level": "high"}),
+        (["fixed=true"], {"fixed": True}),
+        (["far=7"], {"far": 7}),
+        (["round=x"], {"round": "x"}),
+        (["unknown=7"], {"unknown": "7"}),
+        (["unknown:=7"], {"unknown": 7}),
+        (['text:={"not": "text"}'], {"text": {"not": "text"}}),
+        (["a:b=c"], {"a:b": "c"}),
+        ([], {}),
+    ],
+)
+def test_words_become_values(words: list[str], expected: dict[str, Any]) -> None:
+    assert read_arguments(words, SCHEMA) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["text"], "'text' is not an argument; write key=value, or key:=JSON"),
+        (["=x"], "'=x' is not an argument"),
+        (["whole=1.5"], "whole must be an integer, and '1.5' is not"),
+        (["number=nan"], "number must be a number, and 'nan' is not"),
+        (["yes=yes"], "yes must be a boolean, and 'yes' is not"),
+        (["numbers=x"], "numbers must be an integer, and 'x' is not"),
+        (["words=[1"], "words must be an array"),
+        (["thing=[1]"], "thing must be an object, and '[1]' is not"),
+        (["text=a", "text=b"], "text is given twice"),
+        (["x:=nonsense"], "x is not JSON"),
+        (["x=@no/such/file"], "x: the file 'no/such/file' cannot be read: No such file"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(BadArgument) as refused:
+        read_arguments(words, SCHEMA)
+    assert said in str(refused.value)
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("Grüße\n", encoding="utf-8")
+    (tmp_path / "json").write_text('{"a": 1}', encoding="utf-8")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert read_arguments([f"text=@{tmp_path}/text"], SCHEMA) == {"text": "Grüße\n"}
+    assert read_arguments([f"x:=@{tmp_path}/json"], SCHEMA) == {"x": {"a": 1}}
+    assert read_object(f"@{tmp_path}/json") == {"a": 1}
+    with pytest.raises(BadArgument, match="it is not UTF-8 text"):
+        read_arguments([f"text=@{tmp_path}/binary"], SCHEMA)

@@ -1,0 +1,93 @@
+"""`interlock call`: typed arguments in, plain text out, an exit code that tells."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.program import DEMO, World
+
+
+@pytest.fixture
+def demo(world: World) -> World:
+    """A world whose config has the demo, and something that cannot start."""
+    world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
+    return world
+
+
+def test_it_starts_only_what_the_call_needs(demo: World) -> None:
+    done = demo.run("call", "demo.text_stats", "text=one two")
+    assert done.returncode == 0
+    assert done.stderr == "no node is running; starting demo for this\n"
+    assert done.stdout != ""
+
+
+def test_values_are_typed_by_the_schema(demo: World) -> None:
+    done = demo.run("call", "demo__roll_dice", "sides=2", "count=4", "--json-output")
+    assert done.returncode == 0, done.stderr
+    rolled = json.loads(done.stdout)
+    assert len(rolled["rolls"]) == 4
+    assert set(rolled["rolls"]) <= {1, 2}
+    done = demo.run("call", "demo.roll_dice", "sides=many")
+    assert done.returncode == 2
+    assert "sides must be an integer, and 'many' is not" in done.stderr
+
+
+def test_all_arguments_as_one_object(demo: World) -> None:
+    (demo.cwd / "a.json").write_text('{"text": "drei kleine Wörter"}', encoding="utf-8")
+    done = demo.run("call", "demo.text_stats", "--json", "@a.json", "--json-output")
+    assert json.loads(done.stdout)["words"] == 3
+    done = demo.run("call", "demo.text_stats", "--json", "[1]")
+    assert done.returncode == 2
+    assert "--json wants an object" in done.stderr
+
+
+def test_progress_goes_to_stderr(demo: World) -> None:
+    done = demo.run("call", "demo.count_slowly", "to=2", "delay_ms=0")
+    assert done.returncode == 0
+    assert done.stdout == "Counted to 2.\n"
+    assert "1/2 Counted to 1 of 2\n2/2 Counted to 2 of 2\n" in done.stderr
+
+
+def test_through_the_running_node(demo: World) -> None:
+    node = demo.up()
+    node.wait_for_line("demo is ready")
+    assert demo.run("call", "demo.notes_add", "title=Milk", "text=two litres").returncode == 0
+    # Another process, the same node: its server still has the note.
+    done = demo.run("call", "demo.notes_list")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "Milk" in done.stdout
+    assert node.status()["calls"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["demo.fail"], 1, "This tool fails on purpose"),
+        (["demo.rol_dice"], 1, "Did you mean demo.roll_dice"),
+        (["demo.roll_dice", "sides=1"], 1, "sides"),
+        (["demo.roll_dice", "sides"], 2, "'sides' is not an argument"),
+        (["demo.roll_dice", "sides=2", "--json", "{}"], 2, "not both"),
+        (["demo.text_stats", "text=@nowhere.txt"], 2, "'nowhere.txt' cannot be read"),
+        (["demo.roll_dice", "--timeout", "soon"], 2, "is not a duration"),
+        (["demo.count_slowly", "delay_ms=500", "--timeout", "50ms"], 1, "no answer within 0.05 s"),
+        (["gone.anything"], 4, "'no-such-program-anywhere' was not found"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_what_goes_wrong_has_a_sentence_and_a_code(
+    demo: World, arguments: list[str], code: int, said: str
+) -> None:
+    done = demo.run_here("call", *arguments)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_config_and_without_a_node(world: World) -> None:
+    done = world.run("call", "demo.roll_dice")
+    assert done.returncode == 3
+    assert "there is no config" in done.stderr

@@ -1,0 +1,200 @@
+"""`check`, `add`, `import` and `schema`: the config, without a node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+from interlock.config import load_config
+from tests.cli.program import World
+
+
+def test_check_says_what_is_there(world: World) -> None:
+    world.config(
+        {
+            "jira": "http://127.0.0.1:9001/mcp",
+            "files": {"command": "files-server", "args": ["--token", "${env:FILES_TOKEN}"]},
+            "off": {"url": "http://127.0.0.1:1/", "enabled": False},
+        }
+    )
+    done = world.run("check", FILES_TOKEN="secret")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        f"interlock.yaml: 2 servers (1 more not enabled), listening on 127.0.0.1:{world.port}/mcp\n"
+        "  jira   http://127.0.0.1:9001/mcp\n"
+        "  files  files-server --token '${env:FILES_TOKEN}'\n"
+    )
+
+
+def test_check_finds_every_problem(world: World) -> None:
+    (world.cwd / "interlock.yaml").write_text(
+        "lisen: 127.0.0.1:1\nservers:\n  a:\n    url: ftp://x\n", encoding="utf-8"
+    )
+    done = world.run("check")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first.startswith("interlock.yaml:1:1: ")
+    assert "listen" in first
+    assert second.startswith("interlock.yaml:4:5: servers.a.url: ")
+    as_json = world.run_here("check", "--json")
+    assert as_json.returncode == 3
+    told = json.loads(as_json.stdout)
+    assert told["ok"] is False
+    assert [(one["line"], one["column"]) for one in told["problems"]] == [(1, 1), (4, 5)]
+
+
+def test_check_finds_references_that_lead_nowhere(world: World) -> None:
+    world.config(
+        {
+            "a": {"url": "http://h/", "headers": {"X": "${env:MISSING_ONE} ${env:FOUND}"}},
+            "b": {"command": "x", "env": {"KEY": "${file:no/such/file}"}},
+        }
+    )
+    done = world.run("check", FOUND="here")
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert "servers.a.headers.X: the environment variable MISSING_ONE is not set" in first
+    assert "servers.b.env.KEY: the secret file no/such/file does not exist" in second
+    told = json.loads(world.run("check", "--json", FOUND="here").stdout)
+    assert [one["path"] for one in told["problems"]] == ["servers.a.headers.X", "servers.b.env.KEY"]
+
+
+def test_add_makes_the_file_and_keeps_what_is_there(world: World) -> None:
+    made = world.run("add", "jira", "http://127.0.0.1:9001/mcp")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == "made interlock.yaml: jira\n"
+    path = world.cwd / "interlock.yaml"
+    path.write_text(f"# mine\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+    path.chmod(0o640)
+    added = world.run("add", "files", "--env", "MODE=quiet", "--", "npx", "-y", "a server", ".")
+    assert added.returncode == 0, added.stderr
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# mine\n")
+    assert path.stat().st_mode & 0o777 == 0o640
+    servers = load_config(path).servers
+    assert servers["jira"].url == "http://127.0.0.1:9001/mcp"
+    assert servers["files"].command == "npx"
+    assert servers["files"].args == ["-y", "a server", "."]
+    assert servers["files"].env == {"MODE": "quiet"}
+
+
+def test_add_takes_a_command_with_options_of_its_own(world: World) -> None:
+    done = world.run("add", "files", "npx", "-y", "server", "--root", ".")
+    assert done.returncode == 0, done.stderr
+    server = load_config(world.cwd / "interlock.yaml").servers["files"]
+    assert (server.command, server.args) == ("npx", ["-y", "server", "--root", "."])
+    done = world.run("add", "db", "-e", "A=b", "-c", "x.yaml", "--", "docker", "run", "-e", "A")
+    assert done.returncode == 0, done.stderr
+    server = load_config(world.cwd / "x.yaml").servers["db"]
+    assert (server.command, server.args) == ("docker", ["run", "-e", "A"])
+    assert server.env == {"A": "b"}
+
+
+def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
+    done = world.run(
+        "add",
+        "wiki",
+        "https://wiki.example.com/mcp",
+        "--header",
+        "X-Api-Key: abc123",
+        "--header",
+        "Authorization: Bearer ${env:WIKI_TOKEN}",
+    )
+    assert done.returncode == 0
+    assert "X-Api-Key looks like a secret and now stands in interlock.yaml" in done.stderr
+    assert "abc123" not in done.stderr
+    assert "the environment variable WIKI_TOKEN is not set" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["jira", "http://h/other"], 3, 'there is already a server "jira"'),
+        (["x", "http://h/", "more"], 2, "a URL stands alone"),
+        (["x", "http://h/", "--env", "A=b"], 2, "--env is for a command"),
+        (["x", "--header", "A: b", "cmd"], 2, "--header is for a URL"),
+        (["x", "--env", "A", "cmd"], 2, "--env wants NAME=VALUE"),
+        (["x", "ws://h/"], 2, "only http:// and https://"),
+        (["x"], 2, "Missing argument"),
+        (["x", "--env", "A=b"], 2, "a URL, or a command?"),
+        (["x", "--nonsense", "cmd"], 2, "there is no option --nonsense"),
+        (["x", "http://h/", "-H"], 2, "--header wants a value"),
+    ],
+)
+def test_add_refuses_with_a_sentence(
+    world: World, arguments: list[str], code: int, said: str
+) -> None:
+    path = world.config({"jira": "http://127.0.0.1:9001/mcp"})
+    before = path.read_text(encoding="utf-8")
+    done = world.run_here("add", *arguments)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert path.read_text(encoding="utf-8") == before
+
+
+def client_config(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "mcpServers": {
+            "github": {
+                "command": "npx",
+                "args": ["-y", "server-github"],
+                "env": {"GITHUB_TOKEN": "ghp_0123456789abcdefghijABCDEFGHIJ012345"},
+            },
+            "web": {"type": "http", "url": "https://example.com/mcp"},
+        }
+    }
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def test_import_shows_what_it_would_take_over(world: World) -> None:
+    client_config(world.cwd / ".mcp.json")
+    done = world.run("import")
+    assert done.returncode == 0
+    assert done.stdout == (
+        "servers:\n"
+        "  github:\n"
+        "    command: npx\n"
+        "    args: [-y, server-github]\n"
+        "    env:\n"
+        "      GITHUB_TOKEN: ${env:GITHUB_TOKEN}\n"
+        "  web: https://example.com/mcp\n"
+    )
+    assert "Claude Code: " in done.stderr
+    assert "GITHUB_TOKEN  for servers.github.env.GITHUB_TOKEN" in done.stderr
+    assert "ghp_" not in done.stdout + done.stderr
+    assert not (world.cwd / "interlock.yaml").exists()
+
+
+def test_import_writes_and_leaves_what_is_there(world: World) -> None:
+    client_config(world.folder / "other" / "mcp.json")
+    world.config({"web": "http://127.0.0.1:1/mine"})
+    done = world.run("import", str(world.folder / "other" / "mcp.json"), "--write")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "interlock.yaml: added github\n"
+    assert "web is in interlock.yaml already" in done.stderr
+    servers = load_config(world.cwd / "interlock.yaml").servers
+    assert servers["web"].url == "http://127.0.0.1:1/mine"
+    assert servers["github"].env == {"GITHUB_TOKEN": "${env:GITHUB_TOKEN}"}
+
+
+def test_import_without_anything_to_import(world: World) -> None:
+    done = world.run("import")
+    assert done.returncode == 1
+    assert "no config of an MCP client was found" in done.stderr
+    missing = world.run_here("import", "nowhere.json")
+    assert missing.returncode == 3
+    assert "nowhere.json: there is no such file" in missing.stderr
+
+
+def test_the_schema_is_one(world: World) -> None:
+    done = world.run("schema")
+    assert done.returncode == 0
+    schema = json.loads(done.stdout)
+    jsonschema_rs.meta.validate(schema)
+    assert jsonschema_rs.is_valid(schema, {"servers": {"a": "http://h/"}})
+    assert not jsonschema_rs.is_valid(schema, {"severs": {}})

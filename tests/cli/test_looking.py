@@ -1,0 +1,125 @@
+"""`status`, `journal`, `version`, `--help` and completion: looking without touching."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+from interlock import __version__
+from tests.cli.program import DEMO, World
+from tests.cli.waiting import wait_until
+
+COMMANDS = [
+    "up", "stdio", "check", "add", "import", "schema", "tools", "call", "doctor", "status",
+    "journal", "version",
+]  # fmt: skip
+
+
+def test_status_of_a_running_node(world: World) -> None:
+    world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
+    node = world.up()
+    node.wait_for_line("demo is ready")
+    world.run("call", "demo.roll_dice")
+    done = world.run("status")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"interlock {__version__} at {node.url}, pid {node.process.pid}, up")
+    assert re.search(r"^demo +ready +stateless +9 +1 +0 +[\d.]+ ms", done.stdout, re.MULTILINE)
+    assert re.search(r"^gone +failed +- +0 +0 +0 +-", done.stdout, re.MULTILINE)
+    assert "gone: Cannot start gone: 'no-such-program-anywhere' was not found" in done.stdout
+    assert "1 calls, 0 failed" in lines[-1]
+    told = json.loads(world.run("status", "--json").stdout)
+    assert told["pid"] == node.process.pid
+    assert {one["key"] for one in told["upstreams"]} == {"demo", "gone"}
+
+
+def test_status_with_a_token(world: World) -> None:
+    tokens = [{"name": "me", "token": "${env:NODE_TOKEN}"}]
+    world.config({"demo": DEMO}, tokens=tokens)
+    node = world.up(NODE_TOKEN="s3cret-s3cret")
+    node.wait_for_line("Codex.*--bearer-token-env-var NODE_TOKEN")
+    assert "s3cret" not in "".join(node.seen)
+    assert world.run("status", NODE_TOKEN="s3cret-s3cret").returncode == 0
+    wrong = world.run("status", NODE_TOKEN="something-else")
+    assert wrong.returncode == 1
+    assert "HTTP 401" in wrong.stderr
+
+
+def test_status_without_a_node(world: World) -> None:
+    world.config({})
+    done = world.run("status")
+    assert done.returncode == 4
+    assert done.stderr == (
+        f"interlock: no node answers at 127.0.0.1:{world.port}. Start one with: interlock up\n"
+    )
+
+
+def test_the_journal_tells_who_called_what(world: World) -> None:
+    world.config({"demo": DEMO})
+    assert world.run("journal", "tail").returncode == 3
+    world.run("call", "demo.roll_dice")
+    world.run("call", "demo.fail")
+    done = world.run("journal", "tail", "-n", "50")
+    assert done.returncode == 0
+    assert re.search(r"local +ok +[\d.]+ ms +tools/call demo\.roll_dice$", done.stdout, re.M)
+    assert re.search(r"local +tool_error +[\d.]+ ms +tools/call demo\.fail", done.stdout)
+    newest = world.run("journal", "tail", "-n", "1", "--json")
+    assert json.loads(newest.stdout)["name"] == "demo.fail"
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+def test_the_version_is_there_at_once(world: World, arguments: list[str]) -> None:
+    def timed() -> float:
+        begun = time.monotonic()
+        done = world.run(*arguments)
+        took = time.monotonic() - begun
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"interlock {__version__}\n")
+        assert "draft-abbott-mcp-ax-00" in done.stdout
+        assert "2026-07-28" in done.stdout
+        return took
+
+    # The best of a few: this machine may be busy with something else.
+    assert min(timed() for _ in range(5)) <= 0.25
+
+
+def test_every_command_explains_itself(world: World) -> None:
+    done = world.run("--help")
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert re.search(rf"^│ {command} ", done.stdout, re.MULTILINE), command
+    for code in ("0 done", "1 it failed", "2 wrong usage", "3 a problem", "130 interrupted"):
+        assert code in " ".join(done.stdout.split())
+    for command in ("up", "call", "doctor", "add"):
+        told = world.run_here(command, "--help").stdout
+        assert "Examples:" in told
+        assert f"interlock {command} " in told
+
+
+def test_an_unknown_command(world: World) -> None:
+    done = world.run_here("upp")
+    assert done.returncode == 2
+    assert "No such command 'upp'" in done.stderr
+
+
+def test_tool_names_complete_from_the_running_node(world: World) -> None:
+    world.config({"demo": DEMO})
+
+    def completed(words: str) -> list[str]:
+        done = world.run(
+            _INTERLOCK_COMPLETE="complete_bash",
+            COMP_WORDS=f"interlock {words}",
+            COMP_CWORD=str(len(words.split())),
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    assert completed("call demo.n") == []
+    world.up().pids()
+    expected = ["demo.notes_add", "demo.notes_delete", "demo.notes_list", "demo.notes_read"]
+    found = wait_until("completions", lambda: completed("call demo.n") or None)
+    assert found == expected
+    assert "doctor" in completed("doc")

@@ -1,0 +1,167 @@
+"""`interlock stdio`: a pump to the running node, or a node itself; only protocol on stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from tests.cli.program import DEMO, INTERLOCK, World
+from tests.cli.waiting import PATIENCE, wait_until, wait_until_gone
+
+ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28")]
+
+
+def parameters(world: World) -> StdioServerParameters:
+    command, *arguments = INTERLOCK
+    return StdioServerParameters(
+        command=command, args=[*arguments, "stdio"], env=world.environ, cwd=world.cwd
+    )
+
+
+def request(id: int, method: str, **params: Any) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+
+
+HELLO = request(
+    1,
+    "initialize",
+    protocolVersion="2025-11-25",
+    capabilities={},
+    clientInfo={"name": "test", "version": "1"},
+)
+SLOW = request(2, "tools/call", name="demo.count_slowly", arguments={"to": 3, "delay_ms": 50})
+QUICK = request(3, "tools/call", name="demo.roll_dice", arguments={})
+
+
+async def use(world: World, mode: str) -> tuple[str, list[str]]:
+    async with Client(parameters(world), mode=mode) as client:
+        # The very first list is complete: a client may never ask again.
+        listed = await client.list_tools()
+        counted = await client.call_tool("demo.count_slowly", {"to": 2, "delay_ms": 0})
+        assert counted.structured_content == {"counted_to": 2}
+        return client.protocol_version, [tool.name for tool in listed.tools]
+
+
+@pytest.mark.parametrize(("mode", "revision"), ERAS)
+def test_without_a_node_it_is_one(world: World, mode: str, revision: str) -> None:
+    world.config({"demo": DEMO})
+    spoken, names = asyncio.run(use(world, mode))
+    assert spoken == revision
+    assert len(names) == 9
+
+
+def test_with_a_node_it_attaches_to_it(world: World) -> None:
+    world.config({"demo": DEMO})
+    node = world.up()
+    before = node.pids()
+    for mode, revision in ERAS:
+        spoken, names = asyncio.run(use(world, mode))
+        assert spoken == revision
+        assert len(names) == 9
+    status = node.status()
+    assert status["calls"] == 2
+    assert node.pids() == before
+
+
+def test_it_attaches_to_a_demo_node_without_any_config(world: World) -> None:
+    environ = {**world.environ}
+    done = world.run("stdio", stdin=f"{HELLO}\n")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "interlock up --demo" in done.stderr
+    assert environ == world.environ
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_whoever_hangs_up_still_gets_the_answers(world: World, attached: bool) -> None:
+    world.config({"demo": DEMO})
+    if attached:
+        world.up().pids()
+    # The last line lacks its end, as `printf` leaves it.
+    done = world.run("stdio", stdin=f"{HELLO}\n{SLOW}\n{QUICK}")
+    assert done.returncode == 0, done.stderr
+    answers = {one["id"]: one for one in map(json.loads, done.stdout.splitlines())}
+    assert set(answers) == {1, 2, 3}
+    assert answers[2]["result"]["structuredContent"] == {"counted_to": 3}
+    assert answers[3]["result"]["structuredContent"]["total"] >= 1
+
+
+def test_nothing_but_protocol_is_on_stdout(world: World) -> None:
+    world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
+    done = world.run("stdio", stdin=f"not json\n{HELLO}\n")
+    assert done.returncode == 0
+    assert "no-such-program-anywhere" in done.stderr
+    for line in done.stdout.splitlines():
+        assert json.loads(line)["jsonrpc"] == "2.0"
+
+
+def test_a_bad_config_is_told_on_stderr(world: World) -> None:
+    (world.cwd / "interlock.yaml").write_text("servers: [1]\n", encoding="utf-8")
+    done = world.run("stdio", stdin=f"{HELLO}\n")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "interlock.yaml:1:" in done.stderr
+
+
+def test_its_servers_end_with_it(world: World) -> None:
+    world.config({"demo": DEMO})
+    process = subprocess.Popen(
+        [*INTERLOCK, "stdio"],
+        cwd=world.cwd,
+        env=world.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{HELLO}\n{QUICK}\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        assert json.loads(process.stdout.readline())["id"] == 3
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        started = [int(one) for one in children.read_text().split()]
+        assert len(started) == 1
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+        wait_until_gone(started)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_end_of_the_node_is_told(world: World) -> None:
+    world.config({"demo": DEMO})
+    node = world.up()
+    node.pids()
+    process = subprocess.Popen(
+        [*INTERLOCK, "stdio"],
+        cwd=world.cwd,
+        env=world.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{HELLO}\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        assert node.end() == 0
+        wait_until("its end", lambda: process.poll() is not None)
+        assert process.returncode == 4
+        assert process.stderr is not None
+        assert process.stderr.read() == "interlock: the node has ended the connection.\n"
+    finally:
+        process.kill()
+        process.communicate()

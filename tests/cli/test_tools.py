@@ -1,0 +1,94 @@
+"""`interlock tools`: what there is, of which server, and what it costs."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec import Raw
+
+from interlock.cli.listing import read_listing, same_name, servers_named
+from interlock.config import Config, ServerConfig
+from tests.cli.program import DEMO, World
+
+
+def test_the_tree_of_a_node_of_its_own(world: World) -> None:
+    world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
+    done = world.run("tools")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("demo  9 tools  ≈")
+    assert any("demo.notes_delete" in line and "irreversible" in line for line in lines)
+    assert any("demo.roll_dice" in line and "read_only" in line for line in lines)
+    assert lines[-1].startswith("9 tools of 1 server, ≈")
+    assert "gone: Cannot start gone" in done.stderr
+
+
+def test_as_json_from_the_running_node(world: World) -> None:
+    world.config({"demo": DEMO, "other": {"command": DEMO, "allow": ["roll_*"]}})
+    node = world.up()
+    node.pids()
+    done = world.run("tools", "--json")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    assert len(told["tools"]) == 10
+    assert told["tokens"]["total"] == sum(tool["tokens"] for tool in told["tools"])
+    assert told["tokens"]["servers"].keys() == {"demo", "other"}
+    assert [tool["name"] for tool in told["tools"] if tool["effect"] == "irreversible"] == [
+        "demo.notes_delete"
+    ]
+    only = json.loads(world.run("tools", "--json", "--server", "other").stdout)
+    assert [tool["name"] for tool in only["tools"]] == ["other.roll_dice"]
+    wrong = world.run("tools", "--server", "nobody")
+    assert wrong.returncode == 2
+    assert "there is no server 'nobody'; there are demo, other" in wrong.stderr
+
+
+def test_without_any_config_it_finds_a_demo_node(world: World) -> None:
+    # The default address may be taken on this machine, so the folder is given its place instead.
+    node = world.up("--demo", "--listen", str(world.port))
+    node.pids()
+    world.config({})
+    done = world.run("tools", "--json")
+    assert {tool["server"] for tool in json.loads(done.stdout)["tools"]} == {"demo"}
+
+
+def definition(name: str, **members: object) -> Raw:
+    return Raw(json.dumps({"name": name, "inputSchema": {}, **members}).encode())
+
+
+def test_tools_are_counted_to_their_servers() -> None:
+    config = Config(
+        root_segment="site",
+        servers={
+            "a": ServerConfig(url="http://h/", effects={"drop_*": "irreversible"}),
+            "a-b": ServerConfig(url="http://h/", rename={"Old Name": "shiny"}),
+        },
+    )
+    listed = read_listing(
+        [
+            definition("site.a.drop_table", annotations={"readOnlyHint": True}),
+            definition("site__a-b__get", annotations={"readOnlyHint": True}),
+            definition("site.a-b.shiny"),
+            definition("elsewhere.x", description="y" * 400),
+        ],
+        config,
+    )
+    assert [(tool.server, tool.effect) for tool in listed] == [
+        ("a", "irreversible"),
+        ("a-b", "read_only"),
+        ("a-b", "mutating"),
+        ("elsewhere", "mutating"),
+    ]
+    assert listed[3].tokens > 100 > listed[2].tokens
+
+
+def test_a_call_needs_only_the_server_in_its_name() -> None:
+    config = Config(
+        servers={"a": ServerConfig(url="http://h/"), "b": ServerConfig(url="http://h/")}
+    )
+    assert servers_named(config, "a.x") == ["a"]
+    assert servers_named(config, "b__x") == ["b"]
+    assert servers_named(config, "x") == ["a", "b"]
+    assert same_name("a.x", "a__x")
+    assert not same_name("a.x", "a.y")

@@ -1,0 +1,84 @@
+"""Noticing a changed file: once for each change, and only when it is written to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from interlock.node.watch import FileWatch, Fingerprint, fingerprint
+
+
+class Film:
+    """What is seen of a file, look by look; sleeping moves on to the next."""
+
+    def __init__(self, *looks: Fingerprint | None) -> None:
+        self._looks = list(looks)
+        self._now = 0
+        self.over = False
+
+    def look(self, path: Path) -> Fingerprint | None:
+        return self._looks[self._now]
+
+    async def sleep(self, seconds: float) -> None:
+        if self._now + 1 == len(self._looks):
+            self.over = True
+            raise asyncio.CancelledError
+        self._now += 1
+
+
+def a(size: int) -> Fingerprint:
+    return Fingerprint(1, size, size)
+
+
+def changes(*looks: Fingerprint | None) -> int:
+    """How many changes are told."""
+    film = Film(*looks)
+
+    async def watch() -> int:
+        told = 0
+        sleep: Callable[[float], Awaitable[None]] = film.sleep
+        try:
+            async for _ in FileWatch(Path("x"), sleep=sleep, look=film.look).changes():
+                told += 1
+        except asyncio.CancelledError:
+            assert film.over
+        return told
+
+    return asyncio.run(watch())
+
+
+def test_a_file_that_stays_is_no_news() -> None:
+    assert changes(a(1), a(1), a(1), a(1)) == 0
+
+
+def test_a_change_is_told_once() -> None:
+    assert changes(a(1), a(2), a(2), a(2), a(2)) == 1
+
+
+def test_a_file_that_is_still_being_written_is_waited_for() -> None:
+    assert changes(a(1), a(0), a(5), a(9), a(9), a(9)) == 1
+    assert changes(a(1), a(0), a(5), a(9)) == 0
+
+
+def test_a_file_that_is_gone_is_waited_for() -> None:
+    assert changes(a(1), None, None, None) == 0
+    assert changes(a(1), None, a(2), a(2), a(2)) == 1
+    assert changes(a(1), a(2), None, None, None) == 0
+    assert changes(a(1), None, a(1), a(1), a(1)) == 0
+
+
+def test_a_fingerprint_follows_the_content_and_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert fingerprint(path) is None
+    path.write_text("one", encoding="utf-8")
+    first = fingerprint(path)
+    assert first == fingerprint(path)
+    path.write_text("four", encoding="utf-8")
+    assert fingerprint(path) != first
+    other = tmp_path / "other"
+    other.write_text("four", encoding="utf-8")
+    before = fingerprint(path)
+    os.replace(other, path)
+    assert fingerprint(path) != before
