@@ -17,6 +17,7 @@ from interlock.errors import UPSTREAM_PROTOCOL
 from interlock.protocol.mcp import Era
 from interlock.upstreams import negotiate
 from interlock.upstreams.links import stdio
+from interlock.upstreams.links.process import INHERITED
 from tests.upstreams.harness import Kept, kept, process, run, script, text_of, within
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
@@ -407,7 +408,7 @@ def test_our_secrets_are_not_inherited(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert environ["HOME"] == "/given"
         assert environ["PATH"] == os.environ["PATH"]
         assert environ["LANG"] == "C.UTF-8"
-        allowed = {*stdio._INHERITED, "API_KEY", "LC_CTYPE"}
+        allowed = {*INHERITED, "API_KEY", "LC_CTYPE"}
         assert set(environ) <= allowed
         assert "ours alone" not in environ.values()
 

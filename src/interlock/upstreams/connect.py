@@ -13,7 +13,8 @@ from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.ports import Clock
 from interlock.upstreams.links.http import HttpLink
 from interlock.upstreams.links.legacy_sse import LegacySseLink
-from interlock.upstreams.links.stdio import StdioLink, child_environment
+from interlock.upstreams.links.process import child_environment
+from interlock.upstreams.links.stdio import StdioLink
 from interlock.upstreams.negotiate import open_peer
 from interlock.upstreams.peer import Peer
 

@@ -85,6 +85,7 @@ class Supervisor:
         self._relist = asyncio.Event()
         self._next_try = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._ending = False
         self._listed = False
 
     @property
@@ -134,6 +135,7 @@ class Supervisor:
 
     async def end(self) -> None:
         if self._task is not None:
+            self._ending = True
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
@@ -172,6 +174,9 @@ class Supervisor:
                 if peer.answered > answered or lost_at - ready_at > RETRY_AT_MOST:
                     # It worked: the next failure is a new story.
                     wait = RETRY_FIRST
+            if self._ending:
+                # The cancellation was swallowed on the way out.
+                return
             delay = wait * (0.5 + self._jitter() / 2)
             self._next_try = time.monotonic() + delay
             await self._sleep(delay)

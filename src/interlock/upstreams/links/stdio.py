@@ -12,13 +12,14 @@ import re
 import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from interlock.config import redact
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
 from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
+from interlock.upstreams.links.process import STDERR, STDIN, STDOUT, Process
 
 POLITE: Final = 2.0
 """How long a process may take to leave by itself, and again after it was asked to."""
@@ -28,7 +29,6 @@ _STDERR_LINES: Final = 200
 _LINE_SHOWN: Final = 2_000
 _WORDS_SHOWN: Final = 200
 _MOST_UNWRITTEN: Final = 16 * 1024 * 1024
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
 _MASK: Final = "***"
 
 # How an answer begins. An `id` further in may belong to anything: only this place is certain.
@@ -37,22 +37,6 @@ _ANSWER: Final = re.compile(
     rb'\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"(?:result|error)"\s*:'
 )
 
-# What a started process inherits. Everything else, secrets above all, must be given by name.
-_INHERITED: Final = (
-    "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ",
-    "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
-    "PYENV_ROOT", "PYENV_VERSION", "NVM_DIR", "VOLTA_HOME", "UV_CACHE_DIR",
-    "SYSTEMROOT", "APPDATA", "LOCALAPPDATA", "USERPROFILE", "PATHEXT", "TEMP", "TMP",
-)  # fmt: skip
-
-
-def child_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a started process: the harmless part of ours, and what it was given."""
-    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {**inherited, **given}
-
 
 def answered_id(head: bytes) -> int | None:
     """Which request a line that begins like this answers, if that can be seen."""
@@ -60,7 +44,7 @@ def answered_id(head: bytes) -> int | None:
     return None if match is None else int(match[1])
 
 
-class StdioLink(asyncio.SubprocessProtocol):
+class StdioLink:
     """One started process."""
 
     is_http = False
@@ -74,12 +58,11 @@ class StdioLink(asyncio.SubprocessProtocol):
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES) if stderr is None else stderr
         self.pid: int | None = None
         self._secrets = secrets
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._process: Process | None = None
         self._stdin: Any = None
         self._lines = LineDecoder(MAX_MESSAGE)
         self._stderr_lines = LineDecoder(64 * 1024)
         self._last_words = ""
-        self._exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: set[int] = set()
         self._useless = False
         """It cannot serve any more, whether it lives or not."""
@@ -99,15 +82,9 @@ class StdioLink(asyncio.SubprocessProtocol):
         secrets: Sequence[str] = (),
     ) -> StdioLink:
         """Start the process. Raises InterlockError with what to do when it cannot be."""
-        loop = asyncio.get_running_loop()
+        link = cls(label, stderr, secrets)
         try:
-            _, link = await loop.subprocess_exec(
-                lambda: cls(label, stderr, secrets),
-                *argv,
-                env=dict(env),
-                cwd=cwd,
-                start_new_session=True,
-            )
+            link._process = process = Process(argv, env=env, cwd=cwd, owner=link)
         except FileNotFoundError:
             what = _what_is_missing(argv[0], cwd)
             raise InterlockError(
@@ -123,18 +100,19 @@ class StdioLink(asyncio.SubprocessProtocol):
                 UPSTREAM_UNAVAILABLE,
                 f"Cannot start {label}: {exc} in its command line or environment.",
             ) from None
+        link.pid = process.pid
+        try:
+            await process.connect()
+        except BaseException:
+            link._let_go()
+            raise
+        link._stdin = process.stdin
         return link
 
-    # -- asyncio.SubprocessProtocol
+    # -- Owner of the process
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods, but not the base class.
-        self._transport = process = cast(asyncio.SubprocessTransport, transport)
-        self._stdin = process.get_pipe_transport(_STDIN)
-        self.pid = process.get_pid()
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == _STDOUT:
+    def pipe_read(self, fd: int, data: bytes) -> None:
+        if fd == STDOUT:
             for line in self._lines.feed(data):
                 if isinstance(line, Oversize):
                     self._too_long(line)
@@ -159,30 +137,23 @@ class StdioLink(asyncio.SubprocessProtocol):
         if not text.isspace():
             self._last_words = text
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == _STDERR and (tail := self._stderr_lines.close()):
+    def pipe_ended(self, fd: int) -> None:
+        if fd == STDERR and (tail := self._stderr_lines.close()):
             self._hear(tail)
         self._ended.add(fd)
         self._judge()
 
-    def process_exited(self) -> None:
-        if not self._exited.done():
-            self._exited.set_result(None)
-        # What the process itself started must not outlive it.
-        self._signal_group(signal.SIGKILL)
+    def exited(self) -> None:
         self._judge()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._declare_lost()
 
     def _judge(self) -> None:
         """Without its input, its output or its life a process is of no use any more."""
         if self._closing or self._lost:
             return
-        exited = self._exited.done()
-        if exited and {_STDOUT, _STDERR} <= self._ended:
+        exited = self._status() is not None
+        if exited and {STDOUT, STDERR} <= self._ended:
             self._declare_lost()
-        elif exited or _STDIN in self._ended or _STDOUT in self._ended:
+        elif exited or STDIN in self._ended or STDOUT in self._ended:
             self._useless = True
             # A moment's wait usually brings the rest: an answer, its last words, its exit
             # status. Not always: somebody else may hold on to its pipes.
@@ -197,16 +168,20 @@ class StdioLink(asyncio.SubprocessProtocol):
         if self._closing or self._lost:
             return
         self._lost = self._useless = True
-        self._signal_group(signal.SIGKILL)
+        if self._process is not None:
+            self._process.signal_group(signal.SIGKILL)
         self.receiver.lost(self._why())
 
+    def _status(self) -> int | None:
+        return None if self._process is None else self._process.status
+
     def _why(self) -> str:
-        code = self._transport.get_returncode() if self._transport is not None else None
+        code = self._status()
         if code is not None and code < 0:
             what = f"it was ended by {_signal_name(-code)}"
         elif code is not None:
             what = f"it exited with status {code}"
-        elif _STDOUT in self._ended:
+        elif STDOUT in self._ended:
             what = "it closed its output"
         else:
             what = "it closed its input"
@@ -247,33 +222,27 @@ class StdioLink(asyncio.SubprocessProtocol):
         self._closing = True
         if self._verdict is not None:
             self._verdict.cancel()
+        process = self._process
+        if process is None:
+            return
         try:
             if self._stdin is not None:
                 self._stdin.close()
             for insist in (signal.SIGTERM, signal.SIGKILL):
-                if await self._gone_within(POLITE):
+                if await process.gone_within(POLITE):
                     break
-                self._signal_group(insist)
+                process.signal_group(insist)
             else:
-                await self._gone_within(POLITE)
+                await process.gone_within(POLITE)
         finally:
             # Also when nobody waits for the polite way any more.
-            self._signal_group(signal.SIGKILL)
-            if self._transport is not None:
-                self._transport.close()
+            self._let_go()
 
-    async def _gone_within(self, seconds: float) -> bool:
-        done, _ = await asyncio.wait([self._exited], timeout=seconds)
-        return bool(done)
-
-    def _signal_group(self, number: int) -> None:
-        if self.pid is None:
-            return
-        try:
-            os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            # Everybody in the group is gone already.
-            return
+    def _let_go(self) -> None:
+        self._closing = True
+        if self._process is not None:
+            self._process.signal_group(signal.SIGKILL)
+            self._process.close()
 
 
 def _what_is_missing(program: str, cwd: str | None) -> str:
