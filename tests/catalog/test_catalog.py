@@ -73,6 +73,15 @@ def test_a_change_is_told_once(catalog: Catalog, listener: Listener, change: str
         assert after != before
 
 
+def test_a_change_that_only_transparent_names_show_is_told(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", ["a.b"], expose="transparent"))
+    catalog.post(offer("a", ["a_b"], expose="transparent"))
+    assert listener.heard == 2
+    assert listener.seen == ["a_b"]
+
+
 def test_another_order_is_a_change_only_where_it_is_seen(
     catalog: Catalog, listener: Listener
 ) -> None:
