@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.call import Caller, Credentials
-from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.errors import CONFIG, UNAUTHENTICATED, InterlockError
 from interlock.pipeline.authenticate import Authenticator
 
 TOKENS = {"s3cret-alice": "alice", "s3cret-bob": "bob"}
@@ -63,6 +63,12 @@ def test_who_is_let_in(
 def test_a_token_may_hold_any_text() -> None:
     authenticate = Authenticator({"пароль 🔑": "me"})
     assert authenticate(Credentials(REMOTE, "пароль 🔑")) == Caller("me")
+
+
+def test_an_empty_token_opens_no_door() -> None:
+    with pytest.raises(InterlockError, match="The token of alice is empty") as caught:
+        Authenticator({"": "alice", "s3cret": "bob"})
+    assert caught.value.failure is CONFIG
 
 
 def test_tokens_are_not_kept_as_they_are() -> None:

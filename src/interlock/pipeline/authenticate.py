@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Final
 
 from interlock.call import Caller, Credentials
-from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.errors import CONFIG, UNAUTHENTICATED, InterlockError
 
 LOCAL_PEER: Final = "local"
 LOCAL_CALLER: Final = Caller("local")
@@ -21,7 +21,14 @@ class Authenticator:
     """
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
-        """`tokens`: the caller's name for each token."""
+        """`tokens`: the caller's name for each token. Raises InterlockError for an empty one."""
+        if "" in tokens:
+            # An unset secret must not become a password that everybody knows.
+            raise InterlockError(
+                CONFIG,
+                f"The token of {tokens['']} is empty: put the secret into the variable or file that "
+                "the config names.",
+            )
         # Kept and looked up by digest: comparing digests leaks nothing about the token.
         self._callers = {
             sha256(token.encode()).digest(): Caller(name) for token, name in tokens.items()
