@@ -26,8 +26,8 @@ class Authenticator:
             # An unset secret must not become a password that everybody knows.
             raise InterlockError(
                 CONFIG,
-                f"The token of {tokens['']} is empty: put the secret into the variable or file that "
-                "the config names.",
+                f"The token of {tokens['']} is empty: put the secret into the variable or file "
+                "that the config names.",
             )
         # Kept and looked up by digest: comparing digests leaks nothing about the token.
         self._callers = {
