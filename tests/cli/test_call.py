@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.cli.program import DEMO, World
+from tests.cli.program import DEMO, INTERLOCK, World
+from tests.cli.waiting import PATIENCE, wait_until_gone
 
 
 @pytest.fixture
@@ -91,3 +95,29 @@ def test_without_a_config_and_without_a_node(world: World) -> None:
     done = world.run("call", "demo.roll_dice")
     assert done.returncode == 3
     assert "there is no config" in done.stderr
+
+
+def test_an_interrupted_call_is_cancelled(demo: World) -> None:
+    process = subprocess.Popen(
+        [*INTERLOCK, "call", "demo.count_slowly", "to=100", "delay_ms=1000"],
+        cwd=demo.cwd,
+        env=demo.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        while "1/100" not in process.stderr.readline():
+            assert process.poll() is None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        started = [int(one) for one in children.read_text().split()]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+        assert "Traceback" not in process.stderr.read()
+        wait_until_gone(started)
+    finally:
+        process.kill()
+        process.communicate()
+    newest = demo.run_here("journal", "tail", "-n", "1")
+    assert "cancelled" in newest.stdout

@@ -21,6 +21,11 @@ print("starting up", file=sys.stderr)
 print("Error: WEATHER_API_KEY is not set, password=hunter2hunter2", file=sys.stderr)
 sys.exit(3)
 """
+CHATTY = """
+import sys, time
+print("Listening on port 3000", flush=True)
+time.sleep(600)
+"""
 NOISY = """
 import sys
 sys.stdout.write("Welcome to my server!\\n")
@@ -60,6 +65,7 @@ def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
                 "refused": f"http://127.0.0.1:{refused}/mcp",
                 "reference": {"url": "http://127.0.0.1:1/mcp", "headers": {"A": "${env:NOT_SET}"}},
                 "noisy": script(world, "noisy.py", NOISY),
+                "no_mcp": {"command": script(world, "chatty.py", CHATTY), "start_timeout": "1s"},
             }
         )
         done = world.run("doctor", "--json")
@@ -79,6 +85,10 @@ def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
     assert "is it running" in found["refused"]["advice"][0]
     assert found["reference"]["problem"] == "the environment variable NOT_SET is not set"
     assert "set it before the node starts" in found["reference"]["advice"][0]
+    assert "did not get ready within 1 s" in found["no_mcp"]["problem"]
+    assert found["no_mcp"]["noise"] == 1
+    assert "it wrote 1 line that is not MCP to stdout" in found["no_mcp"]["advice"][0]
+    assert "start_timeout: 4s" in found["no_mcp"]["advice"][1]
     assert found["noisy"]["noise"] == 1
     assert "its log belongs on stderr" in found["noisy"]["advice"][0]
 
@@ -88,7 +98,7 @@ def test_as_text_with_the_last_words_of_the_server(world: World) -> None:
     done = world.run("doctor")
     assert done.returncode == 1
     assert "✗ key: " in done.stdout
-    assert "    │ Error: WEATHER_API_KEY is not set" in done.stdout
+    assert done.stdout.count("    │ Error: WEATHER_API_KEY is not set") == 1
     assert "    → it seems to lack a setting or a credential" in done.stdout
     assert done.stdout.endswith("Not well: key.\n")
 

@@ -86,13 +86,14 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
         finally:
             await peer.close()
     except InterlockError as error:
-        last = [redact(line) for line in list(connector.stderr)[-_STDERR_SHOWN:] if line.strip()]
+        last = last_words(list(connector.stderr))
         return Diagnosis(
             key=key,
             ok=False,
             seconds=time.monotonic() - begun,
+            noise=connector.noise,
             problem=redact(_sentence(error)),
-            advice=advice(server, error, last, base_dir),
+            advice=_noise_advice(connector.noise) + advice(server, error, last, base_dir),
             stderr=last,
         )
     offering = read_offering(
@@ -112,6 +113,16 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
         noise=peer.noise,
         advice=_noise_advice(peer.noise) + _filter_advice(server, definitions, offering.tools),
     )
+
+
+def last_words(lines: list[str]) -> list[str]:
+    """The end of what a server wrote to stderr, for print."""
+    lines = [line for line in lines if line.strip()]
+    half = len(lines) // 2
+    if half and lines[:half] == lines[half:]:
+        # It was tried twice, in either era, and said the same twice.
+        lines = lines[half:]
+    return [redact(line) for line in lines[-_STDERR_SHOWN:]]
 
 
 def advice(
@@ -157,8 +168,8 @@ def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
 def _noise_advice(noise: int) -> list[str]:
     if not noise:
         return []
-    lines = "1 line" if noise == 1 else f"{noise} lines"
-    return [f"it wrote {lines} to stdout that are not MCP; its log belongs on stderr"]
+    lines = "1 line that is" if noise == 1 else f"{noise} lines that are"
+    return [f"it wrote {lines} not MCP to stdout; its log belongs on stderr"]
 
 
 def _filter_advice(

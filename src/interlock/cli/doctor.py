@@ -61,6 +61,8 @@ def doctor(
 async def _examine(
     config: Config, base_dir: Path, *, quiet: bool
 ) -> tuple[list[Finding], list[Diagnosis]]:
+    from rich.text import Text
+
     from interlock.cli.diagnosis import diagnose
 
     findings = await node_findings(config, base_dir)
@@ -80,7 +82,7 @@ async def _examine(
         with status or nullcontext():
             while waiting:
                 if status is not None:
-                    status.update(f"trying {', '.join(waiting.values())}")
+                    status.update(Text(f"trying {', '.join(waiting.values())}"))
                 ready, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in ready:
                     key = waiting.pop(task)

@@ -163,5 +163,7 @@ def _waiting_for(keys: list[str]) -> Iterator[None]:
         say.note(text)
         yield
         return
-    with say.console(stderr=True).status(text):
+    from rich.text import Text
+
+    with say.console(stderr=True).status(Text(text)):
         yield

@@ -71,7 +71,7 @@ def console(*, stderr: bool = False) -> Console:
     """Where coloured output goes. It is plain text when nobody looks at it."""
     from rich.console import Console
 
-    out = Console(stderr=stderr, highlight=False)
+    out = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not out.is_terminal:
         # A pipe has no width: whoever reads it wants the whole line.
         out.width = _WIDE

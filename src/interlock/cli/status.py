@@ -86,7 +86,7 @@ def _print(body: bytes) -> None:
     console.print(upstream_table(rows, len(rows)))
     for one in node.upstreams:
         if one.problem:
-            console.print(f"{one.key}: {redact(one.problem)}", style="red", markup=False)
+            console.print(f"{one.key}: {redact(one.problem)}", style="red")
     console.print(
         f"{node.calls} calls, {node.failed} failed · {node.tools} tools · "
         f"{node.sessions} sessions · journal {_journal(node.journal)}"

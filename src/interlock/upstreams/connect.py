@@ -44,6 +44,8 @@ class Connector:
         self._resolve = resolve
         self._clock = clock
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self.noise = 0
+        """Lines that were not MCP, in the last attempt that failed."""
         # Some processes end when the first thing they hear is not `initialize`.
         self._session_first = False
 
@@ -146,6 +148,7 @@ class Connector:
         try:
             await open_peer(peer, session_first=session_first, timeout=server.start_timeout)
         except BaseException:
+            self.noise = peer.noise
             await peer.close()
             raise
         return peer
