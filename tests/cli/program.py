@@ -131,13 +131,13 @@ class World:
             check=False,
         )
 
-    def run_here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The same, inside this process: for the many small mistakes, which start nothing."""
+    def run_here(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """The same, inside this process, which saves its start: for small things and mistakes."""
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
             for name in list(os.environ):
                 patch.delenv(name)
-            for name, value in self.environ.items():
+            for name, value in {**self.environ, **environ}.items():
                 patch.setenv(name, value)
             patch.chdir(self.cwd)
             patch.setattr(sys, "argv", ["interlock", *arguments])

@@ -33,16 +33,16 @@ def test_values_are_typed_by_the_schema(demo: World) -> None:
     rolled = json.loads(done.stdout)
     assert len(rolled["rolls"]) == 4
     assert set(rolled["rolls"]) <= {1, 2}
-    done = demo.run("call", "demo.roll_dice", "sides=many")
+    done = demo.run_here("call", "demo.roll_dice", "sides=many")
     assert done.returncode == 2
     assert "sides must be an integer, and 'many' is not" in done.stderr
 
 
 def test_all_arguments_as_one_object(demo: World) -> None:
     (demo.cwd / "a.json").write_text('{"text": "drei kleine Wörter"}', encoding="utf-8")
-    done = demo.run("call", "demo.text_stats", "--json", "@a.json", "--json-output")
+    done = demo.run_here("call", "demo.text_stats", "--json", "@a.json", "--json-output")
     assert json.loads(done.stdout)["words"] == 3
-    done = demo.run("call", "demo.text_stats", "--json", "[1]")
+    done = demo.run_here("call", "demo.text_stats", "--json", "[1]")
     assert done.returncode == 2
     assert "--json wants an object" in done.stderr
 
@@ -57,7 +57,7 @@ def test_progress_goes_to_stderr(demo: World) -> None:
 def test_through_the_running_node(demo: World) -> None:
     node = demo.up()
     node.wait_for_line("demo is ready")
-    assert demo.run("call", "demo.notes_add", "title=Milk", "text=two litres").returncode == 0
+    assert demo.run_here("call", "demo.notes_add", "title=Milk", "text=two litres").returncode == 0
     # Another process, the same node: its server still has the note.
     done = demo.run("call", "demo.notes_list")
     assert done.returncode == 0

@@ -20,7 +20,7 @@ def test_check_says_what_is_there(world: World) -> None:
             "off": {"url": "http://127.0.0.1:1/", "enabled": False},
         }
     )
-    done = world.run("check", FILES_TOKEN="secret")
+    done = world.run_here("check", FILES_TOKEN="secret")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         f"interlock.yaml: 2 servers (1 more not enabled), listening on 127.0.0.1:{world.port}/mcp\n"
@@ -54,12 +54,12 @@ def test_check_finds_references_that_lead_nowhere(world: World) -> None:
             "b": {"command": "x", "env": {"KEY": "${file:no/such/file}"}},
         }
     )
-    done = world.run("check", FOUND="here")
+    done = world.run_here("check", FOUND="here")
     assert done.returncode == 1
     first, second = done.stderr.splitlines()
     assert "servers.a.headers.X: the environment variable MISSING_ONE is not set" in first
     assert "servers.b.env.KEY: the secret file no/such/file does not exist" in second
-    told = json.loads(world.run("check", "--json", FOUND="here").stdout)
+    told = json.loads(world.run_here("check", "--json", FOUND="here").stdout)
     assert [one["path"] for one in told["problems"]] == ["servers.a.headers.X", "servers.b.env.KEY"]
 
 
@@ -70,7 +70,9 @@ def test_add_makes_the_file_and_keeps_what_is_there(world: World) -> None:
     path = world.cwd / "interlock.yaml"
     path.write_text(f"# mine\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
     path.chmod(0o640)
-    added = world.run("add", "files", "--env", "MODE=quiet", "--", "npx", "-y", "a server", ".")
+    added = world.run_here(
+        "add", "files", "--env", "MODE=quiet", "--", "npx", "-y", "a server", "."
+    )
     assert added.returncode == 0, added.stderr
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# mine\n")
@@ -87,7 +89,9 @@ def test_add_takes_a_command_with_options_of_its_own(world: World) -> None:
     assert done.returncode == 0, done.stderr
     server = load_config(world.cwd / "interlock.yaml").servers["files"]
     assert (server.command, server.args) == ("npx", ["-y", "server", "--root", "."])
-    done = world.run("add", "db", "-e", "A=b", "-c", "x.yaml", "--", "docker", "run", "-e", "A")
+    done = world.run_here(
+        "add", "db", "-e", "A=b", "-c", "x.yaml", "--", "docker", "run", "-e", "A"
+    )
     assert done.returncode == 0, done.stderr
     server = load_config(world.cwd / "x.yaml").servers["db"]
     assert (server.command, server.args) == ("docker", ["run", "-e", "A"])
@@ -95,7 +99,7 @@ def test_add_takes_a_command_with_options_of_its_own(world: World) -> None:
 
 
 def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
-    done = world.run(
+    done = world.run_here(
         "add",
         "wiki",
         "https://wiki.example.com/mcp",
@@ -183,7 +187,7 @@ def test_import_writes_and_leaves_what_is_there(world: World) -> None:
 
 
 def test_import_without_anything_to_import(world: World) -> None:
-    done = world.run("import")
+    done = world.run_here("import")
     assert done.returncode == 1
     assert "no config of an MCP client was found" in done.stderr
     missing = world.run_here("import", "nowhere.json")
@@ -192,7 +196,7 @@ def test_import_without_anything_to_import(world: World) -> None:
 
 
 def test_the_schema_is_one(world: World) -> None:
-    done = world.run("schema")
+    done = world.run_here("schema")
     assert done.returncode == 0
     schema = json.loads(done.stdout)
     jsonschema_rs.meta.validate(schema)

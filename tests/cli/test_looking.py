@@ -22,7 +22,7 @@ def test_status_of_a_running_node(world: World) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     node = world.up()
     node.wait_for_line("demo is ready")
-    world.run("call", "demo.roll_dice")
+    world.run_here("call", "demo.roll_dice")
     done = world.run("status")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -31,7 +31,7 @@ def test_status_of_a_running_node(world: World) -> None:
     assert re.search(r"^gone +failed +- +0 +0 +0 +-", done.stdout, re.MULTILINE)
     assert "gone: Cannot start gone: 'no-such-program-anywhere' was not found" in done.stdout
     assert "1 calls, 0 failed" in lines[-1]
-    told = json.loads(world.run("status", "--json").stdout)
+    told = json.loads(world.run_here("status", "--json").stdout)
     assert told["pid"] == node.process.pid
     assert {one["key"] for one in told["upstreams"]} == {"demo", "gone"}
 
@@ -43,14 +43,14 @@ def test_status_with_a_token(world: World) -> None:
     node.wait_for_line("Codex.*--bearer-token-env-var NODE_TOKEN")
     assert "s3cret" not in "".join(node.seen)
     assert world.run("status", NODE_TOKEN="s3cret-s3cret").returncode == 0
-    wrong = world.run("status", NODE_TOKEN="something-else")
+    wrong = world.run_here("status", NODE_TOKEN="something-else")
     assert wrong.returncode == 1
     assert "HTTP 401" in wrong.stderr
 
 
 def test_status_without_a_node(world: World) -> None:
     world.config({})
-    done = world.run("status")
+    done = world.run_here("status")
     assert done.returncode == 4
     assert done.stderr == (
         f"interlock: no node answers at 127.0.0.1:{world.port}. Start one with: interlock up\n"
@@ -59,14 +59,14 @@ def test_status_without_a_node(world: World) -> None:
 
 def test_the_journal_tells_who_called_what(world: World) -> None:
     world.config({"demo": DEMO})
-    assert world.run("journal", "tail").returncode == 3
-    world.run("call", "demo.roll_dice")
-    world.run("call", "demo.fail")
+    assert world.run_here("journal", "tail").returncode == 3
+    world.run_here("call", "demo.roll_dice")
+    world.run_here("call", "demo.fail")
     done = world.run("journal", "tail", "-n", "50")
     assert done.returncode == 0
     assert re.search(r"local +ok +[\d.]+ ms +tools/call demo\.roll_dice$", done.stdout, re.M)
     assert re.search(r"local +tool_error +[\d.]+ ms +tools/call demo\.fail", done.stdout)
-    newest = world.run("journal", "tail", "-n", "1", "--json")
+    newest = world.run_here("journal", "tail", "-n", "1", "--json")
     assert json.loads(newest.stdout)["name"] == "demo.fail"
 
 

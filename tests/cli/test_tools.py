@@ -37,9 +37,9 @@ def test_as_json_from_the_running_node(world: World) -> None:
     assert [tool["name"] for tool in told["tools"] if tool["effect"] == "irreversible"] == [
         "demo.notes_delete"
     ]
-    only = json.loads(world.run("tools", "--json", "--server", "other").stdout)
+    only = json.loads(world.run_here("tools", "--json", "--server", "other").stdout)
     assert [tool["name"] for tool in only["tools"]] == ["other.roll_dice"]
-    wrong = world.run("tools", "--server", "nobody")
+    wrong = world.run_here("tools", "--server", "nobody")
     assert wrong.returncode == 2
     assert "there is no server 'nobody'; there are demo, other" in wrong.stderr
 

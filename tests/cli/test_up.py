@@ -107,7 +107,7 @@ def test_the_config_is_searched_in_order(world: World) -> None:
         return path
 
     def used(*arguments: str, **environ: str) -> str:
-        done = world.run("check", *arguments, **environ)
+        done = world.run_here("check", *arguments, **environ)
         assert done.returncode == 0, done.stderr
         return done.stdout.split("\n")[1].split()[0]
 
