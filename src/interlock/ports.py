@@ -46,6 +46,7 @@ class Upstream(Protocol):
     @property
     def timeout(self) -> float | None:
         """Its own limit for a call, when the config gives one."""
+        ...
 
     def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
         """Send the call. `settled` is told once: by the answer, or by its absence.

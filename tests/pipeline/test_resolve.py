@@ -8,22 +8,31 @@ from typing import Any
 
 import pytest
 
-from interlock.catalog.snapshot import Snapshot
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.offering import Offering
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.pipeline.resolve import resolve
-from tests.catalog.offers import definition, merged, offer
+from tests.catalog.offers import definition, offer
 from tests.pipeline.calls import tool_call
 
-SNAPSHOT = merged(
+
+def board(*offerings: Offering) -> Catalog:
+    catalog = Catalog(server_info=b"{}")
+    for offering in offerings:
+        catalog.post(offering)
+    return catalog
+
+
+CATALOG = board(
     offer("jira", ["create_issue", "get_issue", "deleteIssue"]),
     offer("files", ["read_file", definition("look", annotations={"readOnlyHint": True})]),
 )
 
 
-def unknown(name: str, snapshot: Snapshot = SNAPSHOT) -> InterlockError:
+def unknown(name: str, catalog: Catalog = CATALOG) -> InterlockError:
     call = tool_call(name)
     with pytest.raises(InterlockError) as caught:
-        resolve(call, snapshot)
+        resolve(call, catalog)
     assert caught.value.failure is UNKNOWN_TOOL
     # A call that leads nowhere has no route, so it can reach nobody.
     assert call.route is None
@@ -36,7 +45,7 @@ def unknown(name: str, snapshot: Snapshot = SNAPSHOT) -> InterlockError:
 )  # fmt: skip
 def test_a_call_learns_its_route(name: str) -> None:
     call = tool_call(name)
-    tool = resolve(call, SNAPSHOT)
+    tool = resolve(call, CATALOG)
     assert call.route is tool
     assert tool.canonical == "jira.deleteissue"
     assert tool.upstream_name == "deleteIssue"
@@ -46,7 +55,7 @@ def test_a_call_learns_its_route(name: str) -> None:
 
 def test_a_call_learns_what_the_tool_does_to_the_world() -> None:
     call = tool_call("files.look")
-    resolve(call, SNAPSHOT)
+    resolve(call, CATALOG)
     assert call.effect == "read_only"
 
 
@@ -72,7 +81,7 @@ def test_a_wrong_name_gets_a_hint(name: str, near: str) -> None:
 
 
 def test_a_hint_names_what_the_client_sees() -> None:
-    snapshot = merged(offer("demo", ["echo", "reverse"], expose="transparent"))
+    snapshot = board(offer("demo", ["echo", "reverse"], expose="transparent"))
     assert unknown("ecko", snapshot).data == {"tool": "ecko", "near": ["echo"]}
 
 
@@ -82,7 +91,7 @@ def test_a_name_like_no_other_is_sent_to_the_list(name: str) -> None:
 
 
 def test_an_empty_catalog_has_no_hints() -> None:
-    assert unknown("a.b", merged()).data == {"tool": "a.b", "near": []}
+    assert unknown("a.b", board()).data == {"tool": "a.b", "near": []}
 
 
 def test_a_giant_name_is_not_repeated() -> None:
@@ -104,8 +113,8 @@ def test_a_hint_costs_little_however_many_tools_there_are(
             return super().real_quick_ratio()
 
     monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
-    snapshot = merged(*crowd())
-    assert len(snapshot.tools) == 5_000
+    snapshot = board(*crowd())
+    assert len(snapshot.current.tools) == 5_000
     error = unknown("s07.get_the_thing_number_55x", snapshot)
     assert error.data is not None
     assert error.data["near"]

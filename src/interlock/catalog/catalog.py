@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from interlock.catalog.offering import Offering
+from interlock.catalog.offering import Offering, Tool
 from interlock.catalog.snapshot import Snapshot
 
 
@@ -39,6 +39,13 @@ class Catalog:
                 key=self._key,
             )
         return snapshot
+
+    def find(self, name: str) -> Tool | None:
+        """The tool that `name` means now, in any of the forms that are accepted."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            snapshot = self.current
+        return snapshot.by_name.get(name)
 
     def offering(self, upstream: str) -> Offering | None:
         """What `upstream` offers now; None when it is not on the board."""

@@ -26,7 +26,7 @@ class Snapshot:
     """One state of the catalog."""
 
     __slots__ = (
-        "_by_name", "_key", "_other_names", "_page_size", "_pages", "_server_info", "number",
+        "_key", "_other_names", "_page_size", "_pages", "_server_info", "by_name", "number",
         "tools",
     )  # fmt: skip
 
@@ -50,12 +50,12 @@ class Snapshot:
         self._server_info = server_info
         self._key = key
         self._pages: dict[tuple[Era, str, int], bytes] = {}
-        self._by_name: dict[str, Tool] = {}
+        self.by_name: dict[str, Tool] = {}
         self._other_names: dict[tuple[Tool, str], str] = {}
         self._give_names()
 
     def _give_names(self) -> None:
-        by_name = self._by_name
+        by_name = self.by_name
         shown_as_themselves = []
         for tool in self.tools:
             if tool.transparent_name is None:
@@ -77,7 +77,7 @@ class Snapshot:
         """Give the tool its name in lists of this style: another one if that is taken."""
         first = name = tool.shown_as(style)
         attempt = 0
-        while self._by_name.setdefault(name, tool) is not tool:
+        while self.by_name.setdefault(name, tool) is not tool:
             attempt += 1
             name = names.hashed(first, f"{tool.canonical} {attempt}")
         if attempt:
@@ -89,11 +89,11 @@ class Snapshot:
 
     def resolve(self, name: str) -> Tool | None:
         """The tool that `name` means, in any of the forms that are accepted."""
-        return self._by_name.get(name)
+        return self.by_name.get(name)
 
     def names(self) -> Iterable[str]:
         """Every name that a call may use."""
-        return self._by_name.keys()
+        return self.by_name.keys()
 
     def tools_page(self, era: Era, style: str, cursor: str | None = None) -> bytes:
         """The result of `tools/list`, ready to be sent."""

@@ -45,12 +45,8 @@ class Breakers:
         self._clock = clock
         self._failures = failures
         self._cooldown = cooldown
-        self._breakers: dict[str, _Breaker] = {}
-
-    @property
-    def troubled(self) -> bool:
-        """Whether any upstream has failed lately: without trouble nobody need ask."""
-        return bool(self._breakers)
+        self.failing: dict[str, _Breaker] = {}
+        """Those that have failed lately. Empty: nobody need ask."""
 
     def configure(self, *, failures: int, cooldown: float) -> None:
         self._failures = failures
@@ -58,7 +54,7 @@ class Breakers:
 
     def admit(self, upstream: str) -> None:
         """Let the call pass, or raise. After the cooldown one call may try."""
-        breaker = self._breakers.get(upstream)
+        breaker = self.failing.get(upstream)
         if breaker is None or breaker.circuit is Circuit.CLOSED:
             return
         wait = breaker.opened + self._cooldown - self._clock()
@@ -79,8 +75,8 @@ class Breakers:
         )
 
     def succeeded(self, upstream: str) -> None:
-        if upstream in self._breakers:
-            del self._breakers[upstream]
+        if upstream in self.failing:
+            del self.failing[upstream]
 
     def failed(self, upstream: str, failure: Failure) -> None:
         """Count a failure, if it is one that an upstream is to blame for.
@@ -91,9 +87,9 @@ class Breakers:
             if failure.name == UPSTREAM_ERROR.name:
                 self.succeeded(upstream)
             return
-        breaker = self._breakers.get(upstream)
+        breaker = self.failing.get(upstream)
         if breaker is None:
-            breaker = self._breakers[upstream] = _Breaker()
+            breaker = self.failing[upstream] = _Breaker()
         breaker.failures += 1
         # Calls that were under way when it opened say nothing new: callers were told when to retry.
         if breaker.circuit is Circuit.HALF_OPEN or (
@@ -104,8 +100,8 @@ class Breakers:
 
     def reset(self, upstream: str) -> None:
         """The upstream came back new: it starts with a clean slate."""
-        self._breakers.pop(upstream, None)
+        self.failing.pop(upstream, None)
 
     def state(self, upstream: str) -> Circuit:
-        breaker = self._breakers.get(upstream)
+        breaker = self.failing.get(upstream)
         return Circuit.CLOSED if breaker is None else breaker.circuit

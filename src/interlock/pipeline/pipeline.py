@@ -85,7 +85,7 @@ class Pipeline:
             self._enter(call)
             verb = call.verb
             if verb == TOOLS_CALL:
-                tool = resolve(call, self._catalog.current)
+                tool = resolve(call, self._catalog)
                 validate(call, tool)
                 # policy, budget and approval: here, in this order
                 self._send(call, now)
@@ -105,11 +105,14 @@ class Pipeline:
                 UPSTREAM_UNAVAILABLE, f"{call.upstream} is no longer served by this node."
             )
         set_deadline(call, now, upstream.timeout or self._timeout)
-        if self._breakers.troubled:
+        if self._breakers.failing:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
-        self._dispatcher.send(call, upstream, self._settled)
+        if call.on_notification is None:
+            call.exchange = upstream.start(call, None, self._settled)
+        else:
+            self._dispatcher.send(call, upstream, self._settled)
 
     def _list_tools(self, call: Call) -> Outcome:
         client = call.client
@@ -129,7 +132,7 @@ class Pipeline:
     def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The upstream has answered, or will not. Called by whatever read the answer."""
         if error is None:
-            if self._breakers.troubled:
+            if self._breakers.failing:
                 self._breakers.succeeded(call.upstream)
         elif call.upstream:
             try:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from interlock.call import Call
+from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.errors import UNKNOWN_TOOL, InterlockError
@@ -16,11 +17,11 @@ _MOST_COMPARED: Final = 20
 _MOST_CHARACTERS: Final = 100
 
 
-def resolve(call: Call, snapshot: Snapshot) -> Tool:
+def resolve(call: Call, catalog: Catalog) -> Tool:
     """The tool that the call names; the call learns its route and effect."""
-    tool = snapshot.resolve(call.name)
+    tool = catalog.find(call.name)
     if tool is None:
-        raise _unknown(call.name, snapshot)
+        raise _unknown(call.name, catalog.current)
     call.route = tool
     call.upstream = tool.upstream
     call.effect = tool.effect_word

@@ -38,7 +38,12 @@ class Exchange(msgspec.Struct, eq=False):
     future: asyncio.Future[None] | None = None
 
     def succeed(self, outcome: Outcome) -> None:
-        if self.open:
+        if not self.open:
+            return
+        if self.call is not None and self.on_settled is not None:
+            self.open = False
+            self.on_settled(self.call, outcome, None)
+        else:
             self.outcome = outcome
             self._settled()
 

@@ -64,6 +64,8 @@ class Supervisor:
     ) -> None:
         self.key = key
         self.server = server
+        self.timeout = server.timeout
+        """Its own limit for a call, when the config gives one."""
         self.state = State.CONNECTING
         self.problem: str | None = None
         """Why it is not ready, in a sentence."""
@@ -87,10 +89,6 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._ending = False
         self._listed = False
-
-    @property
-    def timeout(self) -> float | None:
-        return self.server.timeout
 
     @property
     def is_http(self) -> bool:
@@ -143,6 +141,7 @@ class Supervisor:
     def configure(self, server: ServerConfig) -> None:
         """Take settings that do not concern the link, and show the tools by them."""
         self.server = server
+        self.timeout = server.timeout
         if self._listed:
             self._report(self._on_tools)
 

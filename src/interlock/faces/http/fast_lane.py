@@ -205,8 +205,9 @@ class FastLane(HttpToolsProtocol):
     # -- what an exchange needs
 
     def write(self, data: bytes) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(data)
+        transport = self.transport
+        if not transport.is_closing():
+            transport.write(data)
 
     def unread(self) -> int:
         return self.transport.get_write_buffer_size()
@@ -229,8 +230,10 @@ class FastLane(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if not exchange.keep_alive:
             self.transport.close()
-            return
-        self._serve_next()
+        elif self._queued or self._idle_timer is None or self.flow.read_paused:
+            self._serve_next()
+        else:
+            self._idle_since = self.loop.time()
 
     def _serve_next(self) -> None:
         if self._queued:

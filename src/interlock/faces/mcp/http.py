@@ -44,7 +44,9 @@ class McpHttpFace:
     def serve(self, exchange: HttpExchange) -> None:
         """Answer one HTTP request, now or later. Never raises."""
         try:
-            facts = facts_of(exchange.head, exchange.lane.peer, self.guard)
+            facts = exchange.head.facts
+            if facts is None or facts.guard is not self.guard:
+                facts = facts_of(exchange.head, exchange.lane.peer, self.guard)
             if facts.shortcut:
                 request = decode_tool_call(exchange.body)
                 if request is not None:

@@ -56,6 +56,9 @@ class _Reply(msgspec.Struct, eq=False):
                     sent=True,
                     status=status,
                 )
+                if self.connection is not None:
+                    # Answers and requests may have got out of step on it, and would stay so.
+                    self.connection.distrust()
             return
         link.bad_status(ticket, status, headers, body)
 
@@ -71,6 +74,9 @@ class _Reply(msgspec.Struct, eq=False):
         except OversizeEvent as exc:
             self._take(exc.events)
             self._too_long(exc.message)
+        ticket, connection = self.ticket, self.connection
+        if ticket is not None and not ticket.open and connection is not None:
+            connection.answered()
 
     def _take(self, events: list[SseEvent]) -> None:
         for event in events:
@@ -245,7 +251,10 @@ class HttpLink:
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         ticket.carrier = reply = _Reply(self, ticket)
-        self._pool.send(self._request(payload, headers), reply)
+        self._pool.send(
+            b"%b%bContent-Length: %d\r\n\r\n%b" % (self._prefix, headers, len(payload), payload),
+            reply,
+        )
 
     def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         ticket.carrier = reply = _Reply(self, ticket)

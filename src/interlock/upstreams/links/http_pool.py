@@ -22,6 +22,8 @@ from interlock.upstreams.links.link import MAX_MESSAGE
 IDLE_KEPT: Final = 4.0
 """Servers close idle connections after 5 s or more; a shorter life avoids racing them."""
 CONNECT_TIMEOUT: Final = 10.0
+LINGER: Final = 1.0
+"""How long a stream may stay open after the answer came on it, and hold a connection."""
 _MOST_WAITING: Final = 10_000
 _HEADS_KEPT: Final = 16
 
@@ -111,6 +113,15 @@ class HttpConnection(asyncio.Protocol):
         self.reply = reply
         reply.connection = self
         self.transport.write(request)
+
+    def distrust(self) -> None:
+        """Something else than an answer came: whatever comes next is not to be believed."""
+        self._break("its answers do not fit what was asked")
+
+    def answered(self) -> None:
+        """The answer has come on the stream that this connection carries."""
+        if self.reply is not None:
+            self._pool.answered_on(self)
 
     def abort(self) -> None:
         """Give up the request and the connection with it."""
@@ -248,6 +259,8 @@ class HttpConnection(asyncio.Protocol):
         """The answer is read to its end, and so is everything that came with it."""
         reply, self.reply = self.reply, None
         body, headers, status, stream = self._body, self._headers, self._status, self._stream
+        if stream:
+            self._pool.lingering.pop(self, None)
         self._answered = False
         self._status = 0
         if self._keep:
@@ -293,6 +306,9 @@ class HttpPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._tls: ssl.SSLContext | None = None
         self._closed = False
+        self.lingering: dict[HttpConnection, float] = {}
+        """Connections whose stream goes on although its answer has come, and since when."""
+        self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
     def send(self, request: bytes, reply: Reply) -> None:
@@ -323,6 +339,22 @@ class HttpPool:
                 self._waiting.remove(waiting)
                 return
 
+    def answered_on(self, connection: HttpConnection) -> None:
+        """The answer has come on a stream; the stream should end now."""
+        self.lingering[connection] = self._clock()
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(LINGER, self._sweep_up)
+
+    def _sweep_up(self) -> None:
+        now = self._clock()
+        for connection, since in list(self.lingering.items()):
+            if connection.closed or now - since >= LINGER:
+                del self.lingering[connection]
+                connection.abort()
+        self._sweep = None
+        if self.lingering and not self._closed:
+            self._sweep = asyncio.get_running_loop().call_later(LINGER, self._sweep_up)
+
     def release(self, connection: HttpConnection) -> None:
         """A connection has read its answer and is free."""
         if self._closed:
@@ -346,6 +378,8 @@ class HttpPool:
     async def close(self, grace: float = 0.0) -> None:
         """Close every connection; what is under way may still be answered for `grace` seconds."""
         self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
         self.fail_waiting(f"{self.label} is being closed.")
         for task in self._tasks:
             task.cancel()
