@@ -140,7 +140,6 @@ CANCELLED = _row(
 # What an upstream did.
 DEADLINE_EXCEEDED = _row(
     "deadline_exceeded", -31010, 200, "DEADLINE_EXCEEDED", "INTERNAL_ERROR", _UPSTREAM,
-    retryable=True,
 )  # fmt: skip
 UPSTREAM_UNAVAILABLE = _row(
     "upstream_unavailable", -31020, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,

@@ -20,8 +20,17 @@ _STATUS_BY_CODE: Final = {
     -32021: 400,
     -32022: 400,
 }
-_FORBIDDEN_TO_STATELESS: Final = {-32002: -32602}
-"""Codes of older revisions that 2026-07-28 forbids, and what it has instead."""
+_DEFINED: Final = frozenset({-32020, -32021, -32022})
+"""All that 2026-07-28 knows between -32099 and -32000."""
+
+
+def _for_stateless(code: int) -> int:
+    """An upstream's code as a stateless client may be told it."""
+    if code == -32002:
+        return -32602  # resource not found, in the words of the newer revision
+    if -32099 <= code <= -32000 and code not in _DEFINED:
+        return -32603
+    return code
 
 
 def write_outcome(id: bytes, outcome: Outcome, client: Client, server_info: bytes) -> bytes:
@@ -45,9 +54,7 @@ def write_error(id: bytes, error: InterlockError, client: Client | None) -> tupl
     """The HTTP status and the response for a call that failed."""
     stateless = client is not None and client.era is mcp.Era.STATELESS
     if isinstance(error, UpstreamAnsweredError):
-        code = error.code
-        if stateless:
-            code = _FORBIDDEN_TO_STATELESS.get(code, code)
+        code = _for_stateless(error.code) if stateless else error.code
         status = _STATUS_BY_CODE.get(code, 200) if stateless else 200
         return status, error_response(id, code, error.message, error.raw_data)
     failure = error.failure
@@ -61,8 +68,10 @@ def write_error(id: bytes, error: InterlockError, client: Client | None) -> tupl
         if stateless:
             result = b'{"resultType":"complete",' + result[1:]
         return 200, result_response(id, result)
-    data: dict[str, Any] = {"error": failure.name, "retryable": failure.retryable}
-    if error.data:
-        data |= error.data
+    data: dict[str, Any] = {
+        **(error.data or {}),
+        "error": failure.name,
+        "retryable": failure.retryable,
+    }
     code = failure.stateless_code if stateless else failure.code
     return failure.http, error_response(id, code, error.message, data)
