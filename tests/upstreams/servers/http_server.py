@@ -198,9 +198,8 @@ class HttpServer:
         try:
             await asyncio.wait([gone, answer.done], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not gone.done():
-                gone.cancel()
-                await asyncio.gather(gone, return_exceptions=True)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
         if not answer.done.done():
             self.dropped.append(request)
             self.poke()
