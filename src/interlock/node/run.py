@@ -7,6 +7,7 @@ read its config again: only what changed is touched, and a bad file changes noth
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -22,6 +23,8 @@ from interlock.node.watch import FileWatch
 _log = logging.getLogger("interlock.node")
 
 FORCED_EXIT: Final = 130
+SETTLED_WITHIN: Final = 10.0
+_COLLECT_AFTER: Final = (20_000, 50, 100)
 STOP_WITHIN: Final = 20.0
 """Longer than any part of a node takes to end in order."""
 
@@ -78,6 +81,7 @@ class NodeRun:
         self._tasks.append(loop.create_task(self._keep_config(), name="config"))
         if self._watch is not None:
             self._tasks.append(loop.create_task(self._watch_config(self._watch), name="watch"))
+        self._tasks.append(loop.create_task(_calm_collector(node), name="collector"))
         return node
 
     async def stop(self) -> None:
@@ -141,6 +145,17 @@ class NodeRun:
         else:
             self.config_problem = _waiting(change)
             _log.info("config reloaded: %s", describe(change))
+
+
+async def _calm_collector(node: Node) -> None:
+    """Once everything stands, keep the garbage collector from walking over it again and again.
+
+    What a call makes is freed by its reference counts; the few cycles can wait a little.
+    """
+    await node.until_settled(SETTLED_WITHIN)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def describe(change: ConfigChange) -> str:
