@@ -170,7 +170,9 @@ def _print_result(raw: bytes, *, json_output: bool) -> int:
     else:
         out = sys.stderr if failed else sys.stdout
         for block in result.get("content") or []:
-            print(_shown(block), file=out)
+            text = _shown(block)
+            # A file or a pipe gets what the tool said, to the letter; a terminal obeys some of it.
+            print(say.printable(text) if out.isatty() else text, file=out)
         if not result.get("content") and "structuredContent" in result:
             say.as_json(result["structuredContent"])
     return say.FAILED if failed else say.OK

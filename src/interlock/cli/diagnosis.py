@@ -20,6 +20,7 @@ import msgspec
 
 from interlock.call import UpstreamGoneError
 from interlock.catalog.offering import read_offering
+from interlock.cli import say
 from interlock.cli.reach import OWN_INFO
 from interlock.config import Config, ConfigError, ServerConfig, redact, resolve_server
 from interlock.errors import InterlockError
@@ -122,7 +123,7 @@ def last_words(lines: list[str]) -> list[str]:
     if half and lines[:half] == lines[half:]:
         # It was tried twice, in either era, and said the same twice.
         lines = lines[half:]
-    return [redact(line) for line in lines[-_STDERR_SHOWN:]]
+    return [say.printable(redact(line)) for line in lines[-_STDERR_SHOWN:]]
 
 
 def advice(

@@ -1,6 +1,7 @@
 """The node's log as a person reads it: lines on stderr, or the last few kept for the live view.
 
-Whatever is logged may quote an upstream's own words, so every line passes through redaction.
+Whatever is logged may quote an upstream's own words, so every line passes through redaction, and
+nothing in it can take over the terminal.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections import deque
 from typing import Final
 
+from interlock.cli import say
 from interlock.config import redact
 
 KEPT: Final = 8
@@ -18,7 +20,7 @@ KEPT: Final = 8
 
 class _Redacted(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+        return say.printable(redact(super().format(record)))
 
 
 class KeptLines(logging.Handler):

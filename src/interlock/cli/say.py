@@ -59,6 +59,13 @@ def exit_code(error: InterlockError) -> int:
     return FAILED
 
 
+def printable(text: str) -> str:
+    """Text that came from elsewhere, without what could take over a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+
+
 def as_json(value: Any) -> None:
     """A result for a program, on stdout."""
     import msgspec

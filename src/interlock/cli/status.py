@@ -73,7 +73,7 @@ def _ask(config: Config, base_dir: Path) -> bytes:
 def _print(body: bytes) -> None:
     import msgspec
 
-    from interlock.cli.live_view import upstream_row, upstream_table
+    from interlock.cli.upstream_rows import UpstreamRows, upstream_row
     from interlock.config import redact
     from interlock.node import NodeStatus
 
@@ -83,10 +83,10 @@ def _print(body: bytes) -> None:
         f"interlock {node.version} at {node.url}, pid {node.pid}, up {_span(node.uptime)}"
     )
     rows = [upstream_row(one) for one in node.upstreams]
-    console.print(upstream_table(rows, len(rows)))
+    console.print(UpstreamRows(rows, len(rows)), end="")
     for one in node.upstreams:
         if one.problem:
-            console.print(f"{one.key}: {redact(one.problem)}", style="red")
+            console.print(f"{one.key}: {say.printable(redact(one.problem))}", style="red")
     console.print(
         f"{node.calls} calls, {node.failed} failed · {node.tools} tools · "
         f"{node.sessions} sessions · journal {_journal(node.journal)}"

@@ -102,7 +102,7 @@ def _print_tree(listed: list[ListedTool]) -> None:
                     f"{tool.name:<{widest}}  ",
                     (f"{tool.effect:<12}", EFFECT_STYLES.get(tool.effect, "")),
                     (f" ≈{tool.tokens:<5}", "dim"),
-                    tool.description.strip().partition("\n")[0],
+                    say.printable(tool.description.strip().partition("\n")[0]),
                     no_wrap=True,
                     overflow="ellipsis",
                 )

@@ -1,0 +1,68 @@
+"""What is shown to a person: rows that fit, lines that do no harm."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+from rich.console import Console
+
+from interlock.cli import say
+from interlock.cli.clients import client_lines
+from interlock.cli.log_lines import KeptLines
+from interlock.cli.upstream_rows import UpstreamRows
+
+READY = ("api", "ready", "stateless", "12", "34567", "8", "1.2 ms")
+FAILED = ("名前", "failed, circuit open", "-", "0", "0", "0", "-")
+
+
+def shown(rows: UpstreamRows) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=100).print(rows, end="")
+    return out.getvalue().splitlines()
+
+
+def test_rows_stand_in_columns() -> None:
+    assert shown(UpstreamRows([READY, FAILED], 5)) == [
+        "upstream  state                 era        tools  calls  failed  latency",
+        "api       ready                 stateless     12  34567       8   1.2 ms",
+        "名前      failed, circuit open  -              0      0       0        -",
+    ]
+
+
+def test_what_is_in_trouble_comes_first_where_there_is_no_room() -> None:
+    lines = shown(UpstreamRows([READY, READY, FAILED, READY], 2))
+    assert len(lines) == 4
+    assert lines[1].startswith("名前")
+    assert lines[2].startswith("api")
+    assert lines[3] == "… and 2 more"
+
+
+def test_no_upstreams_are_a_heading() -> None:
+    assert len(shown(UpstreamRows([], 3))) == 1
+
+
+def test_words_of_others_cannot_take_over_a_terminal() -> None:
+    assert say.printable("plain, grün, 名前") == "plain, grün, 名前"
+    assert say.printable("a\tb\nc") == "a\tb\nc"
+    assert say.printable("\x1b[2Jgone\x07\r") == "\ufffd[2Jgone\ufffd\ufffd"
+
+
+def test_kept_lines_are_redacted_and_not_repeated() -> None:
+    kept = KeptLines()
+
+    def log(text: str) -> None:
+        kept.handle(logging.LogRecord("x", logging.WARNING, "", 0, text, None, None))
+
+    for text in ("a: no", "b: no", "a: no", "token=abcdefghijklmnop \x1b[31m"):
+        log(text)
+    assert kept.count == 4
+    assert [text for _, _, text in kept.lines] == ["b: no", "a: no", "token=*** \ufffd[31m"]
+
+
+def test_clients_of_a_node_with_tokens_get_the_variable_not_the_token() -> None:
+    lines = dict(client_lines("http://127.0.0.1:1/mcp", "NODE_TOKEN"))
+    assert '--header "Authorization: Bearer $NODE_TOKEN"' in lines["Claude Code"]
+    assert "--bearer-token-env-var NODE_TOKEN" in lines["Codex"]
+    assert "Bearer ${env:NODE_TOKEN}" in lines["Cursor"]
+    assert "Bearer ${env:NODE_TOKEN}" in lines["VS Code"]
