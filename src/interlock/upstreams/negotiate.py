@@ -35,7 +35,7 @@ async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
             if session_first or not await _discover(peer):
                 await _initialize(peer)
     except UpstreamGoneError as gone:
-        if not peer.closed.done():
+        if peer.link.is_http or not peer.closed.done():
             raise
         raise UpstreamGoneError(
             UPSTREAM_UNAVAILABLE,

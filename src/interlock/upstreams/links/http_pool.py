@@ -418,9 +418,9 @@ class HttpPool:
                 )
         except (OSError, TimeoutError, UnicodeError) as exc:
             self._opening -= 1
-            why = "it did not answer" if isinstance(exc, TimeoutError) else _plain(exc)
+            why = "it did not answer." if isinstance(exc, TimeoutError) else _plain(exc)
             if not self._all:
-                self.fail_waiting(f"Cannot connect to {self.label} at {origin.authority}: {why}.")
+                self.fail_waiting(f"Cannot connect to {self.label} at {origin.authority}: {why}")
             return
         except asyncio.CancelledError:
             self._opening -= 1
@@ -442,9 +442,9 @@ class HttpPool:
 
 def _plain(exc: OSError | UnicodeError) -> str:
     if isinstance(exc, UnicodeError):
-        return "its host name is not a valid one"
+        return "its host name is not a valid one."
     if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({exc.verify_message})"
+        return f"its certificate is not trusted ({exc.verify_message})."
     if isinstance(exc, ConnectionRefusedError):
-        return "the connection was refused; is it running?"
-    return exc.strerror or str(exc) or type(exc).__name__
+        return "the connection was refused. Is it running?"
+    return f"{exc.strerror or str(exc) or type(exc).__name__}."
