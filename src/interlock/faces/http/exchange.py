@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from interlock.faces.http.fast_lane import FastLane
 
 JSON: Final = b"application/json"
-_LARGE: Final = 64 * 1024
+LARGE: Final = 64 * 1024
+"""From here on a copy is worth avoiding."""
 _MOST_UNREAD: Final = 4 * 1024 * 1024
 """A client that leaves this much of its event stream unread is cut off."""
 
@@ -86,17 +87,29 @@ class HttpExchange(msgspec.Struct, eq=False):
             head = b"%bcontent-type: %b\r\n" % (_STATUS_LINES[status], content_type)
         if not self.keep_alive:
             headers += b"connection: close\r\n"
-        if len(body) > _LARGE:
-            # Two writes: copying a large list for every reader would cost more than sending it.
-            lane.write(
-                b"%b%b%bcontent-length: %d\r\n\r\n" % (head, lane.date_line(), headers, len(body))
-            )
-            lane.write(body)
-        else:
-            lane.write(
-                b"%b%b%bcontent-length: %d\r\n\r\n%b"
-                % (head, lane.date_line(), headers, len(body), body)
-            )
+        lane.write(
+            b"%b%b%bcontent-length: %d\r\n\r\n%b"
+            % (head, lane.date_line(), headers, len(body), body)
+        )
+        lane.finished(self)
+
+    def respond_in_parts(self, before: bytes, large: bytes, after: bytes) -> None:
+        """A JSON answer with a large part that is the same for many.
+
+        Copying it for every reader would cost more than sending it: it is written as it is.
+        """
+        if self.done:
+            return
+        self.done = True
+        lane = self.lane
+        length = len(before) + len(large) + len(after)
+        closing = b"" if self.keep_alive else b"connection: close\r\n"
+        lane.write(
+            b"%b%b%bcontent-length: %d\r\n\r\n%b"
+            % (_JSON_HEAD[200], lane.date_line(), closing, length, before)
+        )
+        lane.write(large)
+        lane.write(after)
         lane.finished(self)
 
     def open_stream(self, headers: bytes = b"") -> None:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from interlock.call import Call, Client, Outcome
 from interlock.errors import CANCELLED, UNAUTHENTICATED, InterlockError
-from interlock.faces.http.exchange import HttpExchange
+from interlock.faces.http.exchange import LARGE, HttpExchange
 from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.writing import write_error, write_outcome
@@ -72,6 +72,15 @@ class Answering:
         id, client = exchange.request_id, call.client
         status = 200
         if outcome is not None:
+            result = outcome.result
+            if (
+                outcome.era is client.era
+                and isinstance(result, bytes)
+                and len(result) > LARGE
+                and not exchange.streaming
+            ):
+                exchange.respond_in_parts(b'{"jsonrpc":"2.0","id":%b,"result":' % id, result, b"}")
+                return
             try:
                 body = write_outcome(id, outcome, client, self._hello.server_info)
             except InterlockError as unwritable:
