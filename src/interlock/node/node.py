@@ -147,7 +147,7 @@ class Node:
         config = self.config
         address = config.address
         self._http = http = HttpServer(address.host, address.port)
-        guard = self._guard(config, http.port)
+        guard = self._guard(config, http)
         answering = Answering(
             pipeline=self.pipeline,
             hello=self._hello,
@@ -244,7 +244,7 @@ class Node:
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         self.catalog.configure(page_size=config.page_size)
         if self._face is not None and self._app is not None and self._http is not None:
-            self._face.guard = self._app.guard = self._guard(config, self._http.port)
+            self._face.guard = self._app.guard = self._guard(config, self._http)
         gone = [*change.removed, *change.relinked]
         await asyncio.gather(*(self._end(key) for key in gone if key in self._supervisors))
         for key in change.removed:
@@ -325,10 +325,11 @@ class Node:
         )
 
     @staticmethod
-    def _guard(config: Config, port: int) -> Guard:
+    def _guard(config: Config, http: HttpServer) -> Guard:
+        # By where it really listens: a new `listen` waits for a new start.
         return Guard(
-            config.address.host,
-            port,
+            http.host,
+            http.port,
             allowed_hosts=config.allowed_hosts,
             allowed_origins=config.allowed_origins,
         )
