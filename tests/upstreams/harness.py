@@ -9,9 +9,10 @@ import functools
 import gc
 import json
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -267,6 +268,11 @@ class Kept:
     async def state(self, state: State) -> None:
         await self.until(lambda: self.supervisor.state is state)
 
+    @property
+    def era(self) -> Era:
+        assert self.supervisor.peer is not None
+        return self.supervisor.peer.era
+
     # -- calls
 
     def tool(self, name: str) -> Tool:
@@ -309,6 +315,11 @@ class Kept:
         return text_of(await self.result(tool, arguments))
 
 
+def text(outcome: Outcome) -> str:
+    """What a tool answered, when it answered with one text."""
+    return text_of(json.loads(bytes(outcome.result)))
+
+
 def text_of(result: Any) -> str:
     (content,) = result["content"]
     text: str = content["text"]
@@ -343,3 +354,15 @@ def script(name: str, *options: str, **more: Any) -> ServerConfig:
     """The config of another server of this folder."""
     args = [str(SERVERS / name), *options]
     return ServerConfig(command=sys.executable, args=args, **more)
+
+
+@contextmanager
+def official(kind: str, port: int = 0) -> Iterator[int]:
+    """A server of the official SDK in a process of its own; its port."""
+    command = [sys.executable, str(SERVERS / "sdk_http.py"), kind, "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
+        try:
+            assert started.stdout is not None
+            yield int(started.stdout.readline())
+        finally:
+            started.kill()

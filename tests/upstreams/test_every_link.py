@@ -18,7 +18,7 @@ from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcp import Era
 from interlock.upstreams.links.stdio import StdioLink
 from interlock.upstreams.supervisor import State
-from tests.upstreams.harness import Kept, kept, process, run, text_of, within
+from tests.upstreams.harness import Kept, kept, process, run, text, within
 from tests.upstreams.servers.http_server import HttpServer, Legacy, Streamable
 from tests.upstreams.servers.toolbox import Toolbox
 
@@ -116,10 +116,6 @@ def over(request: pytest.FixtureRequest) -> Callable[[Body], None]:
 
 
 Over = Callable[[Body], None]
-
-
-def text(outcome: Any) -> str:
-    return text_of(json.loads(bytes(outcome.result)))
 
 
 def test_list_and_call(over: Over) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
-import json
 import ssl
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,10 @@ from interlock.errors import TOO_BUSY, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.upstreams.links import http_pool
 from interlock.upstreams.links.http_pool import HttpPool, Origin
 from interlock.upstreams.supervisor import State
-from tests.upstreams.harness import Kept, kept, run, text_of, within
+from tests.upstreams.harness import Kept, kept, run, text, within
 from tests.upstreams.servers.http_server import Answer, Request, Streamable
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-
-
-def text(outcome: Any) -> str:
-    return text_of(json.loads(bytes(outcome.result)))
 
 
 # -- reuse and limits
