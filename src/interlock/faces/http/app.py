@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.call import Call, Client, Credentials
 from interlock.errors import InterlockError
-from interlock.faces.http.guard import Guard
+from interlock.faces.http.guard import Guard, peer_name
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_STATELESS, Era
@@ -51,12 +51,7 @@ class NodeApp:
         bearer = None
         if authorization[:7].lower() == b"bearer ":
             bearer = authorization[7:].strip().decode("latin-1")
-        client = scope.get("client")
-        address = client[0] if client else ""
-        local = not address or address.startswith(("127.", "::1"))
-        call = Call(
-            "status", "http", Credentials("loopback" if local else address, bearer), _CLIENT
-        )
+        call = Call("status", "http", Credentials(peer_name(scope.get("client")), bearer), _CLIENT)
         try:
             self._pipeline.admit(call)
         except InterlockError as error:

@@ -31,15 +31,17 @@ _JSON_HEAD: Final = {
     status: line + b"content-type: application/json\r\n" for status, line in _STATUS_LINES.items()
 }
 _STREAM_HEAD: Final = (
-    b"content-type: text/event-stream\r\ncache-control: no-store\r\n"
-    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
+    b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
 )
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
 class Head:
     """What the head of a request says. On one connection it is parsed once, and then known."""
 
-    __slots__ = ("facts", "fields", "headers", "keep_alive", "length", "method", "query")
+    __slots__ = (
+        "chunked", "facts", "fields", "headers", "keep_alive", "length", "method", "query",
+    )  # fmt: skip
 
     def __init__(
         self, method: bytes, query: bytes, headers: list[tuple[bytes, bytes]], keep_alive: bool
@@ -49,6 +51,8 @@ class Head:
         self.headers = headers
         self.fields = dict(headers)
         self.keep_alive = keep_alive
+        self.chunked = True
+        """Whether the client knows chunks, as all but HTTP/1.0 do."""
         self.length = 0
         self.facts: Any = None
         """What a face made of these headers; kept with them."""
@@ -117,10 +121,16 @@ class HttpExchange(msgspec.Struct, eq=False):
         if self.done or self.streaming:
             return
         self.streaming = True
-        closing = b"" if self.keep_alive else b"connection: close\r\n"
+        framing = _CHUNKED
+        if not self.head.chunked:
+            # Then the stream ends with the connection.
+            self.keep_alive = False
+            framing = b""
+        if not self.keep_alive:
+            framing += b"connection: close\r\n"
         self.lane.write(
             b"%b%b%b%b%b\r\n"
-            % (_STATUS_LINES[200], self.lane.date_line(), headers, closing, _STREAM_HEAD)
+            % (_STATUS_LINES[200], self.lane.date_line(), headers, _STREAM_HEAD, framing)
         )
 
     def event(self, data: bytes, *, id: str | None = None) -> None:
@@ -135,7 +145,8 @@ class HttpExchange(msgspec.Struct, eq=False):
         if self.done:
             return
         self.done = True
-        self.lane.write(b"0\r\n\r\n")
+        if self.head.chunked:
+            self.lane.write(b"0\r\n\r\n")
         self.lane.finished(self)
 
     def disconnected(self) -> None:
@@ -150,4 +161,4 @@ class HttpExchange(msgspec.Struct, eq=False):
         if self.lane.unread() > _MOST_UNREAD:
             self.lane.cut_off()
             return
-        self.lane.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.lane.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunked else data)

@@ -8,19 +8,34 @@ limits on headers and bodies stand here, before anything is decoded.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.config import Limits
 from interlock.faces.http.exchange import Head, HttpExchange
+from interlock.faces.http.guard import peer_name
 
-KEEP_ALIVE: Final = 75.0
+KEEP_ALIVE = 75.0
+"""How long a connection may be idle, and how long a request may take to arrive."""
+LINGER = 2.0
+"""How long a client that was hung up on is given to read why."""
+_LONGEST_URL: Final = 8192
 _MOST_PIPELINED: Final = 64
 _HEADS_KEPT: Final = 32
-_LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
+
+_log = logging.getLogger("interlock.faces.http")
+
+
+class _Elsewhere:
+    """Stands in for the exchange while the ASGI app answers."""
+
+
+_ELSEWHERE: Final = _Elsewhere()
 
 
 class FastLane(HttpToolsProtocol):
@@ -47,9 +62,13 @@ class FastLane(HttpToolsProtocol):
         self._body: list[bytes] = []
         self._body_size = 0
         self._between = True
+        self._head_done = False
+        self._offered = False
+        self._messages = 0
+        self._beside_body = 0
         self._chunk = b""
         self._heads: dict[bytes, Head] = {}
-        self._active: HttpExchange | None = None
+        self._active: HttpExchange | _Elsewhere | None = None
         self._queued: deque[HttpExchange] = deque()
         self._header_bytes = 0
         self._refused = False
@@ -62,10 +81,9 @@ class FastLane(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        address = self.client[0] if self.client else ""
-        # A Unix socket has no address: whoever can open it is on this machine.
-        local = not address or address.startswith(_LOOPBACK)
-        self.peer = "loopback" if local else address
+        self.peer = peer_name(self.client)
+        self._idle_since = self.loop.time()
+        self._idle_timer = self.loop.call_later(KEEP_ALIVE, self._check_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -74,7 +92,7 @@ class FastLane(HttpToolsProtocol):
         active, self._active = self._active, None
         self._queued.clear()
         self._receiving = None
-        if active is not None:
+        if isinstance(active, HttpExchange):
             active.disconnected()
 
     def data_received(self, data: bytes) -> None:
@@ -87,12 +105,66 @@ class FastLane(HttpToolsProtocol):
                 self._active = exchange = HttpExchange(self, head, data[end + 4 :], head.keep_alive)
                 self.serve(exchange)
                 return
-        self._chunk = data if self._between else b""
-        super().data_received(data)
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        while data and not self._refused:
+            self._chunk = data if self._between else b""
+            before, body_before = self._messages, self._body_size
+            rest = b""
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = self._without_offer() + data[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                if isinstance(error, httptools.HttpParserCallbackError) and not self._refused:
+                    _log.warning("a request could not be taken", exc_info=error)
+                self._refuse(400, b"This is not a request that HTTP/1.1 knows.")
+            if self._messages == before and not self._between:
+                # What is neither body nor a finished header is kept by the parser: a header that
+                # never ends must not fill the memory.
+                self._beside_body += len(data) - (self._body_size - body_before)
+                most = 2 * (self.limits.header_bytes + _LONGEST_URL) + 8 * self._body_size
+                if self._beside_body > most:
+                    self._refuse_headers()
+            data = rest
         self._chunk = b""
 
+    def _without_offer(self) -> bytes:
+        """The head that was just read, without the offer to upgrade.
+
+        Nothing but HTTP/1.1 is spoken here, and whoever offers more takes that too. But the parser
+        believes that HTTP has ended with the offer: a new one goes on.
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        if method == b"CONNECT":
+            self._refuse(405, b"This is no proxy.")
+            return b""
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = {token.strip().lower() for token in value.split(b",")}
+                value = b"close" if b"close" in tokens else b"keep-alive"
+            if name != b"upgrade":
+                lines.append(b"%b: %b" % (name, value))
+        return b"\r\n".join([*lines, b"", b""])
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: it gets to ask again when it has."""
+        super().pause_writing()
+        self.flow.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._active is None:
+            self._serve_next()
+        elif not self._queued:
+            self.flow.resume_reading()
+
     def shutdown(self) -> None:
-        if self._active is not None:
+        if isinstance(self._active, HttpExchange):
             self._active.keep_alive = False
         else:
             super().shutdown()
@@ -104,58 +176,68 @@ class FastLane(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self._between = False
+        self._head_done = False
+        self._messages += 1
         self._header_bytes = 0
+        self._body = []
+        self._body_size = 0
+        self._beside_body = 0
         self._receiving = None
+        self._idle_since = self.loop.time()
 
     def on_url(self, url: bytes) -> None:
         self.url += url
-        if len(self.url) > 8192:
+        if len(self.url) > _LONGEST_URL:
             self._refuse(414, b"The URL is too long.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
-        self.headers.append((name.lower(), value))
-        if (
-            self._header_bytes > self.limits.header_bytes
-            or len(self.headers) > self.limits.header_count
-        ):
-            self._refuse(431, b"The request has too many or too large headers.")
+        if self._header_bytes > self.limits.header_bytes:
+            self._refuse_headers()
+        elif not self._head_done:
+            # Afterwards it is a trailer: whoever stands between the client and us has not seen it.
+            self.headers.append((name.lower(), value))
+            if len(self.headers) > self.limits.header_count:
+                self._refuse_headers()
 
     def on_headers_complete(self) -> None:
-        if self._refused:
+        self._head_done = True
+        self._offered = self.parser.should_upgrade()
+        if self._refused or self._offered:
             return
-        self._receiving = None
         path, _, query = self.url.partition(b"?")
-        if path != self.mcp_path or self.parser.should_upgrade():
+        if path != self.mcp_path:
             self._hand_to_asgi()
             return
-        self._receiving = head = Head(self.parser.get_method(), query, self.headers, True)
-        self._body = []
-        self._body_size = 0
+        parser = self.parser
+        self._receiving = head = Head(parser.get_method(), query, self.headers, True)
+        head.chunked = parser.get_http_version() != "1.0"
         fields = head.fields
         length = fields.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self.limits.body_bytes:
             self._too_large()
-        elif b"expect" in fields and fields[b"expect"].lower() == b"100-continue":
+        elif self._active is None and fields.get(b"expect", b"").lower() == b"100-continue":
+            # Behind another request it would land in that one's answer; clients do not wait long.
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        if self._receiving is None:
-            if not self._refused:
-                super().on_body(body)
-            return
         self._body_size += len(body)
+        if self._refused:
+            return
         if self._body_size > self.limits.body_bytes:
             self._too_large()
-            return
-        self._body.append(body)
+        elif self._receiving is None:
+            super().on_body(body)
+        else:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
+        if self._refused or self._offered:
+            return
         self._between = True
         head = self._receiving
         if head is None:
-            if not self._refused:
-                super().on_message_complete()
+            super().on_message_complete()
             return
         self._receiving = None
         body = self._body
@@ -163,12 +245,13 @@ class FastLane(HttpToolsProtocol):
         whole = body[0] if len(body) == 1 else b"".join(body)
         exchange = HttpExchange(self, head, whole, head.keep_alive)
         self._remember(head)
-        if self._active is not None or (self.cycle and not self.cycle.response_complete):
+        if self._active is not None or self.flow.write_paused:
             # Pipelined: answers go out in the order of the requests.
+            if len(self._queued) >= _MOST_PIPELINED:
+                self._refuse(429, b"Too many requests at once on one connection.")
+                return
             self._queued.append(exchange)
             self.flow.pause_reading()
-            if len(self._queued) > _MOST_PIPELINED:
-                self._refuse(429, b"Too many pipelined requests.")
             return
         self._active = exchange
         self.serve(exchange)
@@ -185,22 +268,32 @@ class FastLane(HttpToolsProtocol):
                 self._heads.clear()
             self._heads[chunk[:end]] = head
 
-    def on_response_complete(self) -> None:
-        """An ASGI response is complete: a pipelined MCP request may be waiting behind it."""
-        super().on_response_complete()
-        self._serve_next()
+    # -- the other paths
 
     def _hand_to_asgi(self) -> None:
-        if self._active is not None:
+        if self._queued or isinstance(self._active, HttpExchange):
             # Behind an MCP request on the same connection. Nobody does that; asking again works.
-            self._active.keep_alive = False
-            self._refused = True
+            self._refuse(503, b"Ask again on a connection of its own.")
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
         self.url = url
         self.headers.extend(headers)
-        super().on_headers_complete()
+        try:
+            super().on_headers_complete()
+        except httptools.HttpParserInvalidURLError:
+            self._refuse(400, b"This URL cannot be read.")
+            return
+        self._active = _ELSEWHERE
+
+    def on_response_complete(self) -> None:
+        """An ASGI response is complete: a pipelined MCP request may be waiting behind it."""
+        super().on_response_complete()
+        # One timer watches over the connection, and it is not this one.
+        self._unset_keepalive_if_required()
+        if self._active is _ELSEWHERE and self.cycle.response_complete:
+            self._active = None
+            self._serve_next()
 
     # -- what an exchange needs
 
@@ -229,37 +322,56 @@ class FastLane(HttpToolsProtocol):
         self._active = None
         self.server_state.total_requests += 1
         if not exchange.keep_alive:
-            self.transport.close()
+            self._hang_up()
         elif self._queued or self._idle_timer is None or self.flow.read_paused:
             self._serve_next()
         else:
             self._idle_since = self.loop.time()
 
     def _serve_next(self) -> None:
-        if self._queued:
-            self._active = self._queued.popleft()
-            # Not from inside the callback that finished the last one: a long queue would recurse.
-            self.loop.call_soon(self.serve, self._active)
+        if self.transport.is_closing() or self.flow.write_paused:
             return
-        if self.transport.is_closing():
+        if self._queued:
+            self._active = exchange = self._queued.popleft()
+            # Not from inside the callback that finished the last one: a long queue would recurse.
+            self.loop.call_soon(self._serve_queued, exchange)
             return
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(KEEP_ALIVE, self._check_idle)
 
+    def _serve_queued(self, exchange: HttpExchange) -> None:
+        if not exchange.done:
+            self.serve(exchange)
+
     def _check_idle(self) -> None:
         """One timer per connection, not one per request."""
         self._idle_timer = None
-        if self._active is not None or (self.cycle and not self.cycle.response_complete):
+        if self._active is not None:
             return
         left = self._idle_since + KEEP_ALIVE - self.loop.time()
         if left > 0:
             self._idle_timer = self.loop.call_later(left, self._check_idle)
-        else:
+        elif self.unread():
+            # Whoever has not read its answer by now will not.
+            self.transport.abort()
+        elif self._between or self._refused:
             self.transport.close()
+        else:
+            self._refuse(408, b"The request did not come to its end in time.")
+
+    # -- refusing
+
+    def _refuse_headers(self) -> None:
+        self._refuse(431, b"The request has too many or too large headers.")
 
     def _too_large(self) -> None:
+        if self._receiving is None and self._active is not _ELSEWHERE:
+            # The ASGI app has answered long ago; all that is left is to stop listening.
+            self._refused = True
+            self._hang_up()
+            return
         limit = self.limits.body_bytes
         self._refuse(413, b"The body is larger than %d bytes, the node's limit." % limit)
 
@@ -268,9 +380,33 @@ class FastLane(HttpToolsProtocol):
         if self._refused:
             return
         self._refused = True
+        self._between = False
         self._receiving = None
-        self._active = refusal = HttpExchange(self, Head(b"", b"", [], False), b"", False)
-        refusal.respond(
-            status,
-            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%b"}}' % message,
-        )
+        last = self._queued[-1] if self._queued else self._active
+        if isinstance(last, HttpExchange):
+            # Others are before it. They get their answers, and then the client is hung up on.
+            last.keep_alive = False
+        elif last is not None:
+            self.cycle.keep_alive = False
+        else:
+            self._active = refusal = HttpExchange(self, Head(b"", b"", [], False), b"", False)
+            refusal.respond(
+                status,
+                b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%b"}}' % message,
+            )
+
+    def _hang_up(self) -> None:
+        """Close once everything is written.
+
+        A socket that is closed while the client still sends resets the connection, and the client
+        may never read why. So the client of a refused request is given time to stop.
+        """
+        if not self._refused or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.transport.write_eof()
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            self._idle_timer = self.loop.call_later(LINGER, self.transport.abort)

@@ -10,7 +10,18 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
+from interlock.config.quantities import Address
+
 _LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+
+
+def peer_name(client: tuple[str, int] | None) -> str:
+    """Who is on the other side of a connection: `loopback`, or an address."""
+    if client is None:
+        # It was gone before it could be looked at.
+        return "unknown"
+    host, port = client
+    return "loopback" if Address(host, port).loopback else host
 
 
 class Guard:
@@ -25,7 +36,7 @@ class Guard:
         allowed_origins: Iterable[str] = (),
     ) -> None:
         names = set(allowed_hosts)
-        self._loopback = host in ("127.0.0.1", "localhost", "::1")
+        self._loopback = Address(host, port).loopback
         # Beyond loopback every caller has a token, which a rebound page does not have.
         self._check_host = self._loopback or bool(names)
         welcome = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}

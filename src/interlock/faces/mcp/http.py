@@ -53,9 +53,10 @@ class McpHttpFace:
                     wire = self._stateless if facts.stateless else self._session
                     if wire.take(exchange, facts, request):
                         return
-            if facts.refusal is not None:
-                raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
             method = exchange.head.method
+            # The answer to a HEAD has no body, so a refusal could not be said.
+            if facts.refusal is not None and method != b"HEAD":
+                raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
             if method == b"POST":
                 self._post(exchange, facts)
             elif method == b"GET":
