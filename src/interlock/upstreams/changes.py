@@ -75,7 +75,7 @@ async def _listen(peer: Peer) -> bool:
     except UpstreamAnsweredError:
         return False
     except UpstreamGoneError as gone:
-        return gone.status in (0, 200) or gone.status >= 500
+        return _may_come_back(gone.status)
     except InterlockError:
         return False
     except asyncio.CancelledError:
@@ -92,4 +92,9 @@ async def _get_stream(link: HttpLink) -> bool:
     except asyncio.CancelledError:
         link.drop(ticket)
         raise
-    return status in (0, 200) or status >= 500
+    return _may_come_back(status)
+
+
+def _may_come_back(status: int) -> bool:
+    """Whether a stream that ended like this is worth another try."""
+    return status in (0, 200) or (status >= 500 and status != 501)

@@ -25,6 +25,8 @@ class Wording:
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
         self._header_lines: dict[tuple[str, str | None], bytes] = {}
+        # `_meta` of calls that bring nothing of their own, by what their client can do.
+        self._ready_meta: dict[bytes, bytes] = {}
         # `_meta` of the stateless wire up to the value of clientCapabilities.
         self._meta_head = b'"%b":"%b","%b":%b,"%b":' % (
             mcp.META_VERSION.encode(),
@@ -34,9 +36,24 @@ class Wording:
             mcp.META_CLIENT_CAPABILITIES.encode(),
         )
 
+        self._no_meta = b',"_meta":{%b{}}' % self._meta_head if self._stateless else b""
+
     def call(self, id: int, call: Call, token: Raw | None) -> bytes:
         """The request that passes a caller's call on. `token`: the caller wants progress."""
-        meta = self._meta(id, call, token)
+        given = call.meta
+        if given is None:
+            meta = self._no_meta
+        elif (
+            len(given) == 3
+            and self._stateless
+            and call.client.era is mcp.Era.STATELESS
+            and mcp.META_CLIENT_INFO in given
+        ):
+            # The three keys that every stateless request has, and nothing that goes on from here.
+            capabilities = call.client.capabilities
+            meta = self._ready_meta.get(capabilities) or self._keep_meta(id, call)
+        else:
+            meta = self._meta(id, call, token)
         route = call.route
         if route is not None:
             if call.extra is None:
@@ -88,6 +105,12 @@ class Wording:
             for header, text in headers.mirror_params(route.header_params, call.decoded):
                 lines += b"%b: %b\r\n" % (header.encode(), text.encode())
         return lines
+
+    def _keep_meta(self, id: int, call: Call) -> bytes:
+        meta = self._meta(id, call, None)
+        if len(self._ready_meta) < _MOST_KEPT:
+            self._ready_meta[call.client.capabilities] = meta
+        return meta
 
     def _meta(self, id: int, call: Call, token: Raw | None) -> bytes:
         """`,"_meta":{…}` for this hop: what the era demands, our token, the caller's own keys."""

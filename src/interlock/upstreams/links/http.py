@@ -302,7 +302,8 @@ class HttpLink:
             request += self._version + self.session_header + b"\r\n"
             self.session_header = b""
             farewell = Taken()
-            self._pool.send(request, farewell)
+            # Not in the queue of the calls: there it might wait for ever.
+            self._streams.send(request, farewell)
             try:
                 await asyncio.wait([farewell.done], timeout=_FAREWELL)
             except asyncio.CancelledError:

@@ -321,7 +321,9 @@ class HttpPool:
             if self._clock() - connection.idle_since > IDLE_KEPT:
                 connection.abort()
                 continue
-            connection.send(request, reply)
+            connection.reply = reply
+            reply.connection = connection
+            connection.transport.write(request)
             return
         if self._closed:
             reply.failed(UPSTREAM_UNAVAILABLE, f"{self.label} is closed.", sent=False)
