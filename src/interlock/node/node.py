@@ -132,6 +132,7 @@ class Node:
         )
         self.catalog.on_change(self._listeners.tools_changed)
         self._face: McpHttpFace | None = None
+        self._lane: type[FastLane] | None = None
         self._app: NodeApp | None = None
 
     # -- life
@@ -174,7 +175,8 @@ class Node:
         self._app = NodeApp(
             pipeline=self.pipeline, guard=guard, status=self.status, mcp_path=config.path
         )
-        await http.start(FastLane.bound(self._face.serve, config.path, config.limits), self._app)
+        self._lane = FastLane.bound(self._face.serve, config.path, config.limits)
+        await http.start(self._lane, self._app)
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{host}:{http.port}{config.path}"
         return self.url
@@ -245,6 +247,8 @@ class Node:
         self.catalog.configure(page_size=config.page_size)
         if self._face is not None and self._app is not None and self._http is not None:
             self._face.guard = self._app.guard = self._guard(config, self._http)
+        if self._lane is not None:
+            self._lane.limits = config.limits
         gone = [*change.removed, *change.relinked]
         await asyncio.gather(*(self._end(key) for key in gone if key in self._supervisors))
         for key in change.removed:

@@ -329,14 +329,15 @@ class FastLane(HttpToolsProtocol):
             self._idle_since = self.loop.time()
 
     def _serve_next(self) -> None:
-        if self.transport.is_closing() or self.flow.write_paused:
+        if self.transport.is_closing():
             return
-        if self._queued:
+        if self._queued and not self.flow.write_paused:
             self._active = exchange = self._queued.popleft()
             # Not from inside the callback that finished the last one: a long queue would recurse.
             self.loop.call_soon(self._serve_queued, exchange)
             return
-        self.flow.resume_reading()
+        if not self.flow.write_paused:
+            self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(KEEP_ALIVE, self._check_idle)

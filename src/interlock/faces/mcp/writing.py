@@ -40,14 +40,14 @@ def write_outcome(id: bytes, outcome: Outcome, client: Client, server_info: byte
         if client.era is mcp.Era.STATELESS:
             result = mcp.stateless_result(result, server_info)
         else:
-            if mcp.result_type(result) == mcp.INPUT_REQUIRED:
+            if b'"input_required"' in result and mcp.result_type(result) == mcp.INPUT_REQUIRED:
                 raise InterlockError(
                     UPSTREAM_PROTOCOL,
                     "The tool asks its caller for input, which this node cannot yet relay to a "
                     "client of the session wire.",
                 )
             result = mcp.session_result(result)
-    return result_response(id, result)
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
 
 
 def write_error(id: bytes, error: InterlockError, client: Client | None) -> tuple[int, bytes]:
