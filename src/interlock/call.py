@@ -108,7 +108,7 @@ class Call(msgspec.Struct, eq=False):
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What came back: the raw result, and in which era's words it is."""
 
-    result: bytes | Raw
+    result: bytes
     era: Era
 
 

@@ -83,7 +83,7 @@ class ScriptedExchange:
 
     def answer(self, **result: Any) -> None:
         raw = Raw(json.dumps(result).encode())
-        self._settle(Outcome(raw, Era.SESSION), None)
+        self._settle(Outcome(bytes(raw), Era.SESSION), None)
 
     def answer_error(self, code: int, message: str) -> None:
         self.fail(UpstreamAnsweredError(code, message, None))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from msgspec import Raw
 
 from interlock.call import Call, Credentials, Outcome
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
@@ -49,7 +48,6 @@ def rig(**settings: Any) -> Rig:
 )
 def test_the_word_for_a_result(result: bytes, word: str) -> None:
     assert outcome_word(Outcome(result, Era.SESSION)) == word
-    assert outcome_word(Outcome(Raw(result), Era.SESSION)) == word
 
 
 # --- one call, one entry ---

@@ -33,7 +33,7 @@ from interlock.errors import (
 from interlock.pipeline.audit import OK, Audit, outcome_word
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
-from interlock.pipeline.deadline import DeadlineWatch, set_deadline
+from interlock.pipeline.deadline import PROGRESS_EXTENDS, DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.resolve import resolve
 from interlock.pipeline.validate import validate
@@ -104,7 +104,13 @@ class Pipeline:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, f"{call.upstream} is no longer served by this node."
             )
-        set_deadline(call, now, upstream.timeout or self._timeout)
+        limit = upstream.timeout or self._timeout
+        if call.meta is None:
+            call.timeout = limit
+            call.deadline = now + limit
+            call.hard_deadline = now + limit * PROGRESS_EXTENDS
+        else:
+            set_deadline(call, now, limit)
         if self._breakers.failing:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
@@ -160,7 +166,7 @@ class Pipeline:
         word, detail = OK, ""
         if error is not None:
             word, detail = error.failure.name, error.message
-        elif outcome is not None and call.verb == TOOLS_CALL:
+        elif outcome is not None and call.verb == TOOLS_CALL and b'"isError"' in outcome.result:
             word = outcome_word(outcome)
         try:
             self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)

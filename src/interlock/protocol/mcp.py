@@ -84,7 +84,6 @@ _HOP_KEYS: Final = frozenset(
 # Members that only a stateless result has.
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 _COMPLETE_HEAD: Final = b'{"resultType":"complete",'
-_RESERVED_BYTES: Final = RESERVED.encode()
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
 
@@ -232,7 +231,6 @@ def session_result(result: bytes | Raw) -> bytes:
     raw = bytes(result)
     if (
         raw.startswith(_COMPLETE_HEAD)
-        and _RESERVED_BYTES not in raw
         and b'"_meta"' not in raw
         and b'"ttlMs"' not in raw
         and b'"cacheScope"' not in raw
