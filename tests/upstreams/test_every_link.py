@@ -163,6 +163,19 @@ def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
     over(body)
 
 
+def test_a_caller_who_cannot_take_progress_harms_nobody(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        def broken(method: str, params: Any) -> None:
+            raise RuntimeError("a fault of the caller")
+
+        call = one.start("report", {"steps": 3}, hear=broken, token="mine")
+        assert text(await within(call)) == "reported"
+        assert await one.text("echo", text="next") == "next"
+        assert one.supervisor.restarts == 0
+
+    over(body)
+
+
 def test_a_caller_who_leaves(over: Over) -> None:
     async def body(one: Kept, far: Far) -> None:
         call = one.start("hold")

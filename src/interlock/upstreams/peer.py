@@ -8,6 +8,7 @@ nobody.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.links.link import Link, Ticket
 from interlock.upstreams.wording import Wording
+
+_log = logging.getLogger("interlock.upstreams")
 
 _NOT_CANCELLED: Final = frozenset({mcp.INITIALIZE, mcp.DISCOVER})
 """Requests that open a conversation: while there is none, nothing can be cancelled in it."""
@@ -207,7 +210,7 @@ class Peer:
             if self.on_tools_changed is not None:
                 self.on_tools_changed()
         elif ticket is not None and isinstance(ticket, Exchange) and ticket.hear is not None:
-            ticket.hear(method, b"{}" if params is UNSET else params)
+            self._tell(ticket.hear, method, b"{}" if params is UNSET else params)
 
     def _progress(self, params: Raw | UnsetType) -> None:
         if params is UNSET:
@@ -222,7 +225,14 @@ class Peer:
             self.noise += 1
             return
         members["progressToken"] = Raw(exchange.token)
-        exchange.hear(mcp.PROGRESS, jsonrpc.encode_members(members))
+        self._tell(exchange.hear, mcp.PROGRESS, jsonrpc.encode_members(members))
+
+    def _tell(self, hear: Hear, method: str, params: bytes | Raw) -> None:
+        try:
+            hear(method, params)
+        except Exception:
+            # One caller's trouble is not that of the others on this link.
+            _log.exception("%s: a caller could not take %s", self.label, method)
 
     def _refuse(self, method: str, id: bytes) -> None:
         """A request from the upstream: alive we are, everything else we cannot do for it."""

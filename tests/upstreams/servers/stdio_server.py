@@ -64,7 +64,7 @@ class StdioServer(Toolbox):
         self.replies: list[Message] = []
         self.family: list[int] = []
         own = ("environ", "where", "family", "mute", "deaf", "twice", "strangers", "ask", "huge",
-               "talk", "null", "batch", "pid", "wordless")  # fmt: skip
+               "talk", "null", "batch", "pid", "wordless", "moody")  # fmt: skip
         self.tools += [tool(name) for name in own]
         if options.many:
             self.tools = [tool(f"tool_{number}") for number in range(options.many)]
@@ -138,6 +138,12 @@ class StdioServer(Toolbox):
             reply(self._text(message, "said"))
         elif name == "null":
             write(b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (id, arguments["as"].encode()))
+        elif name == "moody":
+            # It dies of its first call, and is fine in its next life.
+            with open(self.options.starts, encoding="utf-8") as file:
+                if len(file.readlines()) == 1:
+                    raise Death
+            reply(self._text(message, "fine"))
         elif name == "wordless":
             write(b'{"jsonrpc":"2.0","id":%d}\n' % id)
         elif name == "batch":
