@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Generator
 from typing import Any, Final
@@ -56,6 +57,14 @@ class HttpServer:
                 await self._task
             await asyncio.sleep(0)
 
+    def stop_listening(self) -> None:
+        """No new connections, and on those that are there no new requests."""
+        if self._server is not None and self._server.started:
+            for server in self._server.servers:
+                server.close()
+            for connection in list(self._server.server_state.connections):
+                connection.shutdown()
+
     async def stop(self) -> None:
         """Stop listening, let what is under way finish, and close the rest."""
         if self._server is not None and self._task is not None:
@@ -75,7 +84,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as exc:
         listener.close()
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if exc.errno == 98:
+        if exc.errno == errno.EADDRINUSE:
             advice = "Another program listens there, perhaps another node: choose a free port."
         else:
             advice = "Set `listen` to an address of this machine."

@@ -104,6 +104,7 @@ class Node:
         self._http: HttpServer | None = None
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
+        self._local_clients: set[McpStreamServer] = set()
         if config.journal.enabled:
             path = journal_path(config, environ, base_dir)
             make_private(path.parent)
@@ -187,7 +188,7 @@ class Node:
         make_private(path.parent)
         path.unlink(missing_ok=True)
         self._unix = await asyncio.get_running_loop().create_unix_server(
-            lambda: McpStreamServer(self.stream), path=str(path)
+            lambda: McpStreamServer(self.stream, self._local_clients), path=str(path)
         )
         path.chmod(0o600)
         self._unix_path = path
@@ -213,11 +214,16 @@ class Node:
 
     async def stop(self) -> None:
         """End everything that was started, faces first."""
-        self._listeners.close()
+        # Nobody new from here on; then those who wait are told.
+        if self._http is not None:
+            self._http.stop_listening()
         if self._unix is not None and self._unix_path is not None:
             self._unix.close()
             # The one that was opened: the config may name another by now.
             self._unix_path.unlink(missing_ok=True)
+        self._listeners.close()
+        for client in list(self._local_clients):
+            client.stop()
         if self._face is not None:
             self._face.answering.stop()
         if self._http is not None:
@@ -316,6 +322,9 @@ class Node:
             self._breakers.reset(supervisor.key)
             if supervisor.key == self.pipeline.transparent:
                 self._hello.refresh()
+        elif supervisor.state is State.FAILED:
+            # After a restart with other settings it may never have listed the tools that it has.
+            self.catalog.withdraw(supervisor.key)
         _log.info("%s is %s", supervisor.key, supervisor.state.value)
 
     # -- parts
@@ -347,7 +356,9 @@ class Node:
     def _introduce(self) -> Introduction:
         capabilities: dict[str, Any] = {"tools": {"listChanged": True}}
         transparent = self.pipeline.transparent
-        peer = None if transparent is None else self._supervisors[transparent].peer
+        # While it is restarted it is not there.
+        shown = None if transparent is None else self._supervisors.get(transparent)
+        peer = None if shown is None else shown.peer
         if peer is None:
             return Introduction(OWN_INFO, capabilities)
         # Everything that needs no more than a question and an answer passes through as it is.

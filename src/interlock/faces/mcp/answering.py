@@ -8,7 +8,13 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.call import Call, Client, Outcome
-from interlock.errors import CANCELLED, UNAUTHENTICATED, InterlockError
+from interlock.errors import (
+    CANCELLED,
+    SHUTTING_DOWN,
+    UNAUTHENTICATED,
+    UNKNOWN_SESSION,
+    InterlockError,
+)
 from interlock.faces.http.exchange import LARGE, HttpExchange
 from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
@@ -18,7 +24,7 @@ from interlock.ports import Clock
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import notification
 
-QUIET: Final = 15.0
+QUIET = 15.0
 """After this long without an answer a response becomes a stream, to show that it is alive."""
 _CHALLENGE: Final = b"www-authenticate: Bearer\r\n"
 
@@ -34,9 +40,14 @@ class Answering:
 
     def start(self, exchange: HttpExchange, facts: Facts, call: Call) -> None:
         """Send the call on its way; `exchange.request_id` is answered when it is over."""
-        if call.meta is not None and mcp.META_PROGRESS_TOKEN in call.meta and facts.accepts_stream:
+        meta = call.meta
+        if meta is not None and mcp.META_PROGRESS_TOKEN in meta and facts.accepts_stream:
+            quiet = call.client.era is mcp.Era.STATELESS and mcp.META_LOG_LEVEL not in meta
 
             def hear(method: str, params: bytes | Raw) -> None:
+                if quiet and method != mcp.PROGRESS:
+                    # A stateless client hears what it asked for, and it did not ask for logs.
+                    return
                 # Progress turns a plain answer into a stream, the first time there is any.
                 exchange.open_stream()
                 exchange.event(notification(method, params))
@@ -51,18 +62,22 @@ class Answering:
     def refuse(
         self, exchange: HttpExchange, id: bytes, error: InterlockError, client: Client | None
     ) -> None:
-        """Answer a request that never became a call."""
+        """Answer a request that never became a call. `client`: as far as it is known."""
         status, body = write_error(id, error, client)
         challenge = _CHALLENGE if error.failure is UNAUTHENTICATED else b""
-        exchange.respond(status, body, headers=challenge)
+        exchange.respond(_status(status, error, client), body, headers=challenge)
 
     def stop(self) -> None:
         """The node stops: what is still under way is told so."""
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
+        stopping = InterlockError(SHUTTING_DOWN, "The node is stopping; try again when it is back.")
         for call in list(self._pipeline.under_way()):
-            self._pipeline.cancel(call, "The node is stopping.")
+            if isinstance(call.context, HttpExchange):
+                # Cancelled it is for the upstream; the client did not ask for that.
+                self._done(call, None, stopping)
+            self._pipeline.cancel(call, stopping.message)
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         exchange: HttpExchange = call.context
@@ -92,9 +107,7 @@ class Answering:
                 exchange.end_stream()
                 return
             status, body = write_error(id, error, client)
-            # On the session wire an error is an answer like any other; a stranger's is not.
-            if client.era is mcp.Era.SESSION and status not in (401, 404):
-                status = 200
+            status = _status(status, error, client)
         if exchange.streaming:
             exchange.event(body)
             exchange.end_stream()
@@ -121,3 +134,10 @@ class Answering:
                     exchange.ping()
         if waiting:
             self._pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
+
+
+def _status(status: int, error: InterlockError, client: Client | None) -> int:
+    """On the session wire an error is an answer like any other, but for those that end it."""
+    if client is None or client.era is mcp.Era.STATELESS:
+        return status
+    return status if error.failure in (UNAUTHENTICATED, UNKNOWN_SESSION) else 200

@@ -12,6 +12,10 @@ from interlock.faces.mcp.sessions import Session
 from interlock.protocol import headers, mcp
 
 _STREAM: Final = b"text/event-stream"
+_SAID_ONCE: Final = frozenset(
+    {b"authorization", b"content-type", b"host", b"origin", headers.SESSION_ID}
+)
+"""Headers that the node decides by: of two, somebody on the way may have read the other."""
 
 
 class Facts:
@@ -20,15 +24,21 @@ class Facts:
     __slots__ = (
         "accepts_stream", "client", "credentials", "duplicate", "found", "guard", "is_json",
         "method", "method_header", "name", "name_header", "refusal", "session", "shortcut",
-        "stateless", "version", "version_header",
+        "stateless", "twice", "version", "version_header",
     )  # fmt: skip
 
     def __init__(self, head: Head, peer: str, guard: Guard) -> None:
         fields = head.fields
         self.guard = guard
         self.refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
-        self.is_json = fields.get(b"content-type", b"").startswith(b"application/json")
+        kind = fields.get(b"content-type", b"").partition(b";")[0]
+        self.is_json = kind.strip().lower() == b"application/json"
         accept = fields.get(b"accept", b"*/*")
+        self.duplicate: str | None = None
+        self.twice: str | None = None
+        if len(fields) != len(head.headers):
+            accept = b",".join(v for name, v in head.headers if name == b"accept") or accept
+            self._look_for_twins(head.headers)
         self.accepts_stream = _STREAM in accept or b"*/*" in accept
         self.credentials = Credentials(peer, _bearer(fields.get(b"authorization")))
         session = fields.get(headers.SESSION_ID)
@@ -45,13 +55,6 @@ class Facts:
         """The client of the last stateless request with this head."""
         self.found: Session | None = None
         """The session that the id led to the last time."""
-        self.duplicate: str | None = None
-        if len(fields) != len(head.headers):
-            # Something is there twice: for a routing header that is a lie waiting to happen.
-            try:
-                headers.pick_request_headers(head.headers)
-            except ProtocolError as error:
-                self.duplicate = error.message
         in_session = self.session is not None and (
             self.version is None or self.version in mcp.SESSION_REVISIONS
         )
@@ -60,9 +63,21 @@ class Facts:
             and self.is_json
             and self.refusal is None
             and self.duplicate is None
+            and self.twice is None
             and (self.stateless or in_session)
         )
         """Whether nothing in the headers keeps a plain call from being taken straight in."""
+
+    def _look_for_twins(self, all_headers: list[tuple[bytes, bytes]]) -> None:
+        """Something is there twice. For a header that somebody decides by, that is a lie."""
+        try:
+            headers.pick_request_headers(all_headers)
+        except ProtocolError as error:
+            self.duplicate = error.message
+        names = [name for name, _ in all_headers]
+        for name in sorted(_SAID_ONCE):
+            if names.count(name) > 1:
+                self.twice = f"{name.decode().title()} header appears more than once"
 
 
 def facts_of(head: Head, peer: str, guard: Guard) -> Facts:

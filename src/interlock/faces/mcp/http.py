@@ -57,6 +57,8 @@ class McpHttpFace:
             # The answer to a HEAD has no body, so a refusal could not be said.
             if facts.refusal is not None and method != b"HEAD":
                 raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
+            if facts.twice is not None and method != b"HEAD":
+                raise ProtocolError(facts.twice + ".", INVALID_REQUEST)
             if method == b"POST":
                 self._post(exchange, facts)
             elif method == b"GET":

@@ -17,7 +17,7 @@ from interlock.faces.mcp.sessions import Session
 from interlock.protocol import jsonrpc, mcp
 
 BURST: Final = 0.05
-PING_EVERY: Final = 15.0
+PING_EVERY = 15.0
 
 _SESSION_CHANGED: Final = jsonrpc.notification(mcp.TOOLS_CHANGED)
 
@@ -129,7 +129,11 @@ class Listeners:
 
     def _tell(self) -> None:
         self._told = None
+        # A session hears a message on one of its streams. The newest: older ones may be dead.
+        newest = {one.session: one for one in self._listeners}
         for listener in list(self._listeners):
+            if listener.session is not None and newest[listener.session] is not listener:
+                continue
             if listener.changed is not None:
                 listener.send(listener.changed)
 

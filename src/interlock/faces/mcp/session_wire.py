@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from msgspec import UNSET
 
-from interlock.call import Call
-from interlock.errors import INVALID_REQUEST, InterlockError, ProtocolError
+from interlock.call import Call, Client
+from interlock.errors import (
+    CANCELLED,
+    INTERNAL,
+    INVALID_REQUEST,
+    InterlockError,
+    ProtocolError,
+)
 from interlock.faces.http.exchange import HttpExchange
 from interlock.faces.mcp.answering import Answering
 from interlock.faces.mcp.facts import Facts
@@ -24,6 +31,9 @@ from interlock.protocol.jsonrpc import BadMessage, Message
 
 FACE: Final = "http"
 _PONG: Final = b"{}"
+_NOBODY_YET: Final = Client(mcp.Era.SESSION, mcp.LATEST_SESSION)
+
+_log = logging.getLogger("interlock.faces.mcp")
 
 
 class SessionWire:
@@ -46,6 +56,7 @@ class SessionWire:
         self._sessions = sessions
         self._answering = answering
         self._batches: set[asyncio.Task[None]] = set()
+        sessions.on_closed = self._closed
 
     def take(self, exchange: HttpExchange, facts: Facts, request: mcp.ToolCall) -> bool:
         """Start a plain call. False: something about it wants the long look of `serve`."""
@@ -71,27 +82,30 @@ class SessionWire:
     def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:
         id = jsonrpc.NULL if message.id is UNSET else bytes(message.id)
         method = message.method
+        client: Client | None = None
         try:
             if method == mcp.INITIALIZE and message.id is not UNSET:
                 self._initialize(exchange, facts, message, id)
-                return
-            session = self._session(facts)
-            if method is UNSET:
+            elif method is UNSET:
+                self._owned(facts, "response")
                 exchange.respond(202)
             elif message.id is UNSET:
-                self._notification(session, message)
+                self._notification(self._owned(facts, method), message)
                 exchange.respond(202)
             elif method == mcp.PING:
+                self._owned(facts, method)
                 exchange.respond(200, jsonrpc.result_response(id, _PONG))
             else:
+                session = self._session(facts)
+                client = session.client
                 self._request(exchange, facts, session, method, id, message)
         except InterlockError as error:
-            self._answering.refuse(exchange, id, error, None)
+            self._answering.refuse(exchange, id, error, client)
 
     def serve_batch(
         self, exchange: HttpExchange, facts: Facts, batch: list[Message | BadMessage]
     ) -> None:
-        session = self._session(facts)
+        session = self._owned(facts, "batch")
         if session.client.revision not in mcp.BATCH_REVISIONS:
             raise ProtocolError(
                 f"MCP {session.client.revision} has no batches: send one message at a time.",
@@ -110,18 +124,28 @@ class SessionWire:
             exchange.respond(406)
             return
         exchange.open_stream()
-        exchange.on_disconnect = self._listeners.add_session(
+        remove = self._listeners.add_session(
             session, exchange.event, exchange.ping, exchange.end_stream
         )
+        session.streams += 1
+
+        def gone() -> None:
+            remove()
+            session.streams -= 1
+            session.last_seen = self._clock()
+
+        exchange.on_disconnect = gone
 
     def end(self, exchange: HttpExchange, facts: Facts) -> None:
         """DELETE: the client says goodbye."""
-        session = self._owned(facts, "DELETE")
-        self._sessions.close(session)
+        self._sessions.close(self._owned(facts, "DELETE"))
+        exchange.respond(200)
+
+    def _closed(self, session: Session) -> None:
+        """A session is over: nobody waits for its calls or hears its streams."""
         for call in list(session.calls.values()):
             self._pipeline.cancel(call)
         self._listeners.end_session(session)
-        exchange.respond(200)
 
     def _initialize(
         self, exchange: HttpExchange, facts: Facts, message: Message, id: bytes
@@ -136,7 +160,18 @@ class SessionWire:
         )
 
     def _session(self, facts: Facts) -> Session:
+        """The session that the headers name. Raises InterlockError."""
+        try:
+            return self._named(facts)
+        except InterlockError:
+            # A stranger is told that, and nothing about sessions.
+            self._pipeline.admit(Call("session", FACE, facts.credentials, _NOBODY_YET))
+            raise
+
+    def _named(self, facts: Facts) -> Session:
         version = facts.version
+        if facts.duplicate is not None:
+            raise ProtocolError(facts.duplicate + ".", INVALID_REQUEST)
         if version is not None and version not in mcp.SESSION_REVISIONS:
             raise mcp.unsupported_version(version)
         if facts.session is None:
@@ -155,12 +190,16 @@ class SessionWire:
         return session
 
     def _notification(self, session: Session, message: Message) -> None:
-        if message.method == mcp.CANCELLED and message.params is not UNSET:
+        if message.method != mcp.CANCELLED:
+            return
+        try:
             request_id = read_params(message).get("requestId")
-            if request_id is not None:
-                call = session.calls.get(bytes(request_id))
-                if call is not None:
-                    self._pipeline.cancel(call)
+        except ProtocolError:
+            # Nothing can be made of it, and nobody waits for an answer.
+            return
+        call = None if request_id is None else session.calls.get(bytes(request_id))
+        if call is not None:
+            self._pipeline.cancel(call)
 
     def _request(
         self,
@@ -212,11 +251,22 @@ class SessionWire:
                 if member.method == mcp.PING:
                     return jsonrpc.result_response(id, _PONG)
                 call = self._call(facts, session, member.method, member)
-                outcome = await self._pipeline.run(call)
+                session.calls[id] = call
+                try:
+                    outcome = await self._pipeline.run(call)
+                finally:
+                    session.calls.pop(id, None)
                 return write_outcome(id, outcome, session.client, self._hello.server_info)
             except InterlockError as error:
+                if error.failure is CANCELLED:
+                    return None
                 id = jsonrpc.NULL if member.id is UNSET else bytes(member.id)
                 return write_error(id, error, session.client)[1]
+            except Exception:
+                _log.exception("a member of a batch could not be served")
+                failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+                id = jsonrpc.NULL if member.id is UNSET else bytes(member.id)
+                return write_error(id, failed, session.client)[1]
 
         answers = await asyncio.gather(*(answer(member) for member in batch))
         bodies = [body for body in answers if body is not None]

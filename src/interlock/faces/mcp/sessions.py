@@ -7,6 +7,7 @@ quietest one when there are too many.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from heapq import nsmallest
 from typing import Final
 
@@ -21,7 +22,7 @@ _SWEEP: Final = 60.0
 class Session:
     """One client's session."""
 
-    __slots__ = ("alive", "calls", "client", "id", "last_seen", "owner")
+    __slots__ = ("alive", "calls", "client", "id", "last_seen", "owner", "streams")
 
     def __init__(self, id: str, client: Client, owner: str, now: float) -> None:
         self.id = id
@@ -32,6 +33,13 @@ class Session:
         self.alive = True
         self.calls: dict[bytes, Call] = {}
         """Its calls that are under way, by the client's own ids."""
+        self.streams = 0
+        """How many streams it listens on."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody is on the other side, however quiet."""
+        return bool(self.calls or self.streams)
 
 
 class Sessions:
@@ -43,6 +51,8 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._next_sweep = 0.0
+        self.on_closed: Callable[[Session], None] | None = None
+        """Told when a session is over, whoever ended it."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -70,17 +80,23 @@ class Sessions:
         return session
 
     def close(self, session: Session) -> None:
-        session.alive = False
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            session.alive = False
+            if self.on_closed is not None:
+                self.on_closed(session)
 
     def _drop_quiet(self, now: float) -> None:
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP
             for session in list(self._sessions.values()):
-                if session.last_seen < now - self._idle and not session.calls:
+                if session.last_seen < now - self._idle and not session.in_use:
                     self.close(session)
         if len(self._sessions) >= self._most:
             # A few at a time, so that the next newcomer need not search again.
             few = max(1, self._most // 100)
-            for session in nsmallest(few, self._sessions.values(), key=lambda one: one.last_seen):
+            for session in nsmallest(few, self._sessions.values(), key=_worth):
                 self.close(session)
+
+
+def _worth(session: Session) -> tuple[bool, float]:
+    return session.in_use, session.last_seen

@@ -25,6 +25,7 @@ from interlock.protocol import headers, mcp
 from interlock.protocol.jsonrpc import Message, result_response
 
 FACE: Final = "http"
+_SOMEBODY: Final = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
 _REVISION_JSON: Final = b'"%b"' % mcp.LATEST_STATELESS.encode()
 
 
@@ -79,6 +80,7 @@ class StatelessWire:
             # wants, it hangs up on. It is taken, as the wire wants it.
             if facts.version is not None and not facts.stateless:
                 raise mcp.unsupported_version(facts.version)
+            self._pipeline.admit(Call(method, FACE, facts.credentials, _SOMEBODY))
             exchange.respond(202)
             return
         id = bytes(message.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -12,8 +13,10 @@ from msgspec import UNSET, Raw
 from interlock.call import Call, Client, Credentials, Outcome
 from interlock.errors import (
     CANCELLED,
+    INTERNAL,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    SHUTTING_DOWN,
     TOO_BUSY,
     InterlockError,
     ProtocolError,
@@ -90,6 +93,13 @@ class McpStream:
         if self._end_session_stream is not None:
             self._end_session_stream()
 
+    def stop(self) -> None:
+        """The node stops: whoever waits is told so."""
+        stopping = InterlockError(SHUTTING_DOWN, "The node is stopping; try again when it is back.")
+        for id, call in list(self._under_way.items()):
+            self._send_error(id, stopping, call.client)
+            self._pipeline.cancel(call, stopping.message)
+
     async def drained(self) -> None:
         """Wait until every request under way has been answered."""
         if self._under_way:
@@ -131,6 +141,10 @@ class McpStream:
             self._request(message, message.method, id, params, meta, client)
         except InterlockError as error:
             self._send_error(id, error, client)
+        except Exception:
+            _log.exception("a request could not be served")
+            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            self._send_error(id, failed, client)
 
     def _request(
         self,
@@ -161,6 +175,7 @@ class McpStream:
         elif method == mcp.LISTEN and client.era is mcp.Era.STATELESS:
             self._pipeline.admit(Call(method, FACE, _CREDENTIALS, client))
             honoured = self._listeners.honoured(params)
+            self._take_id(id)
             remove = self._listeners.add_stateless(id, honoured, self._send, _quiet, _quiet)
             self._subscriptions[id] = remove
         else:
@@ -199,10 +214,7 @@ class McpStream:
         meta: dict[str, Raw],
         client: Client,
     ) -> None:
-        if id in self._under_way:
-            raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
-        if len(self._under_way) >= _MOST_UNDER_WAY:
-            raise InterlockError(TOO_BUSY, "Too many requests are under way on this channel.")
+        self._take_id(id)
         call = read_call(method, params, meta, face=FACE, credentials=_CREDENTIALS, client=client)
         if call.meta is not None and mcp.META_PROGRESS_TOKEN in call.meta:
             call.on_notification = self._hear
@@ -210,6 +222,13 @@ class McpStream:
         call.on_done = self._done
         self._under_way[id] = call
         self._pipeline.begin(call)
+
+    def _take_id(self, id: bytes) -> None:
+        """Raises InterlockError when a request with this id cannot be taken now."""
+        if id in self._under_way or id in self._subscriptions:
+            raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
+        if len(self._under_way) + len(self._subscriptions) >= _MOST_UNDER_WAY:
+            raise InterlockError(TOO_BUSY, "Too many requests are under way on this channel.")
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         id: bytes = call.context
@@ -241,8 +260,14 @@ def _quiet() -> None:
 class McpStreamServer(asyncio.Protocol):
     """A client that comes over a socket."""
 
-    def __init__(self, make: Callable[[Callable[[bytes], None]], McpStream]) -> None:
+    def __init__(
+        self,
+        make: Callable[[Callable[[bytes], None]], McpStream],
+        connected: set[McpStreamServer] | None = None,
+    ) -> None:
+        """`connected` holds it for as long as its client is there."""
         self._make = make
+        self._connected = set() if connected is None else connected
         self._stream: McpStream | None = None
         self._transport: asyncio.Transport | None = None
         self._finishing: asyncio.Task[None] | None = None
@@ -251,13 +276,16 @@ class McpStreamServer(asyncio.Protocol):
         # uvloop's transports have the methods, but not the base class.
         self._transport = cast(asyncio.Transport, transport)
         self._stream = self._make(self._write)
+        self._connected.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._stream is not None:
             self._stream.feed(data)
 
     def eof_received(self) -> bool:
-        """The client has said everything: it still gets what it asked for."""
+        """The client has said everything: if it still listens, it gets what it asked for."""
+        if self._transport is not None and _hung_up(self._transport):
+            return False
         if self._stream is not None:
             # The last line may lack its end.
             self._stream.feed(b"\n")
@@ -269,7 +297,15 @@ class McpStreamServer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def stop(self) -> None:
+        """The node stops."""
+        if self._stream is not None:
+            self._stream.stop()
+        if self._transport is not None:
+            self._transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._connected.discard(self)
         if self._finishing is not None:
             self._finishing.cancel()
         if self._stream is not None:
@@ -285,3 +321,14 @@ class McpStreamServer(asyncio.Protocol):
             transport.abort()
             return
         transport.write(data)
+
+
+def _hung_up(transport: asyncio.Transport) -> bool:
+    """Whether the other side of a Unix socket is gone, and has not just ended its own part."""
+    try:
+        watch = select.poll()
+        watch.register(transport.get_extra_info("socket").fileno(), 0)
+        return any(events & select.POLLHUP for _, events in watch.poll(0))
+    except (AttributeError, OSError, ValueError):
+        # No poll on this system, or the socket is closed already: then writing will tell.
+        return False
