@@ -309,6 +309,7 @@ def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "MAX_MESSAGE", 10_000)
+    monkeypatch.setattr(http_pool, "LINGER", 3600.0)
 
     async def body(one: Kept, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:

@@ -157,6 +157,23 @@ def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
     run(body, loop=loop)
 
 
+def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
+    """The end is heard in one turn of the loop, the connection is gone in the next."""
+
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+                await one.ready()
+                assert one.supervisor.peer is not None
+                link: Any = one.supervisor.peer.link
+                (connection,) = link._pool._idle
+                connection.eof_received()
+                assert await one.text("echo", text="x") == "x"
+                assert server.requests[-1].connection == 2
+
+    run(body)
+
+
 def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
     async def body() -> None:
         now = 0.0

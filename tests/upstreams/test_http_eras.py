@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -73,15 +74,21 @@ def test_nothing_is_asked_before_the_server_has_heard_that_we_are_ready() -> Non
 
     async def body() -> None:
         async with Streamable("session") as server:
+            heard_before: list[int] = []
 
             async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "tools/list":
-                    assert server.toolbox.initialized == 1
+                if request.rpc == "notifications/initialized":
+                    # A slow server: there would be time enough to overtake it.
+                    for _ in range(50):
+                        await asyncio.sleep(0)
+                elif request.rpc == "tools/list":
+                    heard_before.append(server.toolbox.initialized)
                 return False
 
             server.habit = habit
             async with kept(ServerConfig(url=server.url())) as one:
                 await one.ready()
+            assert heard_before == [1]
 
     run(body)
 

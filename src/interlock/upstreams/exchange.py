@@ -40,9 +40,12 @@ class Exchange(msgspec.Struct, eq=False):
     def succeed(self, outcome: Outcome) -> None:
         if not self.open:
             return
-        if self.call is not None and self.on_settled is not None:
+        call, settled = self.call, self.on_settled
+        if call is not None and settled is not None:
             self.open = False
-            self.on_settled(self.call, outcome, None)
+            # Call and exchange point at each other: taken apart, they are freed at once.
+            self.call = self.on_settled = self.hear = self.carrier = None
+            settled(call, outcome, None)
         else:
             self.outcome = outcome
             self._settled()
