@@ -252,7 +252,9 @@ class Workshop:
             reply.end(self._text(message, str(arguments.get("text", name))))
 
     def _progress(self, reply: _Reply, done: int, total: int | None = None) -> None:
-        token = reply.message["params"]["_meta"]["progressToken"]
+        token = reply.message["params"].get("_meta", {}).get("progressToken")
+        if token is None:
+            return
         told: Message = {"progressToken": token, "progress": done}
         if total is not None:
             told["total"] = total

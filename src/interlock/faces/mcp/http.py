@@ -83,6 +83,11 @@ class McpHttpFace:
             return
         message = decode_message(exchange.body)
         if isinstance(message, list):
+            if facts.stateless:
+                raise ProtocolError(
+                    f"MCP {facts.version} has no batches: send one message at a time.",
+                    INVALID_REQUEST,
+                )
             self._session.serve_batch(exchange, facts, message)
         elif facts.stateless or (facts.session is None and claims_stateless(message)):
             self._stateless.serve(exchange, facts, message)
