@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.call import UpstreamGoneError
+from interlock.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, Failure
 from interlock.upstreams.links import http, http_pool
@@ -251,6 +251,26 @@ def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
             await within(one.start("echo"))
         assert await one.text("release") == "1"
         assert text(await within(held)) == "mine"
+
+    with_server(body)
+
+
+@pytest.mark.parametrize("id", [None, "server-error", ...])
+def test_an_error_about_no_request_in_particular_is_about_the_one_it_came_for(id: Any) -> None:
+    async def body(one: Kept, server: Streamable) -> None:
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool != "echo":
+                return False
+            message = error(id, -32600, "I do not understand.")
+            if id is ...:
+                del message["id"]
+            answer.json(message, "400 Bad Request")
+            return True
+
+        server.habit = habit
+        with pytest.raises(UpstreamAnsweredError, match="I do not understand") as caught:
+            await within(one.start("echo"))
+        assert caught.value.code == -32600
 
     with_server(body)
 

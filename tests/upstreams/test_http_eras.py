@@ -121,12 +121,13 @@ def test_a_refused_probe_leads_to_initialize(status: str) -> None:
     [
         lambda id: error(id, -32601, "Method not found"),
         lambda id: error(None, -32600, "Bad Request: Server not initialized"),
+        lambda id: error("server-error", -32600, "Bad Request: Missing session ID"),
         lambda id: error(id, -32022, "no", {"supported": ["2025-11-25", "2025-06-18"]}),
         lambda id: error(id, -32022, "no", {"supported": ["2027-01-01", "2025-06-18"]}),
         lambda id: result(id, {"supportedVersions": ["2031-01-01"]}),
         lambda id: result(id, {"something": "else"}),
     ],
-    ids=["unknown", "uninitialized", "supported", "mixed", "later", "nonsense"],
+    ids=["unknown", "uninitialized", "of-old", "supported", "mixed", "later", "nonsense"],
 )
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
 def test_a_probe_answered_in_json_rpc_leads_to_initialize(answer_with: Any, status: str) -> None:

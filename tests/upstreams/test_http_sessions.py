@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.call import UpstreamGoneError
+from interlock.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_LOST
 from interlock.protocol.mcp import Era
@@ -23,7 +23,10 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 @LOOPS
-@pytest.mark.parametrize("forgets", ["404", "404 ", "400"])
+@pytest.mark.parametrize(
+    "forgets",
+    ["404 empty", "404 text", "404 null", "400 text", "400 null", '400 "server-error"'],
+)
 def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
     """Every call was refused, none executed: each may be sent again."""
 
@@ -98,7 +101,28 @@ def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> None:
             server.habit = habit
             async with kept(ServerConfig(url=server.url())) as one:
                 await one.ready()
-                with pytest.raises(Exception, match="Method not found"):
+                with pytest.raises(UpstreamAnsweredError, match="Method not found"):
+                    await within(one.start("fail"))
+                assert one.supervisor.state is State.READY
+
+    run(body)
+
+
+def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answer() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.tool == "fail":
+                    id = request.message["id"]
+                    text = "The session argument is missing."
+                    answer.json(error(id, -32602, text), "400 Bad Request")
+                return request.tool == "fail"
+
+            server.habit = habit
+            async with kept(ServerConfig(url=server.url())) as one:
+                await one.ready()
+                with pytest.raises(UpstreamAnsweredError, match="session argument is missing"):
                     await within(one.start("fail"))
                 assert one.supervisor.state is State.READY
 

@@ -177,13 +177,14 @@ class Peer:
 
     def _answer(self, incoming: _Incoming, ticket: Ticket | None) -> None:
         id = incoming.id
-        if id is None and ticket is not None and incoming.error is not UNSET:
-            # An error about something it could not read. On a stream of its own it is clear what.
+        if ticket is not None and id != ticket.id:
+            if incoming.error is UNSET or isinstance(id, int):
+                # Whatever it answers, it is not what was asked here.
+                self.noise += 1
+                return
+            # An error about no request in particular (null, nothing, or a word: our own ids are
+            # numbers). On a stream of its own it is clear which one it is about.
             id = ticket.id
-        elif ticket is not None and id != ticket.id:
-            # Whatever it answers, it is not what was asked here.
-            self.noise += 1
-            return
         exchange = self.pending.pop(id, None)  # type: ignore[arg-type]
         if exchange is None:
             self.noise += 1

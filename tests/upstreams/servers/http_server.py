@@ -236,7 +236,7 @@ class Streamable(HttpServer):
         sessions: bool = True,
         announces: bool = False,
         get: str = "405 Method Not Allowed",
-        forgets: str = "404",
+        forgets: str = "404 empty",
     ) -> None:
         super().__init__()
         self.toolbox = Toolbox(eras, announces=announces)
@@ -245,7 +245,7 @@ class Streamable(HttpServer):
         self.get = get
         """What a GET is answered with; `stream` is the session's stream."""
         self.forgets = forgets
-        """How an unknown session is refused."""
+        """How an unknown session is refused: status, and `empty`, `text` or an error's id."""
         self.habit: Habit | None = None
         self.sessions: set[str] | None = set() if sessions else None
         self.streams: list[Answer] = []
@@ -314,11 +314,14 @@ class Streamable(HttpServer):
         session = request.headers.get("mcp-session-id")
         if session in self.sessions:
             return True
-        if self.forgets == "404":
-            answer.empty("404 Not Found")
+        text = "Bad Request: No valid session ID provided"
+        status, _, id = self.forgets.partition(" ")
+        if id == "empty":
+            answer.empty(f"{status} Whatever")
+        elif id == "text":
+            answer.whole(text.encode(), f"{status} Whatever", content_type="text/plain")
         else:
-            text = "Bad Request: No valid session ID provided"
-            answer.json({**error(None, -32000, text)}, f"{self.forgets} Whatever")
+            answer.json(error(json.loads(id), -32000, text), f"{status} Whatever")
         return False
 
     def _get(self, request: Request, answer: Answer) -> None:

@@ -44,7 +44,7 @@ class _Reply(msgspec.Struct, eq=False):
         if link.session_header == b"" and b"mcp-session-id" in headers:
             link.session_offered = headers[b"mcp-session-id"].strip()
         if status == 200 or _speaks(status, body):
-            if status != 200 and link.session_header and _forgot_session(status, body):
+            if status != 200 and link.session_header and _forgot_session(status, body, ticket.id):
                 link.session_gone(ticket)
                 return
             link.receiver.deliver(body, ticket)
@@ -165,14 +165,14 @@ def _speaks(status: int, body: bytes) -> bool:
     )
 
 
-def _forgot_session(status: int, body: bytes) -> bool:
-    """Whether a JSON-RPC error says that the session is unknown, as a restarted server does.
+def _forgot_session(status: int, body: bytes, id: int) -> bool:
+    """Whether a refusal says that the session is unknown, as a restarted server does.
 
-    404 is the rule; many say 400, about no request in particular.
+    404 is the rule. Many say 400 and a sentence, about no request in particular.
     """
     if status == 404:
         return b"-32601" not in body
-    return status == 400 and b'"id":null' in body.replace(b" ", b"") and b"ession" in body
+    return status == 400 and b"ession" in body and b'"id":%d' % id not in body.replace(b" ", b"")
 
 
 class HttpLink:
@@ -318,7 +318,7 @@ class HttpLink:
     def bad_status(
         self, ticket: Ticket, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
-        if status == 404 and self.session_header:
+        if self.session_header and _forgot_session(status, body, ticket.id):
             self.session_gone(ticket)
             return
         if status in (401, 403):
