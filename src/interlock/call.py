@@ -98,6 +98,8 @@ class Call(msgspec.Struct, eq=False):
     """Absolute, on the loop's clock."""
     hard_deadline: float = 0.0
     """However much progress is reported, the call ends here."""
+    own_limit: bool = False
+    """Whether the caller itself asked for a shorter deadline than the node's."""
     repeatable: bool = False
     """Whether it may be sent again after it may have been executed."""
     sent_again: bool = False

@@ -155,7 +155,7 @@ WAYS: dict[Callable[[Rig], None], tuple[str, str]] = {
     bug: ("internal_error", "The node failed"),
     list_tools: ("ok", ""),
     bad_cursor: ("invalid_cursor", "cursor"),
-    other_method: ("method_not_found", "prompts/list is not served here."),
+    other_method: ("method_not_found", "'prompts/list' is not served here."),
     greet: ("ok", ""),
     greet_as_a_stranger: ("unauthenticated", "A bearer token is needed"),
 }

@@ -407,9 +407,9 @@ def test_a_fault_of_ours_while_sending_says_nothing_of_itself(
 def test_a_name_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
     node = rig()
     node.upstreams["s"].refuse_with = RuntimeError("x")
-    node.begin(Call("tools/call\nERROR forged", "test", LOCAL, SESSION, name="x" * 10_000))
+    forged = "x\nERROR forged" + "x" * 10_000
     node.pipeline.transparent = "s"
-    node.begin(Call("tools/call\nERROR forged", "test", LOCAL, SESSION, name="x" * 10_000))
+    node.begin(Call("prompts/get", "test", LOCAL, SESSION, name=forged))
     [record] = caplog.records
     assert "\n" not in record.getMessage()
     assert len(record.getMessage()) < 400

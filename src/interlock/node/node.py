@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -39,6 +39,9 @@ from interlock.upstreams.connect import Connector
 from interlock.upstreams.supervisor import State, Supervisor
 
 _log = logging.getLogger("interlock.node")
+
+LAST_CALLS: Final = 2.0
+"""How long calls under way may still take when the node stops."""
 
 OWN_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
 
@@ -224,6 +227,7 @@ class Node:
         self._listeners.close()
         for client in list(self._local_clients):
             client.stop()
+        await self.pipeline.drain(LAST_CALLS)
         if self._face is not None:
             self._face.answering.stop()
         if self._http is not None:

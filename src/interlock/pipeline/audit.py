@@ -16,6 +16,9 @@ OK: Final = "ok"
 _MOST_CHARACTERS: Final = 500
 """What others wrote is kept up to here: one call must not fill the journal."""
 
+MOST_STRANGERS: Final = 20
+"""Entries a second about requests whose sender is not known; more are counted in the next."""
+
 _decode_call_result = msgspec.json.Decoder(CallResult).decode
 
 
@@ -37,6 +40,9 @@ class Audit:
         self._wall_clock = wall_clock
         self.total = Tally()
         self.by_upstream: dict[str, Tally] = {}
+        self._strangers_second = 0
+        self._strangers_written = 0
+        self._strangers_folded = 0
 
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
         upstream = call.upstream
@@ -54,13 +60,20 @@ class Audit:
         recorder = self._recorder
         if recorder is None:
             return
+        caller = call.caller
+        if caller is None:
+            # Strangers must not push the record of everybody else out of the journal.
+            folded = self._fold_strangers()
+            if folded is None:
+                return
+            if folded:
+                detail = f"{detail} (and {folded} more refusals before it)"
         route = call.route
         verb = call.verb
         if route is None:
             verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
         else:
             name = route.canonical
-        caller = call.caller
         recorder.record(
             (
                 self._wall_clock(),
@@ -75,6 +88,18 @@ class Audit:
                 detail[:_MOST_CHARACTERS] if detail else detail,
             )
         )
+
+    def _fold_strangers(self) -> int | None:
+        """None: only count this one. Else how many were only counted since the last entry."""
+        second = self._wall_clock() // 1_000_000_000
+        if second != self._strangers_second:
+            self._strangers_second, self._strangers_written = second, 0
+        if self._strangers_written >= MOST_STRANGERS:
+            self._strangers_folded += 1
+            return None
+        self._strangers_written += 1
+        folded, self._strangers_folded = self._strangers_folded, 0
+        return folded
 
     def _new_tally(self, upstream: str) -> Tally:
         tally = self.by_upstream[upstream] = Tally()

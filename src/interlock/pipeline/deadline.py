@@ -34,6 +34,7 @@ def set_deadline(call: Call, now: float, limit: float) -> None:
         if asked <= limit:
             # What the caller itself asks for is meant as it stands: progress does not extend it.
             call.timeout = asked
+            call.own_limit = True
             call.deadline = call.hard_deadline = now + asked
             return
     call.timeout = limit

@@ -1,4 +1,4 @@
-"""Send it. The only place where a call leaves the node, and the only one that may send it again."""
+"""Send it: with a sign of life that renews its deadline, and once more when that does no harm."""
 
 from __future__ import annotations
 

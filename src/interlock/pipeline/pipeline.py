@@ -23,8 +23,10 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.names import style_for
 from interlock.errors import (
     CANCELLED,
+    DEADLINE_EXCEEDED,
     INTERNAL,
     METHOD_NOT_FOUND,
+    SHUTTING_DOWN,
     TOO_BUSY,
     UNKNOWN_SESSION,
     UPSTREAM_UNAVAILABLE,
@@ -38,7 +40,7 @@ from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.resolve import resolve
 from interlock.pipeline.validate import validate
 from interlock.ports import Clock, Upstream
-from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST
+from interlock.protocol.mcp import PASSED_ON, TOOLS_CALL, TOOLS_LIST
 
 _log = logging.getLogger("interlock.pipeline")
 
@@ -71,6 +73,8 @@ class Pipeline:
         self._timeout = timeout
         self._concurrent_calls = concurrent_calls
         self._under_way: dict[Call, None] = {}
+        self._draining = False
+        self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
         self.transparent: str | None = None
         """The one upstream that stands open to everything, when there is one."""
@@ -85,14 +89,14 @@ class Pipeline:
             self._enter(call)
             verb = call.verb
             if verb == TOOLS_CALL:
-                tool = resolve(call, self._catalog)
-                validate(call, tool)
-                # policy, budget and approval: here, in this order
-                self._send(call, now)
-            elif verb == TOOLS_LIST:
+                validate(call, resolve(call, self._catalog))
+            elif verb != TOOLS_LIST:
+                self._pass_on(call)
+            # policy, budget and approval: here, in this order, for every verb
+            if verb == TOOLS_LIST:
                 self._over(call, self._list_tools(call), None)
             else:
-                self._pass_on(call, now)
+                self._send(call, now)
         except InterlockError as error:
             self._settled(call, None, error)
         except Exception as bug:
@@ -126,12 +130,12 @@ class Pipeline:
         page = self._catalog.current.tools_page(client.era, style, call.cursor)
         return Outcome(page, client.era)
 
-    def _pass_on(self, call: Call, now: float) -> None:
+    def _pass_on(self, call: Call) -> None:
         """What is not about tools goes, as it is, to the one upstream that is shown as itself."""
-        if self.transparent is None:
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb} is not served here.")
+        if self.transparent is None or call.verb not in PASSED_ON:
+            shown = call.verb if len(call.verb) <= 100 else call.verb[:100] + "…"
+            raise InterlockError(METHOD_NOT_FOUND, f"{shown!r} is not served here.")
         call.upstream = self.transparent
-        self._send(call, now)
 
     # -- back
 
@@ -144,7 +148,9 @@ class Pipeline:
             try:
                 if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
                     return
-                self._breakers.failed(call.upstream, error.failure)
+                if not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
+                    # Who is in a greater hurry than the node must not speak for the others.
+                    self._breakers.failed(call.upstream, error.failure)
             except Exception as bug:
                 # Whoever read the answer serves others too: our faults are not theirs.
                 error = _fault(call, bug)
@@ -163,6 +169,8 @@ class Pipeline:
         """The one exit: into the journal, and back to the face."""
         if self._under_way.pop(call, call) is not None:
             return
+        if self._empty is not None and not self._under_way and not self._empty.done():
+            self._empty.set_result(None)
         word, detail = OK, ""
         if error is not None:
             word, detail = error.failure.name, error.message
@@ -172,13 +180,17 @@ class Pipeline:
             self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
-        if call.on_done is not None:
+        on_done = call.on_done
+        # Its parts point at each other: taken apart here, they are freed at once.
+        call.exchange = call.on_done = call.decoded = call.on_notification = None
+        if on_done is not None:
             try:
-                call.on_done(call, outcome, error)
+                on_done(call, outcome, error)
             except Exception:
                 _log.exception(
                     "the answer of %.100r %.100r could not be given", call.verb, call.name
                 )
+            call.context = None
 
     # -- on the way
 
@@ -193,6 +205,18 @@ class Pipeline:
             # A link in a bad way: the upstream may not know, but for the caller it is over.
             _log.exception("%s could not be told of a cancelled call", call.upstream)
         self._over(call, None, InterlockError(CANCELLED, reason))
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more calls, give those under way this long, and tell the rest that it is over."""
+        self._draining = True
+        if self._under_way and seconds > 0:
+            self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._empty], timeout=seconds)
+        for call in list(self._under_way):
+            exchange = call.exchange
+            self._over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
+            if exchange is not None:
+                exchange.abandon("The node is shutting down.")
 
     def under_way(self) -> Iterable[Call]:
         """Every call that is not over, the oldest first."""
@@ -220,6 +244,10 @@ class Pipeline:
 
     # -- entering
 
+    def refused(self, call: Call, error: InterlockError) -> None:
+        """A face refused a request before it became a call: that is recorded too."""
+        self._audit.record(call, error.failure.name, 0, error.message)
+
     def admit(self, call: Call) -> Caller:
         """The caller of a request that is answered by its face alone, such as `initialize`."""
         word, detail = INTERNAL.name, ""
@@ -237,6 +265,8 @@ class Pipeline:
         caller = call.caller = self._authenticate(call.credentials)
         if call.owner and call.owner != caller.name:
             raise InterlockError(UNKNOWN_SESSION, "This session belongs to somebody else.")
+        if self._draining:
+            raise InterlockError(SHUTTING_DOWN, "The node is shutting down.")
         if len(self._under_way) > self._concurrent_calls:
             raise InterlockError(
                 TOO_BUSY, "The node has as many calls under way as it may; try again."

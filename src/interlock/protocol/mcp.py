@@ -45,6 +45,18 @@ TOOLS_CALL: Final = "tools/call"
 LISTEN: Final = "subscriptions/listen"
 SET_LEVEL: Final = "logging/setLevel"
 
+PASSED_ON: Final = frozenset(
+    {
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "prompts/list",
+        "prompts/get",
+        "completion/complete",
+    }
+)
+"""Questions that change nothing for anybody else: a single upstream may be asked them as it is."""
+
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"

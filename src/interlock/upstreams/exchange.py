@@ -84,9 +84,10 @@ class Exchange(msgspec.Struct, eq=False):
 
     def _settled(self) -> None:
         self.open = False
-        call = self.call
-        if call is not None and self.on_settled is not None:
-            self.on_settled(call, self.outcome, self.error)
+        call, settled = self.call, self.on_settled
+        if call is not None and settled is not None:
+            self.call = self.on_settled = self.hear = None
+            settled(call, self.outcome, self.error)
         elif self.future is not None and not self.future.done():
             self.future.set_result(None)
 

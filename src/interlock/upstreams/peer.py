@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -62,7 +63,8 @@ class Peer:
         self.on_lost: Callable[[str], None] | None = None
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.own_info = own_info
-        self._next_id = 0
+        # Not to be guessed: an upstream talked into answering twice must not hit upon an id.
+        self._next_id = secrets.randbelow(2**40)
         link.receiver = self
 
     # -- what goes out

@@ -24,7 +24,7 @@ class Wording:
         self.era = era
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
-        self._header_lines: dict[tuple[str, str | None], bytes] = {}
+        self._header_lines: dict[str, bytes] = {}
         # `_meta` of calls that bring nothing of their own, by what their client can do.
         self._ready_meta: dict[bytes, bytes] = {}
         # `_meta` of the stateless wire up to the value of clientCapabilities.
@@ -89,19 +89,24 @@ class Wording:
         """The header lines that mirror the request, where the wire wants them."""
         if not self.with_headers:
             return b""
-        name = None
-        route = None
-        if call is not None:
-            route = call.route
-            name = _named(call) if route is None else route.upstream_name
-        lines = self._header_lines.get((method, name))
-        if lines is None:
-            lines = b"Mcp-Method: %b\r\n" % method.encode()
+        route = None if call is None else call.route
+        if route is None:
+            # Whatever a caller wrote is encoded each time, and never kept.
+            lines = b"Mcp-Method: %b\r\n" % headers.encode_header_value(method).encode()
+            name = None if call is None else _named(call)
             if name is not None:
                 lines += b"Mcp-Name: %b\r\n" % headers.encode_header_value(name).encode()
+            return lines
+        name = route.upstream_name
+        kept = self._header_lines.get(name)
+        if kept is None:
+            kept = b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % (
+                headers.encode_header_value(name).encode()
+            )
             if len(self._header_lines) < _MOST_KEPT:
-                self._header_lines[method, name] = lines
-        if route is not None and route.header_params and call is not None:
+                self._header_lines[name] = kept
+        lines = kept
+        if route.header_params and call is not None:
             for header, text in headers.mirror_params(route.header_params, call.decoded):
                 lines += b"%b: %b\r\n" % (header.encode(), text.encode())
         return lines
