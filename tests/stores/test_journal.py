@@ -64,7 +64,7 @@ def test_a_sleeping_writer_is_woken_each_time(tmp_path: Path) -> None:
     for number in range(300):
         journal.record(entry(number))
         with journal._progress:
-            assert journal._progress.wait_for(lambda: not journal._pending, 10)
+            assert journal._progress.wait_for(lambda n=number: journal._written == n + 1, 10)
     journal.close()
 
 
@@ -286,9 +286,10 @@ CHILD = """
 import sys
 from interlock.stores.journal import Journal
 journal = Journal(sys.argv[1], group_seconds=float(sys.argv[3]))
+every = int(sys.argv[5])
 for number in range(int(sys.argv[2])):
     journal.record((number, sys.argv[4], "mcp", "tools/call", "n", "u", "e", "ok", 1, ""))
-    if number % 100 == 99 and not journal.flush(30):
+    if number % every == every - 1 and not journal.flush(30):
         sys.exit("not flushed: " + journal.health().reason)
 print("flushed", flush=True)
 journal.record((-1, "unflushed", "", "", "", "", "", "", 1, ""))
@@ -296,10 +297,11 @@ sys.stdin.read()
 """
 
 
-def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "every"), [(1000, 100), (1028, 257), (1024, 256), (5000, 5000)])
+def test_what_was_flushed_survives_kill_9(tmp_path: Path, count: int, every: int) -> None:
     path = tmp_path / "journal.db"
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), "1000", str(NEVER), "child"],
+        [sys.executable, "-c", CHILD, str(path), str(count), str(NEVER), "child", str(every)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -308,7 +310,7 @@ def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
     child.kill()
     child.communicate()
     rows = JournalReader(path).read(limit=10_000)
-    assert [row.time_ns for row in rows if row.caller == "child"] == list(range(1000))
+    assert [row.time_ns for row in rows if row.caller == "child"] == list(range(count))
     journal = Journal(path)
     journal.record(entry(7))
     journal.close()
@@ -319,7 +321,7 @@ def test_two_processes_share_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(path), "2000", "0.001", caller],
+            [sys.executable, "-c", CHILD, str(path), "2000", "0.001", caller, "100"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -1,20 +1,26 @@
 """The journal: what happened, written to SQLite by one thread, many entries to a commit.
 
-`record` is called from the event loop for every call, so it does no more than append to a list.
-Everything else happens on the writer thread. This room touches its file, its thread and the clock
-it is given; it never raises into whoever records, and says in `health()` how it fares.
+`record` is called from the event loop for every call, so it does no more than append to a list, and
+once in `CHUNK_ENTRIES` turns the list into one byte string. The writer thread gets these and joins
+them: it holds the interpreter lock for a few short moments per commit, and lets go of no entry that
+another core has in its cache. This room touches its file, its thread and the clock it is given; it
+never raises into whoever records, and says in `health()` how it fares.
 
-Why no lock is needed between `record` and the writer:
+Why nothing is lost, doubled or put out of order between `record` and the writer:
 
-- Both use one list object for the journal's whole life; it is never replaced, so nobody can append
-  to a list that the writer has already taken away. `append`, the slice `pending[:n]` and
+- An entry is in one of two places: encoded, in a fragment of `_fragments`, or not yet, in
+  `_pending`. Only `_cut` moves entries from one to the other, only from the front, and only under
+  `_lock`, which guards all of the counters too.
+- Recorders append to `_pending` without the lock. It is one list object for the journal's whole
+  life, so nobody can append to a list that was taken away; `append`, the slice `pending[:n]` and
   `del pending[:n]` are single operations under the interpreter lock. An append only adds at the
-  end, the writer only copies and cuts at the front, hence an entry that arrives in between is
-  behind the cut and stays.
-- Entries are cut off only after their commit. Whatever fails, the list still holds them.
-- The writer sleeps only after it set `_idle` and then found the list empty; a recorder appends and
-  then looks at `_idle`. Whichever comes second sees what the other did, so no entry is left waiting
-  for a wake-up. The event is set once per sleep, not once per entry.
+  end, hence an entry that arrives during a cut is behind it and stays.
+- A recorder never waits for the lock in order to cut: when somebody has it, it appends all the
+  same, and the next one finds a list that is a little longer.
+- Fragments are let go of only after their commit, and only by the writer.
+- The writer sleeps only after it set `_idle` and then found nothing; a recorder appends and then
+  looks at `_idle`. Whichever comes second sees what the other did, so no entry is left waiting for
+  a wake-up. The event is set once per sleep, not once per entry.
 """
 
 from __future__ import annotations
@@ -24,45 +30,47 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
-
-import msgspec
+from typing import Final, Literal, NamedTuple
 
 from interlock.errors import InterlockError
 from interlock.stores.journal_file import (
-    ENTRY_WIDTH,
     Entry,
     FileIdentity,
     advice,
     identity,
     open_for_writing,
 )
+from interlock.stores.journal_pages import (
+    CHUNK_ENTRIES,
+    PAGE_BYTES,
+    Fragment,
+    fragment_of,
+    mended,
+    pages_of,
+)
 from interlock.stores.journal_reader import JournalReader, Row
 
 __all__ = ["Entry", "Journal", "JournalHealth", "JournalReader", "Row"]
 
 MAX_PENDING: Final = 100_000
-# A page is the least that a reader decodes, so it stays small enough to be read in a millisecond.
-_PAGE_ENTRIES: Final = 2_000
-# An entry is a line, not a payload. Pages past this are stored with every text cut short.
-_PAGE_BYTES: Final = 4_000_000
-_MENDED_CHARACTERS: Final = 2_000
+# One commit takes no more than this: it is copied in one go, and what fails is tried as a whole.
+_COMMIT_ENTRIES: Final = 16_000
+_COMMIT_BYTES: Final = PAGE_BYTES
 _GROUP_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MOST: Final = 5.0
 # Pruning waits until this part of `max_rows` is new: it costs a statement, and so the loop time.
 _PRUNE_PARTS: Final = 16
 _PRUNED_PAGES: Final = 64
-_INT64_MOST: Final = 2**63 - 1
+# How long entries may go on into a file that was moved away, when nobody waits for them.
+_IDENTITY_SECONDS: Final = 1.0
 
 _log = logging.getLogger("interlock.journal")
-_encode = msgspec.json.Encoder().encode
-_time_of = itemgetter(0)
 
 
 class JournalHealth(NamedTuple):
@@ -82,11 +90,15 @@ class Journal:
         "_closing",
         "_commits",
         "_connection",
+        "_encoded",
+        "_fragments",
         "_group_seconds",
         "_hurry",
+        "_identified",
         "_identity",
         "_idle",
         "_limit",
+        "_lock",
         "_lost",
         "_lost_from_ns",
         "_lost_noted",
@@ -95,6 +107,7 @@ class Journal:
         "_pending",
         "_progress",
         "_reason",
+        "_room",
         "_thread",
         "_unpruned",
         "_wall_ns",
@@ -122,18 +135,25 @@ class Journal:
         self.path = Path(path)
         self._max_rows = max_rows
         # Beyond any limit: what an earlier run left is looked at with the first commit.
-        self._unpruned = _INT64_MOST
+        self._unpruned = max_rows or 0
         self._limit = max_pending
         self._group_seconds = group_seconds
         self._wall_ns = wall_ns
         self._connection: sqlite3.Connection | None = open_for_writing(self.path)
         self._identity: FileIdentity | None = identity(self.path)
+        self._identified = time.monotonic()
         self._pending: list[Entry] = []
+        self._fragments: deque[Fragment] = deque()
+        # How many entries the fragments hold.
+        self._encoded = 0
+        # The length of `_pending` from which on `record` has more to do than to append.
+        self._room = min(CHUNK_ENTRIES, max_pending)
         self._idle = False
         self._woken = threading.Event()
         self._hurry = threading.Event()
-        # Guards the counters below, and tells those who wait in `flush` that they moved.
-        self._progress = threading.Condition()
+        self._lock = threading.Lock()
+        # Tells those who wait in `flush` that the counters moved.
+        self._progress = threading.Condition(self._lock)
         self._closing = False
         self._reason = ""
         self._written = 0
@@ -146,10 +166,9 @@ class Journal:
         self._thread.start()
 
     def record(self, entry: Entry) -> None:
-        """Take one entry. It is committed within about 100 ms. Costs a list append."""
+        """Take one entry. It is committed within about 100 ms. Costs little more than an append."""
         pending = self._pending
-        if len(pending) >= self._limit:
-            self._lose(entry)
+        if len(pending) >= self._room and not self._make_room(entry):
             return
         pending.append(entry)
         if self._idle:
@@ -162,7 +181,7 @@ class Journal:
         Not for the event loop: see `flush_async`.
         """
         with self._progress:
-            target = self._written + len(self._pending)
+            target = self._written + self._encoded + len(self._pending)
             if self._written < target:
                 self._hurry.set()
             return self._progress.wait_for(lambda: self._written >= target, timeout)
@@ -177,7 +196,7 @@ class Journal:
             return JournalHealth(
                 "failing" if self._reason else "ok",
                 self._reason,
-                len(self._pending),
+                self._encoded + len(self._pending),
                 self._lost,
                 self._written,
             )
@@ -193,15 +212,19 @@ class Journal:
         May be called twice. Entries recorded afterwards are counted as lost.
         """
         # A closed journal is one with room for nothing: no further check on the recording path.
-        self._limit = 0
+        with self._lock:
+            self._limit = self._room = 0
         self._closing = True
         self._woken.set()
         self._hurry.set()
         self._thread.join()
         with self._progress:
-            if self._pending:
-                self._lost += len(self._pending)
-                del self._pending[:]
+            # Counted before they go: somebody may still be appending.
+            left = len(self._pending)
+            del self._pending[:left]
+            self._lost += self._encoded + left
+            self._encoded = 0
+            self._fragments.clear()
         return self.health()
 
     def read(self, after_seq: int = 0, limit: int = 1000) -> list[Row]:
@@ -226,11 +249,37 @@ class Journal:
             name, caller=caller, outcome=outcome, since_ns=since_ns, limit=limit
         )
 
+    def _make_room(self, entry: Entry) -> bool:
+        """Encode a full chunk. False when memory has no room, and `entry` was counted as lost."""
+        # Read in this order, an entry that is just being moved is counted once or not at all.
+        if self._encoded + len(self._pending) >= self._limit:
+            self._lose(entry)
+            return False
+        if self._lock.acquire(blocking=False):
+            try:
+                if len(self._pending) >= CHUNK_ENTRIES:
+                    self._cut()
+            except MemoryError:
+                # Nothing was moved. The writer will meet the same, and say so in `health`.
+                return True
+            finally:
+                self._lock.release()
+        return True
+
+    def _cut(self) -> None:
+        """Move the oldest chunk from `_pending` to `_fragments`. The caller has the lock."""
+        fragment = fragment_of(self._pending[:CHUNK_ENTRIES])
+        self._fragments.append(fragment)
+        del self._pending[: fragment.entries]
+        self._encoded += fragment.entries
+        self._room = min(CHUNK_ENTRIES, self._limit - self._encoded)
+
     def _lose(self, entry: Entry) -> None:
-        with self._progress:
+        time_ns = mended(entry)[0]
+        with self._lock:
             if self._lost == self._lost_noted:
-                self._lost_from_ns = entry[0]
-            self._lost_until_ns = entry[0]
+                self._lost_from_ns = time_ns
+            self._lost_until_ns = time_ns
             self._lost += 1
 
     # Everything below runs on the writer thread only.
@@ -238,18 +287,18 @@ class Journal:
     def _run(self) -> None:
         pause = self._group_seconds
         while True:
-            if not self._pending and not self._closing:
+            if self._has_nothing():
                 self._idle = True
                 # Looked at again: an entry that came before the flag would not have set the event.
-                if not self._pending and not self._closing:
+                if self._has_nothing():
                     self._woken.wait()
                 self._idle = False
                 self._woken.clear()
             # The pause in which a group forms; somebody who waits for the commit ends it.
-            self._hurry.wait(pause)
+            hurried = self._hurry.wait(pause)
             self._hurry.clear()
             last = self._closing
-            if self._write_pending():
+            if self._write_all(hurried):
                 pause = self._group_seconds
             else:
                 pause = min(max(2 * pause, _RETRY_SECONDS), _RETRY_SECONDS_MOST)
@@ -259,63 +308,101 @@ class Journal:
             self._connection.close()
             self._connection = None
 
-    def _write_pending(self) -> bool:
-        """Commit all that is pending. False when the database would not take it."""
-        while self._pending:
-            batch = self._pending[:_PAGE_ENTRIES]
-            lost = self._lost
+    def _has_nothing(self) -> bool:
+        return not (self._pending or self._fragments or self._closing)
+
+    def _write_all(self, hurried: bool) -> bool:
+        """Commit all that was recorded. False when the database would not take it."""
+        while self._pending or self._fragments:
             try:
-                connection = self._usable_connection()
-                self._commit_page(connection, batch, lost - self._lost_noted)
+                batch, lost = self._take()
+                connection = self._usable_connection(hurried)
+                self._commit(connection, batch, lost - self._lost_noted)
             except Exception as error:
                 # Whatever it is, the thread that writes must outlive it: it is shown in `health`.
                 self._failed(error)
                 return False
-            with self._progress:
-                del self._pending[: len(batch)]
-                self._written += len(batch)
-                self._commits += 1
-                self._lost_noted = lost
-                recovered, self._reason = self._reason, ""
-                self._progress.notify_all()
+            recovered = self._committed(batch, lost)
             if recovered:
                 _log.info("The journal %s is written again.", self.path)
             if self._max_rows is not None:
-                self._unpruned += len(batch)
+                self._unpruned += sum([fragment.entries for fragment in batch])
                 if self._unpruned > self._max_rows // _PRUNE_PARTS:
                     self._prune(connection, self._max_rows)
         return True
 
-    def _usable_connection(self) -> sqlite3.Connection:
+    def _take(self) -> tuple[list[Fragment], int]:
+        """The fragments for one commit, which also stay where they are, and what was lost so far.
+
+        An unfinished chunk is taken along, unless more than a commit is waiting anyhow.
+        """
+        with self._lock:
+            # Not `while`: somebody may record faster than this encodes.
+            for _ in range(-(-len(self._pending) // CHUNK_ENTRIES)):
+                if self._encoded >= _COMMIT_ENTRIES:
+                    break
+                self._cut()
+            batch: list[Fragment] = []
+            count = size = 0
+            for fragment in self._fragments:
+                count += fragment.entries
+                size += len(fragment.body)
+                if batch and (count > _COMMIT_ENTRIES or size > _COMMIT_BYTES):
+                    break
+                batch.append(fragment)
+            return batch, self._lost
+
+    def _committed(self, batch: list[Fragment], lost: int) -> str:
+        """Let go of what is in the file now. Returns what was wrong until then."""
+        with self._progress:
+            for fragment in batch:
+                self._fragments.popleft()
+                self._encoded -= fragment.entries
+                self._written += fragment.entries
+            self._room = min(CHUNK_ENTRIES, self._limit - self._encoded)
+            self._commits += 1
+            self._lost_noted = lost
+            recovered, self._reason = self._reason, ""
+            self._progress.notify_all()
+        return recovered
+
+    def _usable_connection(self, hurried: bool) -> sqlite3.Connection:
         """The connection, opened anew after a failure or when the file was moved away.
 
-        Without the second, entries would go on into a file that nobody can find any more.
+        Without the second, entries would go on into a file that nobody can find any more. That is
+        looked at once a second, and always when somebody waits for the commit.
         """
         connection = self._connection
-        if connection is not None and identity(self.path) != self._identity:
-            # A new file must not meet the old one's -wal, so what that holds goes home first. By
-            # itself SQLite does not do that for a file that has moved.
-            self._connection = None
-            with closing(connection):
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            connection = None
+        now = time.monotonic()
+        if connection is not None and (hurried or now - self._identified >= _IDENTITY_SECONDS):
+            self._identified = now
+            if identity(self.path) != self._identity:
+                # A new file must not meet the old one's -wal, so what that holds goes home first.
+                # By itself SQLite does not do that for a file that has moved.
+                self._connection = None
+                with closing(connection):
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection = None
         if connection is None:
             self._connection = connection = open_for_writing(self.path)
             self._identity = identity(self.path)
         return connection
 
-    def _commit_page(self, connection: sqlite3.Connection, batch: list[Entry], lost: int) -> None:
-        page = [*batch, self._loss_notice(lost)] if lost else batch
-        body = _body(page)
-        if body is None:
-            # One entry that cannot be stored must hide neither the others nor itself.
-            page = [_mended(entry) for entry in page]
-            body = _encode(page)
+    def _commit(self, connection: sqlite3.Connection, batch: list[Fragment], lost: int) -> None:
+        pages = pages_of([*batch, fragment_of([self._loss_notice(lost)])] if lost else batch)
+        values: list[int | bytes] = []
+        count = 0
+        for page in pages:
+            count += page.entries
+            values += (count, page.entries, page.newest_ns, page.body)
         # One statement is one transaction. Every statement more would take the interpreter lock
         # from the event loop a few times more, and each time costs the loop more than the write.
+        # The cast makes text of the bytes where that lock is not held.
         connection.execute(
-            "INSERT INTO page SELECT coalesce(max(last_seq), 0) + ?1, ?1, ?2, ?3 FROM page",
-            (len(page), max(map(_time_of, page)), body.decode()),
+            "INSERT INTO page WITH newest(seq) AS (SELECT coalesce(max(last_seq), 0) FROM page) "
+            "SELECT seq + column1, column2, column3, CAST(column4 AS TEXT) "
+            f"FROM newest, (VALUES {','.join(['(?,?,?,?)'] * len(pages))})",
+            values,
         )
 
     def _loss_notice(self, lost: int) -> Entry:
@@ -358,36 +445,6 @@ class Journal:
             known, self._reason = self._reason, reason
         if known != reason:
             _log.warning("%s Entries are kept in memory until then.", reason)
-
-
-def _body(page: list[Entry]) -> bytes | None:
-    """The page as JSON, or None when an entry in it is not what `Entry` promises."""
-    if set(map(len, page)) != {ENTRY_WIDTH}:
-        return None
-    try:
-        body = _encode(page)
-        if not -_INT64_MOST <= max(map(_time_of, page)) <= _INT64_MOST:
-            return None
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return body if len(body) <= _PAGE_BYTES else None
-
-
-def _mended(entry: tuple[Any, ...]) -> Entry:
-    """An entry that can be stored, with what it said kept as far as it can be.
-
-    A name from outside may hold a lone surrogate, or be endless; that must not keep the call out
-    of the record.
-    """
-    fields = [*entry[:ENTRY_WIDTH], *[""] * (ENTRY_WIDTH - len(entry))]
-    for place, value in enumerate(fields):
-        if place in (0, 8):
-            whole = value if isinstance(value, int) else 0
-            fields[place] = max(-_INT64_MOST, min(_INT64_MOST, whole))
-        else:
-            text = str(value)[:_MENDED_CHARACTERS]
-            fields[place] = text.encode("utf-8", "backslashreplace").decode()
-    return tuple(fields)
 
 
 def _utc(time_ns: int) -> str:
