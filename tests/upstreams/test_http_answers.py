@@ -200,14 +200,14 @@ WRONG: list[tuple[Shape, Failure, bool, str]] = [
     (shapes.endless_headers, UPSTREAM_LOST, True, "is not HTTP"),
     (shapes.server_error, UPSTREAM_PROTOCOL, True, "HTTP 500"),
     (shapes.bad_gateway, UPSTREAM_PROTOCOL, True, "HTTP 502"),
-    # A refusal: it was not executed, and can be sent again.
-    (shapes.unauthorized, UPSTREAM_UNAVAILABLE, False, "credentials"),
-    (shapes.unauthorized_in_json_rpc, UPSTREAM_UNAVAILABLE, False, "credentials"),
-    (shapes.forbidden, UPSTREAM_UNAVAILABLE, False, "credentials"),
-    (shapes.not_found, UPSTREAM_UNAVAILABLE, False, "HTTP 404"),
-    (shapes.too_large, UPSTREAM_UNAVAILABLE, False, "HTTP 413"),
-    (shapes.too_many, UPSTREAM_UNAVAILABLE, False, "HTTP 429"),
-    (shapes.moved, UPSTREAM_UNAVAILABLE, False, "HTTP 307"),
+    # Whoever refuses has read it, and may have acted on it: it is not sent again.
+    (shapes.unauthorized, UPSTREAM_UNAVAILABLE, True, "credentials"),
+    (shapes.unauthorized_in_json_rpc, UPSTREAM_UNAVAILABLE, True, "credentials"),
+    (shapes.forbidden, UPSTREAM_UNAVAILABLE, True, "credentials"),
+    (shapes.not_found, UPSTREAM_UNAVAILABLE, True, "HTTP 404"),
+    (shapes.too_large, UPSTREAM_UNAVAILABLE, True, "HTTP 413"),
+    (shapes.too_many, UPSTREAM_UNAVAILABLE, True, "HTTP 429"),
+    (shapes.moved, UPSTREAM_UNAVAILABLE, True, "HTTP 307"),
 ]
 
 

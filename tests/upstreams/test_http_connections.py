@@ -222,6 +222,25 @@ def test_refused_then_coming_up(loop: str, free_port: int) -> None:
     run(body, loop=loop)
 
 
+@LOOPS
+def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
+    async def body() -> None:
+        async with kept(ServerConfig(url=f"http://localhost:{free_port}/mcp")) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert one.supervisor.problem.endswith("was refused. Is it running?")
+
+    run(body, loop=loop)
+    several = OSError(
+        "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
+        "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+    )
+    assert http_pool._plain(several) == "the connection was refused. Is it running?"
+    mixed = OSError("Multiple exceptions: [Errno 111] Refused, [Errno 113] No route to host")
+    assert "No route to host" in http_pool._plain(mixed)
+
+
 def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
     async def body() -> None:
         server = Streamable("stateless")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from interlock.protocol.mcp import Era
 from interlock.upstreams import negotiate
 from interlock.upstreams.links import stdio
 from interlock.upstreams.links.process import INHERITED
+from interlock.upstreams.peer import Peer
 from tests.upstreams.harness import Kept, kept, process, run, script, text_of, within
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
@@ -133,6 +135,35 @@ def test_a_process_that_ignores_the_probe_is_asked_the_old_way(
             assert peer is not None
             assert peer.era is Era.SESSION
             assert not peer.pending
+            assert await one.text("echo", text="hi") == "hi"
+
+    run(body)
+
+
+def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The probe goes unanswered for so long that `initialize` is tried, which it refuses."""
+    monkeypatch.setattr(negotiate, "PROBE_WAIT", 0.01)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    async def body() -> None:
+        peers: list[Peer] = []
+        initialize = negotiate._initialize
+
+        async def noticed(peer: Peer) -> None:
+            peers.append(peer)
+            asyncio.get_running_loop().call_soon(gate.write_text, "go")
+            await initialize(peer)
+
+        monkeypatch.setattr(negotiate, "_initialize", noticed)
+        async with kept(process("--eras", "stateless", "--gate", str(gate))) as one:
+            await one.ready()
+            assert len(peers) == 1
+            assert one.era is Era.STATELESS
+            assert peers[0].revision == "2026-07-28"
+            assert one.supervisor.restarts == 0
             assert await one.text("echo", text="hi") == "hi"
 
     run(body)

@@ -15,7 +15,6 @@ from msgspec import Raw
 from interlock.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc, mcp
-from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.links.http import HttpLink
 from interlock.upstreams.links.legacy_sse import LegacySseLink
 from interlock.upstreams.peer import Peer
@@ -32,8 +31,7 @@ async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
     """Agree on a revision. Raises InterlockError with the reason when that fails."""
     try:
         async with asyncio.timeout(timeout):
-            if session_first or not await _discover(peer):
-                await _initialize(peer)
+            await _open(peer, session_first)
     except UpstreamGoneError as gone:
         if peer.link.is_http or not peer.closed.done():
             raise
@@ -51,18 +49,53 @@ async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
         ) from None
 
 
-async def _discover(peer: Peer) -> bool:
-    """True: it speaks the stateless wire. False: it must be the session wire."""
+class _Refused(InterlockError):
+    """The server answered `initialize` with an error."""
+
+
+async def _open(peer: Peer, session_first: bool) -> None:
+    if session_first:
+        await _initialize(peer)
+        return
+    if peer.link.is_http:
+        found = await _discover(peer)
+        if found is None:
+            await _initialize(peer)
+        else:
+            _adopt(peer, found)
+        return
+    probe = asyncio.get_running_loop().create_task(_discover(peer))
+    try:
+        await asyncio.wait([probe], timeout=PROBE_WAIT)
+        found = probe.result() if probe.done() else None
+        if found is None:
+            # Some old ones leave the probe unanswered.
+            try:
+                await _initialize(peer)
+                return
+            except _Refused:
+                # Not old, but slow to start: it reads in order, and has answered the probe now.
+                found = probe.result() if probe.done() else None
+                if found is None:
+                    raise
+        _adopt(peer, found)
+    finally:
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+
+
+async def _discover(peer: Peer) -> mcp.DiscoverResult | None:
+    """What a server of the stateless wire says of itself; None when it must be the other wire."""
     peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
     link = peer.link
     for _ in range(2):
         if isinstance(link, HttpLink):
             link.speak(mcp.LATEST_STATELESS)
-        exchange = peer.request(mcp.DISCOVER)
         try:
-            outcome = await _probe_answer(peer, exchange)
+            return _read_discovery((await peer.request(mcp.DISCOVER)).result)
         except UpstreamAnsweredError as error:
-            return _judge_error(peer, error)
+            _judge_error(peer, error)
+            return None
         except UpstreamGoneError as gone:
             if gone.status in (301, 302, 307, 308) and isinstance(link, HttpLink):
                 if await link.follow(gone.location):
@@ -72,37 +105,22 @@ async def _discover(peer: Peer) -> bool:
                     f"{peer.label} redirects to another server; put its own URL in the config.",
                 ) from None
             if 400 <= gone.status < 500 and gone.status not in (401, 403, 429):
-                return False
+                return None
             raise
-        if outcome is None:
-            return False
-        return _adopt_discovery(peer, outcome)
     raise InterlockError(UPSTREAM_UNAVAILABLE, f"{peer.label} redirects in a circle.")
 
 
-async def _probe_answer(peer: Peer, exchange: Exchange) -> bytes | Raw | None:
-    """The probe's result; None when a process stays silent, as some old ones do."""
-    if peer.link.is_http:
-        return (await exchange).result
-    try:
-        async with asyncio.timeout(PROBE_WAIT):
-            return (await exchange).result
-    except TimeoutError:
-        # Its late answer, if there is one, meets an id that nobody waits for.
-        peer.pending.pop(exchange.id, None)
-        return None
-
-
-def _judge_error(peer: Peer, error: UpstreamAnsweredError) -> bool:
+def _judge_error(peer: Peer, error: UpstreamAnsweredError) -> None:
+    """Raises when the error proves that there is no wire that both sides know."""
     if error.code not in _MODERN_ERRORS:
-        return False
+        return
     supported: list[str] = []
     if error.raw_data is not None:
         data = jsonrpc.decode_value(error.raw_data)
         if isinstance(data, dict) and isinstance(data.get("supported"), list):
             supported = data["supported"]
     if any(revision in mcp.SESSION_REVISIONS for revision in supported):
-        return False
+        return
     raise InterlockError(
         UPSTREAM_PROTOCOL,
         f"{peer.label} speaks only MCP {', '.join(map(str, supported)) or 'revisions'} that this "
@@ -110,18 +128,21 @@ def _judge_error(peer: Peer, error: UpstreamAnsweredError) -> bool:
     )
 
 
-def _adopt_discovery(peer: Peer, result: bytes | Raw) -> bool:
+def _read_discovery(result: bytes | Raw) -> mcp.DiscoverResult | None:
     try:
         found = msgspec.json.decode(result, type=mcp.DiscoverResult)
-    except msgspec.DecodeError:
-        return False
-    if not any(revision in mcp.STATELESS_REVISIONS for revision in found.supported_versions):
-        return False
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    known = any(revision in mcp.STATELESS_REVISIONS for revision in found.supported_versions)
+    return found if known else None
+
+
+def _adopt(peer: Peer, found: mcp.DiscoverResult) -> None:
+    peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
     peer.capabilities = found.capabilities
     peer.instructions = found.instructions
     info = found.meta.get(mcp.META_SERVER_INFO)
     peer.server_info = info if isinstance(info, dict) else {}
-    return True
 
 
 async def _initialize(peer: Peer) -> None:
@@ -137,7 +158,7 @@ async def _initialize(peer: Peer) -> None:
     try:
         outcome = await peer.request(mcp.INITIALIZE, params)
     except UpstreamAnsweredError as error:
-        raise InterlockError(
+        raise _Refused(
             UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"
         ) from None
     try:

@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--exit", type=int, help="end at once with this status")
     parser.add_argument("--say", default="", help="what to write to stderr at the start")
     parser.add_argument("--starts", help="a file to which every start adds a line")
+    parser.add_argument("--gate", help="a named pipe to wait for")
     parser.add_argument("--silent", action="store_true", help="read, and never answer")
     parser.add_argument("--stubborn", action="store_true", help="ignore SIGTERM and end of input")
     parser.add_argument("--grandchild", choices=("here", "own-session"))
@@ -192,6 +193,10 @@ def main() -> None:
         with open(options.starts, "a", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
     write(options.say.encode(), 2)
+    if options.gate:
+        # Held up until somebody writes something there.
+        with open(options.gate, encoding="utf-8") as gate:
+            gate.read()
     if options.exit is not None:
         sys.exit(options.exit)
     if options.stubborn:

@@ -168,11 +168,12 @@ def _speaks(status: int, body: bytes) -> bool:
 def _forgot_session(status: int, body: bytes, id: int) -> bool:
     """Whether a refusal says that the session is unknown, as a restarted server does.
 
-    404 is the rule. Many say 400 and a sentence, about no request in particular.
+    404 is the rule. Many say 400 and a sentence. Both speak of no request in particular: an
+    error that answers this very request is its answer, whatever its status.
     """
-    if status == 404:
-        return b"-32601" not in body
-    return status == 400 and b"ession" in body and b'"id":%d' % id not in body.replace(b" ", b"")
+    if b'"id":%d' % id in body.replace(b" ", b""):
+        return False
+    return status == 404 or (status == 400 and b"ession" in body)
 
 
 class HttpLink:
@@ -326,17 +327,19 @@ class HttpLink:
                 UPSTREAM_UNAVAILABLE,
                 f"{self.label} refused the node's credentials (HTTP {status}): "
                 "check the `headers` of this server.",
-                sent=False,
+                sent=True,
                 status=status,
             )
             return
-        # A refusal (3xx, 4xx) means that nothing was done. Everything else may mean anything.
+        # Whoever answered has read the request, and may have done what it asks: 409 and 422 often
+        # come after the deed. Only these two say that nobody has touched it.
+        untouched = status in (421, 425)
         refused = 300 <= status < 500
         location = headers.get(b"location", b"").decode("latin-1")
         ticket.fail(
             UPSTREAM_UNAVAILABLE if refused else UPSTREAM_PROTOCOL,
             f"{self.label} answered with HTTP {status}.",
-            sent=not refused,
+            sent=not untouched,
             status=status,
             location=location,
         )

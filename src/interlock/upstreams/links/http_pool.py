@@ -7,6 +7,7 @@ read to the end: an unread answer must never meet the next request.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import ssl
 from collections import deque
@@ -447,6 +448,8 @@ def _plain(exc: OSError | UnicodeError) -> str:
         return "its host name is not a valid one."
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({exc.verify_message})."
-    if isinstance(exc, ConnectionRefusedError):
+    # A name with several addresses fails with one error that lists the others in its text.
+    refusals = str(exc).count(f"[Errno {errno.ECONNREFUSED}]")
+    if isinstance(exc, ConnectionRefusedError) or 0 < refusals == str(exc).count("[Errno "):
         return "the connection was refused. Is it running?"
     return f"{exc.strerror or str(exc) or type(exc).__name__}."
