@@ -36,6 +36,7 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
 from interlock.upstreams.connect import Connector
+from interlock.upstreams.mask import secret_values
 from interlock.upstreams.supervisor import State, Supervisor
 
 _log = logging.getLogger("interlock.node")
@@ -175,6 +176,7 @@ class Node:
                 clock=asyncio.get_running_loop().time,
             ),
             answering=answering,
+            pipeline=self.pipeline,
         )
         self._app = NodeApp(
             pipeline=self.pipeline, guard=guard, status=self.status, mcp_path=config.path
@@ -225,9 +227,9 @@ class Node:
             # The one that was opened: the config may name another by now.
             self._unix_path.unlink(missing_ok=True)
         self._listeners.close()
+        await self.pipeline.drain(LAST_CALLS)
         for client in list(self._local_clients):
             client.stop()
-        await self.pipeline.drain(LAST_CALLS)
         if self._face is not None:
             self._face.answering.stop()
         if self._http is not None:
@@ -284,6 +286,9 @@ class Node:
             server,
             own_info=self._own_info,
             resolve=self._resolve_server,
+            secrets=lambda configured: secret_values(
+                configured, environ=self._environ, base_dir=self.base_dir
+            ),
             clock=asyncio.get_running_loop().time,
         )
         supervisor = Supervisor(

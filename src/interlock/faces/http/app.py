@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from interlock.call import Call, Client, Credentials
-from interlock.errors import InterlockError
+from interlock.errors import FOREIGN_ORIGIN, InterlockError
 from interlock.faces.http.guard import Guard, peer_name
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
@@ -30,10 +30,12 @@ class NodeApp:
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
         fields = dict(scope["headers"])
         refusal = self.guard.refusal(fields.get(b"host"), fields.get(b"origin"))
-        if refusal is not None:
-            await _answer(send, 403, {"error": "foreign_origin", "message": refusal})
-            return
         path, method = scope["path"], scope["method"]
+        if refusal is not None:
+            foreign = InterlockError(FOREIGN_ORIGIN, refusal)
+            self._pipeline.refused(self._call(scope, fields, method), foreign)
+            await _answer(send, 403, {"error": foreign.failure.name, "message": refusal})
+            return
         if path not in ("/healthz", "/status"):
             hint = f"There is nothing here. The MCP endpoint is {self._mcp_path}."
             await _answer(send, 404, {"error": "not_found", "message": hint})
@@ -47,18 +49,21 @@ class NodeApp:
     async def _show_status(
         self, scope: dict[str, Any], fields: dict[bytes, bytes], send: Send
     ) -> None:
-        authorization = fields.get(b"authorization", b"")
-        bearer = None
-        if authorization[:7].lower() == b"bearer ":
-            bearer = authorization[7:].strip().decode("latin-1")
-        call = Call("status", "http", Credentials(peer_name(scope.get("client")), bearer), _CLIENT)
         try:
-            self._pipeline.admit(call)
+            self._pipeline.admit(self._call(scope, fields, "status"))
         except InterlockError as error:
             body = {"error": error.failure.name, "message": error.message}
             await _answer(send, error.failure.http, body)
             return
         await _answer(send, 200, self._status())
+
+    @staticmethod
+    def _call(scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> Call:
+        authorization = fields.get(b"authorization", b"")
+        bearer = None
+        if authorization[:7].lower() == b"bearer ":
+            bearer = authorization[7:].strip().decode("latin-1")
+        return Call(verb, "http", Credentials(peer_name(scope.get("client")), bearer), _CLIENT)
 
 
 async def _answer(send: Send, status: int, body: Any) -> None:

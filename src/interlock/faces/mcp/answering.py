@@ -10,7 +10,6 @@ from msgspec import Raw
 from interlock.call import Call, Client, Outcome
 from interlock.errors import (
     CANCELLED,
-    SHUTTING_DOWN,
     UNAUTHENTICATED,
     UNKNOWN_SESSION,
     InterlockError,
@@ -68,16 +67,10 @@ class Answering:
         exchange.respond(_status(status, error, client), body, headers=challenge)
 
     def stop(self) -> None:
-        """The node stops: what is still under way is told so."""
+        """The node stops: nothing is under way any more."""
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
-        stopping = InterlockError(SHUTTING_DOWN, "The node is stopping; try again when it is back.")
-        for call in list(self._pipeline.under_way()):
-            if isinstance(call.context, HttpExchange):
-                # Cancelled it is for the upstream; the client did not ask for that.
-                self._done(call, None, stopping)
-            self._pipeline.cancel(call, stopping.message)
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         exchange: HttpExchange = call.context

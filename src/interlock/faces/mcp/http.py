@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
+from interlock.call import Call, Client
 from interlock.errors import (
     FOREIGN_ORIGIN,
     INTERNAL,
@@ -19,8 +21,11 @@ from interlock.faces.mcp.reading import claims_stateless
 from interlock.faces.mcp.session_wire import SessionWire
 from interlock.faces.mcp.stateless_wire import StatelessWire
 from interlock.faces.mcp.writing import write_error
+from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import NULL, BadMessage, decode_message
-from interlock.protocol.mcp import decode_tool_call
+from interlock.protocol.mcp import LATEST_SESSION, Era, decode_tool_call
+
+_STRANGER: Final = Client(Era.SESSION, LATEST_SESSION)
 
 _log = logging.getLogger("interlock.faces.mcp")
 
@@ -35,8 +40,10 @@ class McpHttpFace:
         stateless: StatelessWire,
         session: SessionWire,
         answering: Answering,
+        pipeline: Pipeline,
     ) -> None:
         self.guard = guard
+        self._pipeline = pipeline
         self._stateless = stateless
         self._session = session
         self.answering = answering
@@ -56,7 +63,8 @@ class McpHttpFace:
             method = exchange.head.method
             # The answer to a HEAD has no body, so a refusal could not be said.
             if facts.refusal is not None and method != b"HEAD":
-                raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
+                self._turn_away(exchange, facts, facts.refusal)
+                return
             if facts.twice is not None and method != b"HEAD":
                 raise ProtocolError(facts.twice + ".", INVALID_REQUEST)
             if method == b"POST":
@@ -75,6 +83,12 @@ class McpHttpFace:
             _log.exception("a request could not be served")
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
             exchange.respond(500, write_error(NULL, failed, None)[1])
+
+    def _turn_away(self, exchange: HttpExchange, facts: Facts, why: str) -> None:
+        error = InterlockError(FOREIGN_ORIGIN, why)
+        verb = exchange.head.method.decode("latin-1")
+        self._pipeline.refused(Call(verb, "http", facts.credentials, _STRANGER), error)
+        self.answering.refuse(exchange, NULL, error, None)
 
     def _post(self, exchange: HttpExchange, facts: Facts) -> None:
         if not facts.is_json:

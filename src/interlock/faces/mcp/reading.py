@@ -8,13 +8,11 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from interlock.call import EMPTY_OBJECT, Call, Client, Credentials
-from interlock.errors import INVALID_PARAMS, METHOD_NOT_FOUND, InterlockError, ProtocolError
+from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
-_BETWEEN_NEIGHBOURS: Final = frozenset({mcp.INITIALIZE, mcp.DISCOVER, mcp.LISTEN, mcp.PING})
-"""What two neighbours say to each other: it is answered by a face, or not at all."""
 _decode_str = msgspec.json.Decoder(str).decode
 
 
@@ -61,10 +59,7 @@ def read_call(
     client: Client,
     owner: str = "",
 ) -> Call:
-    """The call that a request asks for. `params` and `meta` are used up.
-
-    Raises InterlockError for what is no call.
-    """
+    """The call that a request asks for. `params` and `meta` are used up."""
     name = ""
     cursor = None
     arguments: bytes | Raw = EMPTY_OBJECT
@@ -76,9 +71,6 @@ def read_call(
         arguments = params.pop("arguments", EMPTY_OBJECT)
     elif verb == mcp.TOOLS_LIST:
         cursor = read_string(params, "cursor")
-    elif verb in _BETWEEN_NEIGHBOURS or verb.startswith("notifications/"):
-        # An upstream serves many callers: none of them may open, end or cancel for the others.
-        raise InterlockError(METHOD_NOT_FOUND, f"{verb} is not a request that is served here.")
     return Call(
         verb,
         face,

@@ -16,7 +16,6 @@ from interlock.errors import (
     INTERNAL,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    SHUTTING_DOWN,
     TOO_BUSY,
     InterlockError,
     ProtocolError,
@@ -92,13 +91,6 @@ class McpStream:
             remove()
         if self._end_session_stream is not None:
             self._end_session_stream()
-
-    def stop(self) -> None:
-        """The node stops: whoever waits is told so."""
-        stopping = InterlockError(SHUTTING_DOWN, "The node is stopping; try again when it is back.")
-        for id, call in list(self._under_way.items()):
-            self._send_error(id, stopping, call.client)
-            self._pipeline.cancel(call, stopping.message)
 
     async def drained(self) -> None:
         """Wait until every request under way has been answered."""
@@ -298,9 +290,7 @@ class McpStreamServer(asyncio.Protocol):
             self._transport.close()
 
     def stop(self) -> None:
-        """The node stops."""
-        if self._stream is not None:
-            self._stream.stop()
+        """The node stops, and everything asked of it has been answered."""
         if self._transport is not None:
             self._transport.close()
 
