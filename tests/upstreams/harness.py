@@ -25,6 +25,7 @@ from interlock.config import ServerConfig, resolve_server
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 from interlock.upstreams.connect import Connector
+from interlock.upstreams.mask import secret_values
 from interlock.upstreams.supervisor import State, Supervisor
 
 T = TypeVar("T")
@@ -214,6 +215,7 @@ class Kept:
             own_info=OWN_INFO,
             resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
             clock=asyncio.get_running_loop().time,
+            secrets=lambda one: secret_values(one, environ=os.environ, base_dir=Path.cwd()),
         )
         self.supervisor = Supervisor(
             key,

@@ -176,8 +176,8 @@ def test_the_official_server_in_both_eras(kind: str) -> None:
 
 
 def test_the_official_server_loses_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def not_stateless(peer: Any) -> bool:
-        return False
+    async def not_stateless(peer: Any) -> None:
+        return None
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
 

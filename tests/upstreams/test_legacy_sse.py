@@ -142,7 +142,7 @@ def test_neither_wire_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("status", "sent"),
-    [("404 Not Found", False), ("307 Moved", False), ("500 Internal Server Error", True)],
+    [("404 Not Found", False), ("307 Moved", True), ("500 Internal Server Error", True)],
 )
 def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) -> None:
     async def body() -> None:

@@ -39,7 +39,8 @@ class _Posted:
             self._ticket.fail(
                 UPSTREAM_UNAVAILABLE,
                 f"{self._label} answered with HTTP {status}.",
-                sent=status >= 500,
+                # 404: it knows no such session, so it did nothing. Anything else may mean anything.
+                sent=status != 404,
                 status=status,
             )
 
