@@ -25,6 +25,7 @@ from interlock.cli.reach import OWN_INFO
 from interlock.config import Config, ConfigError, ServerConfig, redact, resolve_server
 from interlock.errors import InterlockError
 from interlock.upstreams.connect import Connector
+from interlock.upstreams.mask import secret_values
 from interlock.upstreams.negotiate import list_tools
 
 _LIST_WITHIN: Final = 30.0
@@ -77,6 +78,7 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
         server,
         own_info=msgspec.json.encode(OWN_INFO),
         resolve=lambda one: _resolved(one, base_dir),
+        secrets=lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
         clock=asyncio.get_running_loop().time,
     )
     begun = time.monotonic()

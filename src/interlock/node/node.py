@@ -116,7 +116,7 @@ class Node:
         self.catalog = Catalog(server_info=self._own_info, page_size=config.page_size)
         self.audit = Audit(self._journal)
         self._breakers = Breakers(
-            loop.time, failures=config.breaker.failures, cooldown=config.breaker.cooldown
+            time.monotonic, failures=config.breaker.failures, cooldown=config.breaker.cooldown
         )
         self.pipeline = Pipeline(
             catalog=self.catalog,
@@ -124,7 +124,8 @@ class Node:
             breakers=self._breakers,
             upstreams=self._supervisors,
             audit=self.audit,
-            clock=loop.time,
+            # uvloop's own clock stands still between two turns of the loop; durations need better.
+            clock=time.monotonic,
             call_later=loop.call_later,
             names=config.names,
             timeout=config.timeout,
@@ -157,7 +158,7 @@ class Node:
         answering = Answering(
             pipeline=self.pipeline,
             hello=self._hello,
-            clock=asyncio.get_running_loop().time,
+            clock=time.monotonic,
         )
         self._face = McpHttpFace(
             guard=guard,

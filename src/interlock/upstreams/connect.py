@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from interlock.call import UpstreamGoneError
@@ -15,11 +15,11 @@ from interlock.upstreams.links.http import HttpLink
 from interlock.upstreams.links.legacy_sse import LegacySseLink
 from interlock.upstreams.links.process import child_environment
 from interlock.upstreams.links.stdio import StdioLink
+from interlock.upstreams.mask import Mask
 from interlock.upstreams.negotiate import open_peer
 from interlock.upstreams.peer import Peer
 
 _STDERR_LINES: Final = 200
-_SECRET_LENGTH: Final = 6
 """Shorter values are not masked: `true` and `8080` are words that logs need."""
 
 Resolve = Callable[[ServerConfig], ServerConfig]
@@ -37,12 +37,16 @@ class Connector:
         own_info: bytes,
         resolve: Resolve,
         clock: Clock,
+        secrets: Callable[[ServerConfig], Iterable[str]] | None = None,
     ) -> None:
+        """`secrets` tells what the references of a server's config stand for."""
         self._key = key
         self._configured = server
         self._own_info = own_info
         self._resolve = resolve
         self._clock = clock
+        self._secrets = secrets
+        self.mask = Mask()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self.noise = 0
         """Lines that were not MCP, in the last attempt that failed."""
@@ -53,6 +57,8 @@ class Connector:
         """An open peer. Raises InterlockError."""
         # Resolved for every attempt: a secret that was missing may be there now.
         server = self._resolve(self._configured)
+        if self._secrets is not None:
+            self.mask.learn(self._secrets(self._configured))
         if server.url is None:
             return await self._spawn(server)
         if server.transport == "sse":
@@ -88,22 +94,8 @@ class Connector:
             env=child_environment(server.env),
             cwd=server.cwd,
             stderr=self.stderr,
-            secrets=self._secrets(server),
+            mask=self.mask,
         )
-
-    def _secrets(self, server: ServerConfig) -> list[str]:
-        """What references resolved to: it goes to the process, and must not come back in a log."""
-        configured = self._configured
-        given = zip(
-            [configured.command or "", *configured.args, *configured.env.values()],
-            [server.command or "", *server.args, *server.env.values()],
-            strict=True,
-        )
-        return [
-            value
-            for written, value in given
-            if "${" in written and written != value and len(value) >= _SECRET_LENGTH
-        ]
 
     def _argv(self, server: ServerConfig) -> list[str]:
         command = server.command or ""
@@ -144,7 +136,7 @@ class Connector:
         link: StdioLink | HttpLink | LegacySseLink,
         session_first: bool,
     ) -> Peer:
-        peer = Peer(self._key, link, self._own_info)
+        peer = Peer(self._key, link, self._own_info, mask=self.mask)
         try:
             await open_peer(peer, session_first=session_first, timeout=server.start_timeout)
         except BaseException:

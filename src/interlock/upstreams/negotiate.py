@@ -142,7 +142,7 @@ def _adopt(peer: Peer, found: mcp.DiscoverResult) -> None:
     peer.capabilities = found.capabilities
     peer.instructions = found.instructions
     info = found.meta.get(mcp.META_SERVER_INFO)
-    peer.server_info = info if isinstance(info, dict) else {}
+    peer.server_info = _about(peer, info if isinstance(info, dict) else {})
 
 
 async def _initialize(peer: Peer) -> None:
@@ -175,7 +175,7 @@ async def _initialize(peer: Peer) -> None:
     peer.adopt(mcp.Era.SESSION, answer.protocol_version)
     peer.capabilities = answer.capabilities
     peer.instructions = answer.instructions
-    peer.server_info = answer.server_info
+    peer.server_info = _about(peer, answer.server_info)
     if isinstance(link, HttpLink):
         link.speak(answer.protocol_version, session=link.session_offered)
     greeting = jsonrpc.notification(mcp.INITIALIZED)
@@ -184,6 +184,13 @@ async def _initialize(peer: Peer) -> None:
         await link.hand_over(greeting)
     else:
         link.post(greeting, b"")
+
+
+def _about(peer: Peer, info: dict[str, Any]) -> dict[str, Any]:
+    """What the server says about itself, fit to be shown."""
+    return {
+        key: peer.mask(value) if isinstance(value, str) else value for key, value in info.items()
+    }
 
 
 async def list_tools(peer: Peer, *, timeout: float) -> list[Raw]:

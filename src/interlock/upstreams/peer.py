@@ -47,7 +47,10 @@ _decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
 class Peer:
     """One MCP connection to an upstream."""
 
-    def __init__(self, label: str, link: Link, own_info: bytes) -> None:
+    def __init__(
+        self, label: str, link: Link, own_info: bytes, mask: Callable[[str], str] = str
+    ) -> None:
+        """`mask` makes the upstream's own words fit to be repeated."""
         self.label = label
         self.link = link
         self.pending: dict[int, Exchange] = {}
@@ -63,6 +66,7 @@ class Peer:
         self.on_lost: Callable[[str], None] | None = None
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.own_info = own_info
+        self.mask = mask
         # Not to be guessed: an upstream talked into answering twice must not hit upon an id.
         self._next_id = secrets.randbelow(2**40)
         link.receiver = self
@@ -200,7 +204,7 @@ class Peer:
         elif incoming.error is not UNSET:
             error = jsonrpc.decode_error(incoming.error)
             data = None if error.data is UNSET else error.data
-            exchange.fail_with(UpstreamAnsweredError(error.code, error.message, data))
+            exchange.fail_with(UpstreamAnsweredError(error.code, self.mask(error.message), data))
         else:
             exchange.fail(
                 UPSTREAM_LOST, f"{self.label} answered with neither result nor error.", sent=True

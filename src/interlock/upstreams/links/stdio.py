@@ -11,7 +11,7 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from interlock.config import redact
@@ -29,7 +29,6 @@ _STDERR_LINES: Final = 200
 _LINE_SHOWN: Final = 2_000
 _WORDS_SHOWN: Final = 200
 _MOST_UNWRITTEN: Final = 16 * 1024 * 1024
-_MASK: Final = "***"
 
 # How an answer begins. An `id` further in may belong to anything: only this place is certain.
 _ANSWER: Final = re.compile(
@@ -51,13 +50,16 @@ class StdioLink:
     receiver: Receiver
 
     def __init__(
-        self, label: str, stderr: deque[str] | None = None, secrets: Sequence[str] = ()
+        self,
+        label: str,
+        stderr: deque[str] | None = None,
+        mask: Callable[[str], str] | None = None,
     ) -> None:
         self.label = label
         self.receiver = NobodyYet()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES) if stderr is None else stderr
         self.pid: int | None = None
-        self._secrets = secrets
+        self._mask = mask
         self._process: Process | None = None
         self._stdin: Any = None
         self._lines = LineDecoder(MAX_MESSAGE)
@@ -79,10 +81,10 @@ class StdioLink:
         env: Mapping[str, str],
         cwd: str | None,
         stderr: deque[str] | None = None,
-        secrets: Sequence[str] = (),
+        mask: Callable[[str], str] | None = None,
     ) -> StdioLink:
         """Start the process. Raises InterlockError with what to do when it cannot be."""
-        link = cls(label, stderr, secrets)
+        link = cls(label, stderr, mask)
         try:
             link._process = process = Process(argv, env=env, cwd=cwd, owner=link)
         except FileNotFoundError:
@@ -131,8 +133,8 @@ class StdioLink:
 
     def _hear(self, line: bytes) -> None:
         text = line[:_LINE_SHOWN].decode("utf-8", "replace")
-        for secret in self._secrets:
-            text = text.replace(secret, _MASK)
+        if self._mask is not None:
+            text = self._mask(text)
         self.stderr.append(text)
         if not text.isspace():
             self._last_words = text

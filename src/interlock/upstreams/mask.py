@@ -1,0 +1,62 @@
+"""What a server was told in confidence must not come back in its own words.
+
+A server gets secrets by reference, and some repeat them: on stderr, in an error, in their own
+name. Whatever of a server's words is logged, shown or journalled goes through its mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from interlock.config import ConfigError, ServerConfig, resolve
+from interlock.config.secrets import references
+
+SHORTEST: Final = 6
+"""Shorter values are words, and masking them would blot out the text."""
+_MASK: Final = "***"
+
+
+class Mask:
+    """Knows the secrets of one server."""
+
+    def __init__(self) -> None:
+        self._values: tuple[str, ...] = ()
+
+    def learn(self, values: Iterable[str]) -> None:
+        """These are secret, with what earlier attempts were given."""
+        known = set(self._values)
+        for value in values:
+            for form in (value, value.strip(), quote(value), quote(value, safe="")):
+                if len(form) >= SHORTEST:
+                    known.add(form)
+        # The longest first: a secret may contain another.
+        self._values = tuple(sorted(known, key=len, reverse=True))
+
+    def __call__(self, text: str) -> str:
+        for value in self._values:
+            if value in text:
+                text = text.replace(value, _MASK)
+        return text
+
+
+def secret_values(server: ServerConfig, *, environ: Mapping[str, str], base_dir: Path) -> list[str]:
+    """What the references in a server's config stand for now."""
+    texts = [
+        server.url or "",
+        server.command or "",
+        *server.args,
+        *server.env.values(),
+        *server.headers.values(),
+    ]
+    values: list[str] = []
+    for text in texts:
+        for reference in references(text) if "${" in text else ():
+            try:
+                values.append(resolve(str(reference), environ=environ, base_dir=base_dir))
+            except ConfigError:
+                # It leads nowhere: there is nothing to hide.
+                continue
+    return values
