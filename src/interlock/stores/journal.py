@@ -312,8 +312,13 @@ class Journal:
         return not (self._pending or self._fragments or self._closing)
 
     def _write_all(self, hurried: bool) -> bool:
-        """Commit all that was recorded. False when the database would not take it."""
-        while self._pending or self._fragments:
+        """Commit all that was recorded by now. False when the database would not take it.
+
+        What arrives meanwhile waits for the next group. Under load something always does, and to
+        go on until nothing is left would mean a commit for every few entries, without a pause.
+        """
+        left = self._encoded + len(self._pending)
+        while left > 0:
             try:
                 batch, lost = self._take()
                 connection = self._usable_connection(hurried)
@@ -322,11 +327,13 @@ class Journal:
                 # Whatever it is, the thread that writes must outlive it: it is shown in `health`.
                 self._failed(error)
                 return False
+            count = sum([fragment.entries for fragment in batch])
+            left -= count
             recovered = self._committed(batch, lost)
             if recovered:
                 _log.info("The journal %s is written again.", self.path)
             if self._max_rows is not None:
-                self._unpruned += sum([fragment.entries for fragment in batch])
+                self._unpruned += count
                 if self._unpruned > self._max_rows // _PRUNE_PARTS:
                     self._prune(connection, self._max_rows)
         return True
