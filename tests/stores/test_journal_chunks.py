@@ -141,7 +141,9 @@ def test_closing_under_recorders_accounts_for_every_entry(tmp_path: Path) -> Non
         thread.join()
     health = journal.health()
     assert health.written + health.lost + health.pending == 12_000
-    assert len(times(journal.path)) == health.written
+    # The last commit may also say how many were lost by then.
+    verbs = [row.verb for row in JournalReader(journal.path).read(limit=20_000)]
+    assert verbs.count("tools/call") == health.written
     assert health.written >= 6_000
 
 

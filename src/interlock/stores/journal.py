@@ -317,7 +317,9 @@ class Journal:
         What arrives meanwhile waits for the next group. Under load something always does, and to
         go on until nothing is left would mean a commit for every few entries, without a pause.
         """
-        left = self._encoded + len(self._pending)
+        with self._lock:
+            # Without the lock, a chunk that is just being moved would be overlooked.
+            left = self._encoded + len(self._pending)
         while left > 0:
             try:
                 batch, lost = self._take()
