@@ -180,7 +180,7 @@ WRONG: list[tuple[Shape, Failure, bool, str]] = [
     (shapes.not_http, UPSTREAM_LOST, True, "is not HTTP"),
     (shapes.not_http_at_the_end, UPSTREAM_LOST, True, "is not HTTP"),
     (shapes.upgrade, UPSTREAM_LOST, True, "is not HTTP"),
-    (shapes.not_json, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.not_json, UPSTREAM_PROTOCOL, True, "not MCP"),
     (shapes.nothing, UPSTREAM_PROTOCOL, True, "not asked"),
     (shapes.not_utf8, UPSTREAM_PROTOCOL, True, "not asked"),
     (shapes.wrong_id, UPSTREAM_PROTOCOL, True, "not asked"),

@@ -175,7 +175,7 @@ def test_a_server_that_speaks_only_what_nobody_knows() -> None:
         ("429 Too Many Requests", "HTTP 429"),
         ("500 Internal Server Error", "HTTP 500"),
         ("503 Service Unavailable", "HTTP 503"),
-        ("200 OK", "something that was not asked"),
+        ("200 OK", "which is not MCP"),
     ],
 )
 def test_an_inconclusive_answer_is_no_verdict(status: str, words: str) -> None:

@@ -68,7 +68,7 @@ class Peer:
         self.own_info = own_info
         self.mask = mask
         # Not to be guessed: an upstream talked into answering twice must not hit upon an id.
-        self._next_id = secrets.randbelow(2**40)
+        self._first_id = self._next_id = secrets.randbelow(2**40)
         link.receiver = self
 
     # -- what goes out
@@ -193,7 +193,9 @@ class Peer:
             id = ticket.id
         exchange = self.pending.pop(id, None)  # type: ignore[arg-type]
         if exchange is None:
-            self.noise += 1
+            # The late answer to something that was given up is no fault of the upstream's.
+            if not (isinstance(id, int) and self._first_id < id <= self._next_id):
+                self.noise += 1
             return
         self.answered += 1
         result = incoming.result

@@ -50,9 +50,14 @@ class _Reply(msgspec.Struct, eq=False):
             link.receiver.deliver(body, ticket)
             if ticket.open:
                 # It answered something else: nobody may be left waiting for nothing.
+                kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+                why = f"{link.label} answered something that was not asked."
+                if kind and kind != b"application/json":
+                    shown = kind.decode("latin-1")[:60]
+                    why = f"{link.label} answered with {shown}, which is not MCP; is the URL right?"
                 ticket.fail(
                     UPSTREAM_PROTOCOL,
-                    f"{link.label} answered something that was not asked.",
+                    why,
                     sent=True,
                     status=status,
                 )
