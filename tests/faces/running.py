@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -177,6 +176,13 @@ class Running:
     def connect(self, **more: Any) -> Wire:
         return Wire(("127.0.0.1", self.port), **more)
 
+    def local(self) -> Wire:
+        """A client of the node's own socket, which speaks lines."""
+        path = self.node._unix_path
+        if path is None:
+            path = self.wait(self.node.listen_locally())
+        return Wire(str(path), family=socket.AF_UNIX)
+
     def once(self, *pieces: bytes) -> Answer:
         """The answer to one request, on a connection of its own."""
         with self.connect() as wire:
@@ -270,19 +276,9 @@ def _as_config(settings: dict[str, Any]) -> Config:
     )
 
 
-def lines_client(path: Path) -> Wire:
-    """A client of the node's local socket."""
-    return Wire(str(path), family=socket.AF_UNIX)
-
-
 def text_of(answer: Any) -> str:
     """The text of a tool's result."""
     result = answer.result if isinstance(answer, Answer) else answer["result"]
     (content,) = result["content"]
     text: str = content["text"]
     return text
-
-
-def as_line(body: bytes) -> bytes:
-    assert json.loads(body) is not None
-    return body + b"\n"
