@@ -38,15 +38,29 @@ def import_clients(
       interlock import .mcp.json --write     from one file, into the config
       interlock import > interlock.yaml
     """
-    from interlock.config import DEFAULT_NAME, import_client_configs, import_note, to_yaml
+    from interlock.config import (
+        DEFAULT_NAME,
+        Config,
+        ConfigError,
+        import_client_configs,
+        import_note,
+        load_config,
+        to_yaml,
+    )
 
     home, cwd = Path.home(), Path.cwd()
     chosen = paths or _found(home, cwd)
-    found = import_client_configs(chosen, home=home, cwd=cwd)
+    target = where.find(config) or Path(DEFAULT_NAME)
+    try:
+        own = load_config(target) if target.exists() else Config()
+    except ConfigError:
+        # It matters when it is to be written, and is told then.
+        own = Config()
+    found = import_client_configs(chosen, home=home, cwd=cwd, own=own)
     if not found.servers:
         say.problem(f"no servers in {', '.join(map(str, chosen))}.")
     elif write:
-        _write(found, where.find(config) or Path(DEFAULT_NAME))
+        _write(found, target)
     else:
         print(to_yaml(found.servers), end="")
     note = import_note(found)

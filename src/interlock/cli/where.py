@@ -19,6 +19,7 @@ from interlock.config import (
     ServerConfig,
     load_config,
     refuse_exposure,
+    refuse_itself,
 )
 from interlock.config.problems import BadValue
 from interlock.config.quantities import parse_listen
@@ -60,6 +61,7 @@ class ConfigSource(Struct, frozen=True):
         if self.listen is not None:
             config = replace(config, listen=self.listen)
             refuse_exposure(config)
+            refuse_itself(config, "" if self.path is None else str(self.path))
         return config
 
 

@@ -7,7 +7,7 @@ to a file. Reads files and the environment it is given; knows nothing of a runni
 
 from __future__ import annotations
 
-from interlock.config.checks import exposure_refusal, refuse_exposure
+from interlock.config.checks import exposure_refusal, refuse_exposure, refuse_itself
 from interlock.config.client_configs import (
     ClientConfigFile,
     ClientImport,
@@ -73,6 +73,7 @@ __all__ = [
     "redact_pair",
     "redact_server",
     "refuse_exposure",
+    "refuse_itself",
     "resolve",
     "resolve_server",
     "to_yaml",

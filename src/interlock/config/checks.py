@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from interlock.config import quantities
 from interlock.config.model import Config, ServerConfig
-from interlock.config.problems import BadValue, ConfigError, KeyPath, quoted
+from interlock.config.own_node import OWN_ADDRESS, is_own_url
+from interlock.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path, quoted
 from interlock.config.reader import NodeReader
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
+_DEFAULTS: Final = Config()
 
 
 def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
@@ -25,6 +27,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     _check_transparent(reader, servers)
     _check_tokens(reader, values)
     _check_exposure(reader, values)
+    _check_own_address(reader, servers, values)
 
 
 def exposure_refusal(config: Config) -> tuple[str, str] | None:
@@ -42,6 +45,16 @@ def refuse_exposure(config: Config, file: str = "") -> None:
     refusal = exposure_refusal(config)
     if refusal is not None:
         raise ConfigError.of(*refusal, file=file)
+
+
+def refuse_itself(config: Config, file: str = "") -> None:
+    """Raise ConfigError for a server that is the node itself, when its address came from
+    elsewhere than the file."""
+    for key, server in config.enabled_servers.items():
+        if is_own_url(server.url or "", config.listen, config.path):
+            message, hint = OWN_ADDRESS
+            problem = Problem(file, 0, 0, format_path(("servers", key)), message, hint)
+            raise ConfigError([problem])
 
 
 def _refusal(listen: str) -> tuple[str, str]:
@@ -141,3 +154,14 @@ def _check_exposure(reader: NodeReader, values: dict[str, Any]) -> None:
         return
     if not loopback:
         reader.report(("listen",), *_refusal(listen))
+
+
+def _check_own_address(
+    reader: NodeReader, servers: dict[str, ServerConfig], values: dict[str, Any]
+) -> None:
+    node = {name: values.get(name, getattr(_DEFAULTS, name)) for name in ("listen", "path")}
+    for key, server in servers.items():
+        if server.enabled and is_own_url(server.url or "", **node):
+            long_form = ("servers", key, "url")
+            where = long_form if long_form in reader.places else long_form[:2]
+            reader.report(where, *OWN_ADDRESS)

@@ -13,11 +13,12 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from interlock.config.client_formats import EntryReader, Origin
+from interlock.config.client_formats import EntryReader, Origin, command_line, entry_url
 from interlock.config.client_secrets import SecretLift, Variable
 from interlock.config.jsonc import parse_jsonc, parse_toml
 from interlock.config.load import parse_config, read_text
-from interlock.config.model import ServerConfig
+from interlock.config.model import Config, ServerConfig
+from interlock.config.own_node import is_own_url, runs_interlock
 from interlock.config.problems import BadValue, ConfigError, quoted
 from interlock.config.quantities import default_segment
 from interlock.config.render import to_yaml
@@ -80,17 +81,32 @@ def read_client_config(path: Path, *, home: Path, cwd: Path) -> ClientImport:
     return import_client_configs([path], home=home, cwd=cwd)
 
 
-def import_client_configs(paths: Iterable[Path], *, home: Path, cwd: Path) -> ClientImport:
+def import_client_configs(
+    paths: Iterable[Path], *, home: Path, cwd: Path, own: Config | None = None
+) -> ClientImport:
     """The servers of several files as one set: the same server twice is one, and two servers of
-    one name both stay. Raises ConfigError for a file that cannot be read."""
+    one name both stay. The node of the config `own` is no server of itself.
+
+    A file that cannot be read is a note among several, and a ConfigError when it is the only one.
+    """
     lift = SecretLift()
     servers: dict[str, ServerConfig] = {}
     notes: list[str] = []
-    texts = {path: read_text(path) for path in paths}
-    for text in texts.values():
-        lift.reserve(text)
-    for path, text in texts.items():
-        for key, server in _read_file(path, text, home, cwd, lift, notes):
+    documents: dict[Path, dict[str, Any]] = {}
+    failed: list[ConfigError] = []
+    for path in dict.fromkeys(paths):
+        try:
+            text = read_text(path, "check the path")
+            documents[path] = _document(path, text)
+        except ConfigError as error:
+            failed.append(error)
+            notes.append(f"left out: {error.problems[0]}")
+        else:
+            lift.reserve(text)
+    if failed and not documents:
+        raise ConfigError(problem for error in failed for problem in error.problems)
+    for path, document in documents.items():
+        for key, server in _read_file(path, document, home, cwd, lift, notes, own or Config()):
             _merge(servers, key, server, notes)
     return ClientImport(servers, sorted(lift.variables.values()), notes)
 
@@ -118,15 +134,26 @@ def _holds_servers(path: Path) -> bool:
         return False
 
 
-def _read_file(
-    path: Path, text: str, home: Path, cwd: Path, lift: SecretLift, notes: list[str]
-) -> Iterator[tuple[str, ServerConfig]]:
-    toml = path.suffix == ".toml"
-    document = parse_toml(text, str(path)) if toml else parse_jsonc(text, str(path))
+def _document(path: Path, text: str) -> dict[str, Any]:
+    parse = parse_toml if path.suffix == ".toml" else parse_jsonc
+    document = parse(text, str(path))
     if not isinstance(document, dict):
         raise ConfigError.of(
             "this is not the config of an MCP client", "name another file", file=str(path)
         )
+    return document
+
+
+def _read_file(
+    path: Path,
+    document: dict[str, Any],
+    home: Path,
+    cwd: Path,
+    lift: SecretLift,
+    notes: list[str],
+    own: Config,
+) -> Iterator[tuple[str, ServerConfig]]:
+    toml = path.suffix == ".toml"
     inside = path.parent.name in (".vscode", ".cursor", ".codex")
     folder = path.parent.parent if inside and path.parent.parent != home else cwd
     inputs = [*_items(document, "inputs"), *_items(_table(document, "mcp"), "inputs")]
@@ -144,6 +171,8 @@ def _read_file(
         try:
             if not key or not isinstance(entry, dict):
                 raise BadValue("it is not a server")
+            # Before it is read: the variables that it names are not needed either.
+            _refuse_this_node(entry, own)
             server = reader.read_codex(key, entry) if toml else reader.read_json(key, entry)
             _check_usable(key, server)
         except BadValue as bad:
@@ -151,6 +180,17 @@ def _read_file(
         else:
             yield key, server
     notes += reader.notes
+
+
+def _refuse_this_node(entry: Mapping[str, Any], own: Config) -> None:
+    url = entry_url(entry)
+    command, args = command_line(entry)
+    # A client that speaks only stdio reaches a URL through a program that is given it.
+    urls = [*([url] if isinstance(url, str) else []), *args]
+    if any(is_own_url(one, own.listen, own.path) for one in urls):
+        raise BadValue(f"it is this node itself, at {own.listen}{own.path}")
+    if runs_interlock([command, *args]):
+        raise BadValue("it runs interlock stdio, which is this node itself")
 
 
 def _check_usable(key: str, server: ServerConfig) -> None:

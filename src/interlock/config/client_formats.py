@@ -70,7 +70,7 @@ class EntryReader:
         enabled = not entry.get("disabled", False) and entry.get("enabled", True) is not False
         return self._server(
             key,
-            url=entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl"),
+            url=entry_url(entry),
             entry=entry,
             headers=self._texts(key, "headers", entry.get("headers")),
             transport="sse" if entry.get("type", entry.get("transport")) == "sse" else "auto",
@@ -126,7 +126,7 @@ class EntryReader:
         allow: list[str] | None = None,
         deny: list[str] | None = None,
     ) -> ServerConfig:
-        command, args = _command_line(entry)
+        command, args = command_line(entry)
         if url and command:
             raise BadValue("it has both a URL and a command")
         shared: dict[str, Any] = {
@@ -221,7 +221,13 @@ class EntryReader:
             self.notes.append(f"{key}: not taken over: {', '.join(sorted(map(str, rest)))}")
 
 
-def _command_line(entry: Mapping[str, Any]) -> tuple[str, list[str]]:
+def entry_url(entry: Mapping[str, Any]) -> Any:
+    """Where the server answers, under any of the keys that clients use; None when it is started."""
+    return entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
+
+
+def command_line(entry: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Program and arguments; an empty program when there is none. Raises BadValue."""
     command, args = entry.get("command"), entry.get("args") or []
     if isinstance(command, list):
         words = [str(word) for word in command]

@@ -37,15 +37,16 @@ def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
     return Config(**values)
 
 
-def read_text(path: str | PathLike[str]) -> str:
+def read_text(
+    path: str | PathLike[str],
+    when_missing: str = "check the path, or create it with: interlock add",
+) -> str:
     """A file's text. Raises ConfigError that names the file."""
     shown = str(path)
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise ConfigError.of(
-            "there is no such file", "check the path, or create it with: interlock add", file=shown
-        ) from None
+        raise ConfigError.of("there is no such file", when_missing, file=shown) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
         raise ConfigError.of(
