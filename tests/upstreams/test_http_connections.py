@@ -87,6 +87,34 @@ def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
     run(body)
 
 
+@pytest.mark.parametrize("how", ["abandon", "expire"])
+def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) -> None:
+    """In a session the server is told, may answer all the same, and nobody must meet that."""
+
+    async def body() -> None:
+        async with Streamable("session") as server:
+            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+                await one.ready()
+                held = one.start("hold", {"text": "late"})
+                await server.until(lambda: server.toolbox.held)
+                (message, send), request = (
+                    server.toolbox.held[held.exchange.id],
+                    server.requests[-1],
+                )
+                if how == "abandon":
+                    held.exchange.abandon("The caller is gone.")
+                else:
+                    held.exchange.expire()
+                await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])
+                send(server.toolbox._text(message, "late"))
+                for number in range(5):
+                    assert await one.text("echo", text=str(number)) == str(number)
+                used = {r.connection for r in server.requests if r.tool == "echo"}
+                assert request.connection not in used
+
+    run(body)
+
+
 def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_pool, "_MOST_WAITING", 3)
 

@@ -119,6 +119,39 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
     run(body)
 
 
+@pytest.mark.spec("AX-13.1-2", "AX-13.1-3")
+def test_whoever_comes_back_with_other_tools_is_shown_with_those_only() -> None:
+    async def body() -> None:
+        server = Streamable("stateless")
+        await server.start()
+        async with node(ServerConfig(url=server.url())) as one:
+            changed = asyncio.Event()
+            one.catalog.on_change(lambda *_: changed.set())
+            old = {tool.canonical for tool in one.catalog.current.tools}
+            assert "up.hold" in old
+            await server.stop()
+            schema = {"type": "object", "required": ["text"]}
+            server.toolbox.tools = [{"name": "echo", "inputSchema": schema}]
+            waiting = begin(one, "release")
+            await server.start(server.port)
+            await within(waiting)
+            await within(changed.wait())
+            (tool,) = one.catalog.current.tools
+            assert tool.canonical == "up.echo"
+            assert tool.input_schema() == schema
+            assert text(await within(begin(one, "echo", text="x"))) == "x"
+            with pytest.raises(InterlockError, match="hold"):
+                await within(begin(one, "hold"))
+        await server.stop()
+
+    run(body)
+
+
+@pytest.mark.spec("AX-13.2-4")
+def test_tools_stay_listed_for_five_minutes_unless_the_config_says_otherwise() -> None:
+    assert ServerConfig(url="http://127.0.0.1/mcp").grace == 300.0
+
+
 def test_a_server_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "PATIENCE", 0.05)
 
