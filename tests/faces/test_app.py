@@ -1,0 +1,74 @@
+"""The paths beside the MCP endpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.faces.running import Running
+
+TOKEN = ("Authorization", "Bearer s3cret")
+
+
+def get(node: Running, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
+    with node.connect() as wire:
+        wire.send(node.http(b"", *headers, method=method, path=path))
+        return wire.answer(to_head=method == "HEAD")
+
+
+def test_health(plain: Running) -> None:
+    answer = get(plain, "/healthz")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+    assert get(plain, "/healthz", method="HEAD").status == 200
+    assert get(plain, "/healthz?x=1").status == 200
+
+
+def test_status(plain: Running) -> None:
+    plain.once(plain.call("echo", {"text": "x"}))
+    status = get(plain, "/status").json
+    assert status["url"] == plain.url
+    assert status["calls"] >= 1
+    (shop,) = status["upstreams"]
+    assert (shop["key"], shop["state"], shop["circuit"]) == ("shop", "ready", "closed")
+    assert shop["tools"] == len(plain.shop.tools)
+    assert status["tools"] == shop["tools"]
+    assert status["under_way"] == 0
+    assert get(plain, "/status", method="HEAD").status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/mcp/", "/MCP", "/favicon.ico", "/status/", "/mcp%20"])
+def test_anything_else_says_where_to_go(plain: Running, path: str) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        answer = get(plain, path, method=method)
+        assert answer.status == 404
+        assert "/mcp" in answer.json["message"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/status"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_they_are_for_reading(plain: Running, path: str, method: str) -> None:
+    assert get(plain, path, method=method).status == 405
+
+
+def test_status_is_for_those_with_a_token(start: Any) -> None:
+    node = start(tokens={"anna": "s3cret"})
+    for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
+        answer = get(node, "/status", *headers)
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "upstreams" not in answer.json
+        assert "s3cret" not in str(answer)
+    assert get(node, "/status", TOKEN).status == 200
+    # Whoever restarts nodes has none.
+    assert get(node, "/healthz").status == 200
+
+
+def test_another_path_for_mcp(start: Any) -> None:
+    node = start(path="/agents/mcp")
+    assert node.url.endswith("/agents/mcp")
+    assert "/agents/mcp" in get(node, "/mcp").json["message"]
+    data = node.call("echo", {"text": "x"}).replace(b"POST /mcp ", b"POST /agents/mcp?a=b ")
+    assert node.once(data).status == 200
