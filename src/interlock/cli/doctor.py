@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,17 +132,29 @@ def _address(config: Config, *, running: bool) -> Finding:
 
 
 def _writable(what: str, folder: Path) -> Finding:
-    existing = next(one for one in (folder, *folder.parents) if one.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return Finding(what, True, str(folder))
-    return Finding(what, False, f"{folder} cannot be written: make {existing} writable")
+    # Not `Path.exists`: it fails where a folder above cannot be looked into.
+    existing = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    if not os.path.isdir(existing):
+        message = f"{folder} cannot be made: {existing} is not a folder; set another state_dir"
+        return Finding(what, False, message)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(what, False, f"{folder} cannot be written: make {existing} writable")
+    if existing != folder:
+        # The rights may be there and the folder still cannot be made, as in /proc.
+        try:
+            with tempfile.TemporaryDirectory(dir=existing):
+                pass
+        except OSError as error:
+            message = f"{folder} cannot be made: {error.strerror}; set another state_dir"
+            return Finding(what, False, message)
+    return Finding(what, True, str(folder))
 
 
 def _journal(path: Path) -> Finding:
     from interlock.errors import InterlockError
     from interlock.stores.journal_reader import JournalReader
 
-    if not path.exists() or not path.stat().st_size:
+    if not os.path.isfile(path) or not path.stat().st_size:
         return _writable("journal", path.parent)
     try:
         JournalReader(path).tail(1)

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import sys
 
+from interlock.cli import streams
+
 
 def main() -> int:
     """Run the command line. Whatever a person got wrong ends in a message, never a traceback."""
+    streams.prepare()
+    try:
+        code = _run()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError as error:
+        return streams.refused(error)
+    return code
+
+
+def _run() -> int:
     arguments = sys.argv[1:]
     if arguments in (["version"], ["--version"]):
         # Scripts ask this often, and it needs none of the rest.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from interlock.config import Config
+from interlock.errors import CONFIG, InterlockError
 
 _SOCKET_NAME: Final = "node.sock"
 _LONGEST_SOCKET_PATH: Final = 100
@@ -21,7 +23,12 @@ def state_dir(config: Config, environ: Mapping[str, str], base_dir: Path) -> Pat
     if config.state_dir is not None:
         return base_dir / Path(config.state_dir).expanduser()
     state_home = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state_home) / "interlock" / config.listen.replace(":", "-").strip("[]")
+    return Path(state_home) / "interlock" / folder_name(config.listen)
+
+
+def folder_name(listen: str) -> str:
+    """`[::1]:8420` → `--1-8420`: an address as the name of a folder."""
+    return listen.replace("[", "").replace("]", "").replace(":", "-")
 
 
 def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
@@ -31,7 +38,7 @@ def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
         return path
     digest = blake2b(os.fsencode(path), digest_size=8).hexdigest()
     runtime = environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(runtime) / f"interlock-{os.getuid()}-{digest}" / _SOCKET_NAME
+    return Path(runtime) / _short_name(digest) / _SOCKET_NAME
 
 
 def journal_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
@@ -41,5 +48,39 @@ def journal_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> 
 
 
 def make_private(folder: Path) -> None:
-    """A folder that only this user can look into."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """A folder that only this user can look into. Raises InterlockError when it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InterlockError(
+            CONFIG,
+            f"The folder {folder} cannot be made: {reason}. "
+            "Set `state_dir` to a folder that this user can write.",
+        ) from None
+    if not is_trusted(folder):
+        raise InterlockError(
+            CONFIG,
+            f"The folder {folder} belongs to another user, or others can look into it. "
+            "Remove it, or set `state_dir` to a shorter path.",
+        )
+
+
+def is_trusted(folder: Path) -> bool:
+    """Whether a folder of sockets is this user's own.
+
+    Where others may make folders too, such as in /tmp, one of them could stand in our way. A
+    folder that the config names is taken as it is.
+    """
+    if not folder.name.startswith(_short_name("")):
+        return True
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    return private and status.st_uid == os.getuid()
+
+
+def _short_name(digest: str) -> str:
+    return f"interlock-{os.getuid()}-{digest}"

@@ -103,7 +103,7 @@ class NodeRun:
     async def _listen_locally(node: Node) -> None:
         try:
             await node.listen_locally()
-        except OSError as error:
+        except (OSError, InterlockError) as error:
             # The node is of use without it: only `interlock stdio` and its like do not find it.
             _log.warning("no local socket, so other commands do not find this node: %s", error)
 

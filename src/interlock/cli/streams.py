@@ -1,0 +1,90 @@
+"""The three standard streams, made safe to use: one that is closed leads nowhere, a reader that
+has gone changes nothing, and what cannot be written is told in a sentence.
+
+Whoever reads a pipe may stop reading (`interlock tools | head`): that is not a failure, so the
+command goes on to its end, and its exit code says what it always says.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import IO, Any, Final
+
+_STDIN: Final = 0
+_STDOUT: Final = 1
+_STDERR: Final = 2
+FAILED: Final = 1
+
+
+class OutputError(OSError):
+    """Something could not be written to stdout or stderr."""
+
+
+class _Patient(io.FileIO):
+    """A stream whose reader may leave."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            lead_nowhere(self.fileno())
+            return len(data)
+        except OSError as error:
+            # What is still in buffers must not fail once more when the process ends.
+            lead_nowhere(self.fileno())
+            raise OutputError(error.errno, error.strerror) from None
+
+
+def prepare() -> None:
+    """Make the streams of this process safe. Those that were replaced already stay as they are."""
+    for fd in (_STDIN, _STDOUT, _STDERR):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The lowest free number is the missing one: they are looked at in order.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdin is None:
+        sys.stdin = open(_STDIN, encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _opened(_STDOUT, sys.stdout, "strict")
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _opened(_STDERR, sys.stderr, "backslashreplace")
+
+
+def lead_nowhere(fd: int) -> None:
+    """Whatever is written there from now on is gone."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, fd)
+    os.close(nowhere)
+
+
+def refused(error: OSError) -> int:
+    """Tell of something that the system refused; returns the exit code."""
+    reason = error.strerror or str(error)
+    if isinstance(error, OutputError):
+        message = f"the output cannot be written: {reason}."
+    else:
+        where = f"{error.filename}: " if error.filename else ""
+        message = f"{where}{reason}."
+    try:
+        print(f"interlock: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        # stderr itself is what cannot be written: the exit code is all that is left.
+        return FAILED
+    return FAILED
+
+
+def _opened(fd: int, old: IO[str] | None, errors: str) -> io.TextIOWrapper:
+    eager = fd == _STDERR or os.isatty(fd)
+    if isinstance(old, io.TextIOWrapper):
+        errors = old.errors or errors
+        # As $PYTHONUNBUFFERED asks for.
+        eager = eager or old.write_through
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Patient(fd, "w", closefd=False)),
+        encoding=getattr(old, "encoding", None) or "utf-8",
+        errors=errors,
+        line_buffering=eager,
+    )

@@ -1,0 +1,79 @@
+"""Where a node keeps its files: one folder for each address, and never somebody else's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from interlock.config import Config
+from interlock.errors import CONFIG, InterlockError
+from interlock.node.places import is_trusted, make_private, socket_path, state_dir
+from tests.cli.program import World
+
+
+def long_place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A socket whose state folder has too long a name, and so stands in the runtime folder."""
+    runtime = tmp_path / "r"
+    runtime.mkdir()
+    config = Config(state_dir=str(tmp_path / ("deep/" * 40)))
+    environ = {"XDG_RUNTIME_DIR": str(runtime)}
+    return socket_path(config, environ, tmp_path), environ
+
+
+def test_each_address_has_a_folder(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    for listen, name in (("127.0.0.1:8420", "127.0.0.1-8420"), ("[::1]:18402", "--1-18402")):
+        assert state_dir(Config(listen=listen), environ, tmp_path).name == name
+
+
+def test_the_folder_of_a_short_socket_is_private(tmp_path: Path) -> None:
+    path, _ = long_place(tmp_path)
+    assert path.parent.parent == tmp_path / "r"
+    assert not is_trusted(path.parent)
+    make_private(path.parent)
+    assert is_trusted(path.parent)
+    path.parent.chmod(0o755)
+    with pytest.raises(InterlockError, match="others can look into it"):
+        make_private(path.parent)
+
+
+def test_a_link_or_a_stranger_in_its_place_is_refused(tmp_path: Path) -> None:
+    path, _ = long_place(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    path.parent.symlink_to(elsewhere)
+    with pytest.raises(InterlockError, match="belongs to another user"):
+        make_private(path.parent)
+    path.parent.unlink()
+    if os.getuid() == 0:
+        path.parent.mkdir(mode=0o700)
+        os.chown(path.parent, 65534, 65534)
+        with pytest.raises(InterlockError, match="belongs to another user"):
+            make_private(path.parent)
+
+
+def test_a_folder_that_the_config_names_is_taken_as_it_is(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    make_private(shared)
+    assert is_trusted(shared)
+
+
+def test_a_folder_that_cannot_be_made_is_told(world: World) -> None:
+    (world.cwd / "file").touch()
+    with pytest.raises(InterlockError) as caught:
+        make_private(world.cwd / "file")
+    assert caught.value.failure is CONFIG
+    world.config({}, state_dir="file/below")
+    for command in ("up", "tools"):
+        done = world.run_here(command)
+        assert done.returncode == 3
+        assert done.stderr.splitlines()[-1].startswith(
+            f"interlock: The folder {world.cwd}/file/below cannot be made: Not a directory."
+        )
+    done = world.run_here("doctor")
+    assert done.returncode == 1
+    assert "✗ state folder: " in done.stdout
+    assert f"{world.cwd}/file is not a folder" in done.stdout

@@ -1,0 +1,77 @@
+"""Standard streams that are closed, full, or whose reader has gone: never a traceback."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import INTERLOCK, World
+
+PROGRAM = shlex.join(INTERLOCK)
+
+
+def shell(world: World, line: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in world.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=world.cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["version", "schema", "--help"])
+def test_a_reader_that_leaves_changes_nothing(world: World, command: str) -> None:
+    done = shell(world, f"{PROGRAM} {command} | true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_failure_stays_one_when_nobody_reads_it(world: World) -> None:
+    world.config({"a": {"url": "http://h/", "headers": {"X": "${env:MISSING_ONE}"}}})
+    assert shell(world, f"{PROGRAM} check --json | true").returncode == 1
+    assert shell(world, f"{PROGRAM} check 2>&1 | true").returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("command", ["version", "schema"])
+def test_what_cannot_be_written_is_told(world: World, command: str) -> None:
+    done = shell(world, f"{PROGRAM} {command} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == ("interlock: the output cannot be written: No space left on device.\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("version >&-", 0),
+        ("version <&-", 0),
+        ("schema <&- >&- 2>&-", 0),
+        ("nonsense 2>&-", 2),
+        ("status <&- >&- 2>&-", 4),
+    ],
+)
+def test_closed_streams_lead_nowhere(world: World, line: str, code: int) -> None:
+    world.config({})
+    done = shell(world, f"{PROGRAM} {line}")
+    assert done.returncode == code
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_system_error_is_a_sentence(world: World) -> None:
+    # The config's place is a folder, which cannot be replaced by a file.
+    (world.cwd / "interlock.yaml").mkdir()
+    done = world.run_here("add", "a", "http://h/", "-c", "interlock.yaml")
+    assert done.returncode in (1, 3)
+    assert "Traceback" not in done.stderr
+    blocked = world.cwd / "file"
+    blocked.touch()
+    done = world.run_here("add", "a", "http://h/", "-c", os.path.join("file", "x.yaml"))
+    assert done.returncode in (1, 3)
+    assert done.stderr.startswith(("interlock: ", "file"))
