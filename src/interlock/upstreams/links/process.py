@@ -12,6 +12,8 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, Protocol
 
 STDIN: Final = 0
@@ -62,23 +64,49 @@ class _Pipe(asyncio.Protocol):
         self._owner.pipe_ended(self._fd)
 
 
+class _End:
+    """Our end of a pipe, as a loop wants it. Exactly one party may close it.
+
+    uvloop closes the descriptor itself and then the file object, whose number may be another
+    thread's by then; asyncio leaves the closing to the object.
+    """
+
+    def __init__(self, fd: int, *, ours_to_close: bool) -> None:
+        self._fd = fd
+        self._ours_to_close = ours_to_close
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        if self._ours_to_close:
+            self._ours_to_close = False
+            os.close(self._fd)
+
+
 class Process:
     """One process. Raises OSError or ValueError when it cannot be started."""
 
     def __init__(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, owner: Owner
     ) -> None:
-        self._popen = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env=dict(env),
-            cwd=cwd,
-            # A session, and with it a group: what it starts can be ended with it.
-            start_new_session=True,
-        )
+        with ExitStack() as unless_started, ExitStack() as in_any_case:
+            their_input, our_input = _pipe(in_any_case, unless_started)
+            our_output, their_output = _pipe(unless_started, in_any_case)
+            our_errors, their_errors = _pipe(unless_started, in_any_case)
+            self._popen = subprocess.Popen(
+                list(argv),
+                stdin=their_input,
+                stdout=their_output,
+                stderr=their_errors,
+                env=dict(env),
+                cwd=cwd,
+                # A session, and with it a group: what it starts can be ended with it.
+                start_new_session=True,
+            )
+            unless_started.pop_all()
+        self._ends = {STDIN: our_input, STDOUT: our_output, STDERR: our_errors}
+        """The ends of its pipes that no transport has taken over yet."""
         self.pid = self._popen.pid
         self.stdin: Any = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -103,18 +131,17 @@ class Process:
 
     async def _attach(self) -> None:
         loop = asyncio.get_running_loop()
-        popen, owner = self._popen, self._owner
-        assert popen.stdin is not None
-        assert popen.stdout is not None
-        assert popen.stderr is not None
-        self.stdin, _ = await loop.connect_write_pipe(lambda: _Pipe(owner, STDIN), popen.stdin)
-        self._pipes.append(self.stdin)
-        for fd, pipe in ((STDOUT, popen.stdout), (STDERR, popen.stderr)):
-            transport, _ = await loop.connect_read_pipe(
-                lambda fd=fd: _Pipe(owner, fd),  # type: ignore[misc]
-                pipe,
+        for fd in (STDIN, STDOUT, STDERR):
+            end: Any = _End(
+                self._ends.pop(fd), ours_to_close=isinstance(loop, asyncio.BaseEventLoop)
             )
-            self._pipes.append(transport)
+            protocol = partial(_Pipe, self._owner, fd)
+            if fd == STDIN:
+                self.stdin, _ = await loop.connect_write_pipe(protocol, end)
+                self._pipes.append(self.stdin)
+            else:
+                transport, _ = await loop.connect_read_pipe(protocol, end)
+                self._pipes.append(transport)
 
     def signal_group(self, number: int) -> None:
         """Signal it and what it started. After its end: nothing, its number may be another's."""
@@ -133,6 +160,8 @@ class Process:
         """Let go of the pipes."""
         for transport in self._pipes:
             transport.close()
+        while self._ends:
+            os.close(self._ends.popitem()[1])
 
     # -- its end
 
@@ -173,3 +202,11 @@ class Process:
         if not self.gone.done():
             self.gone.set_result(None)
         self._owner.exited()
+
+
+def _pipe(reader_until: ExitStack, writer_until: ExitStack) -> tuple[int, int]:
+    """A new pipe: where to read, where to write, and who sees to it that each is closed."""
+    reader, writer = os.pipe()
+    reader_until.callback(os.close, reader)
+    writer_until.callback(os.close, writer)
+    return reader, writer
