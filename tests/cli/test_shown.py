@@ -60,6 +60,13 @@ def test_kept_lines_are_redacted_and_not_repeated() -> None:
     assert [text for _, _, text in kept.lines] == ["b: no", "a: no", "token=*** \ufffd[31m"]
 
 
+def test_the_name_of_a_server_is_not_taken_for_a_key() -> None:
+    kept = KeptLines()
+    arguments = ("needkey", "needkey did not get ready; it said: API_KEY=hunter2")
+    kept.handle(logging.LogRecord("x", logging.WARNING, "", 0, "%s: %s", arguments, None))
+    assert kept.lines[0][2] == "needkey: needkey did not get ready; it said: API_KEY=***"
+
+
 def test_clients_of_a_node_with_tokens_get_the_variable_not_the_token() -> None:
     lines = dict(client_lines("http://127.0.0.1:1/mcp", "NODE_TOKEN"))
     assert '--header "Authorization: Bearer $NODE_TOKEN"' in lines["Claude Code"]

@@ -187,3 +187,42 @@ def test_on_a_terminal_it_shows_how_it_fares(world: World) -> None:
             process.kill()
         process.wait(PATIENCE)
         os.close(master)
+
+
+# Makes its stdin the controlling terminal, as a terminal window does for a shell.
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_closing_the_terminal_ends_it_in_order(world: World) -> None:
+    world.config({"demo": DEMO})
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWN_TERMINAL, *INTERLOCK, "up"],
+        cwd=world.cwd,
+        env={**world.environ, "TERM": "xterm", "LINES": "40"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    try:
+        shown = b""
+        while b"stateless" not in shown:
+            shown += os.read(master, 65536)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        started = [int(one) for one in children.read_text().split()]
+        assert started
+        sockets = list(world.state.rglob("node.sock"))
+        os.close(master)
+        assert process.wait(PATIENCE) == 0
+        wait_until_gone(started)
+        assert not any(one.exists() for one in sockets)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(PATIENCE)

@@ -433,3 +433,26 @@ def test_an_empty_file_has_no_servers(home: Path, cwd: Path) -> None:
         found = read(write(cwd / name, text), home, cwd)
         assert found == ClientImport({}, [], [])
         assert import_note(found) == ""
+
+
+def test_passwords_are_lifted_wherever_they_stand(home: Path, cwd: Path) -> None:
+    path = write(
+        cwd / ".mcp.json",
+        {
+            "mcpServers": {
+                "db": {
+                    "command": "db-server",
+                    "args": ["postgres://me:hunter2@db/x", "--dsn=mysql://me:hunter2@db/x"],
+                    "env": {"DB_PASS": "hunter2", "COMPASS": "north"}
+                    | {"DATABASE_URL": "h://a:hunter2@b"},
+                },
+            }
+        },
+    )
+    found = read(path, home, cwd)
+    assert "hunter2" not in to_yaml(found.servers)
+    assert found.servers["db"].env == {
+        "DB_PASS": "${env:DB_PASS}",
+        "COMPASS": "north",
+        "DATABASE_URL": "${env:DATABASE_URL}",
+    }

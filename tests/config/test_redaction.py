@@ -6,7 +6,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from interlock.config import ServerConfig, is_secret_key, redact, redact_pair, redact_server
+from interlock.config import (
+    ServerConfig,
+    is_secret_key,
+    redact,
+    redact_about,
+    redact_pair,
+    redact_server,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +80,48 @@ def test_a_server_for_print() -> None:
 @pytest.mark.parametrize("key", ["MY_TOKEN", "apiKey", "Secret", "PASSWORD", "Authorization"])
 def test_suspicious_keys(key: str) -> None:
     assert is_secret_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "DB_PASS", "dbPass", "SMTP-PASS", "PGPASS", "DB_PASS_1", "GITHUB_PAT", "X-Auth",
+        "SENTRY_DSN",
+        "AWS_CREDENTIALS", "MY_CREDS", "SESSION", "SESSION_ID", "X-Session-Id", "SERVICE_JWT",
+        "set-cookie", "BEARER", "CONNECTION_STRING", "connectionString", "--pass", "API_KEYS",
+    ],
+)  # fmt: skip
+def test_short_words_count_where_they_stand_alone(key: str) -> None:
+    assert is_secret_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "COMPASS", "PATH", "AUTHOR", "AUTHORS", "PASSIVE", "PASS_THROUGH", "AUTH_URL", "AUTH_TYPE",
+        "SESSION_TIMEOUT", "PATTERN", "BYPASS", "NODE_ENV", "DEBUG", "LANG", "SIDE", "",
+    ],
+)  # fmt: skip
+def test_words_that_only_look_alike_do_not(key: str) -> None:
+    assert not is_secret_key(key)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "shown"),
+    [
+        ("needkey", "needkey did not get ready in 30 s.", "needkey did not get ready in 30 s."),
+        ("my-token", "Cannot start my-token: 'x' was not found", None),
+        ("my-token", "my-token: no answer", None),
+        ("my-token", "it said my-token: abcdef", "it said my-token: ***"),
+        (
+            "a",
+            "it ended; its last words: password=abcdef",
+            "it ended; its last words: password=***",
+        ),
+    ],
+)
+def test_the_name_of_an_upstream_is_no_key(name: str, sentence: str, shown: str | None) -> None:
+    assert redact_about(name, sentence) == (sentence if shown is None else shown)
 
 
 @given(st.text(), st.text(alphabet="abcdefghij0123456789", min_size=8))

@@ -22,7 +22,7 @@ from interlock.call import UpstreamGoneError
 from interlock.catalog.offering import read_offering
 from interlock.cli import say
 from interlock.cli.reach import OWN_INFO
-from interlock.config import Config, ConfigError, ServerConfig, redact, resolve_server
+from interlock.config import Config, ConfigError, ServerConfig, redact, redact_about, resolve_server
 from interlock.errors import InterlockError
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.mask import secret_values
@@ -95,7 +95,7 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
             ok=False,
             seconds=time.monotonic() - begun,
             noise=connector.noise,
-            problem=redact(_sentence(error)),
+            problem=redact_about(key, _sentence(error)),
             advice=_noise_advice(connector.noise) + advice(server, error, last, base_dir),
             stderr=last,
         )

@@ -19,7 +19,7 @@ from rich.text import Text
 from interlock.cli import say
 from interlock.cli.log_lines import KeptLines
 from interlock.cli.upstream_rows import UpstreamRows, upstream_row
-from interlock.config import redact
+from interlock.config import redact_about
 
 if TYPE_CHECKING:
     from interlock.node import NodeStatus
@@ -82,7 +82,11 @@ class LiveView:
         if shown == self._drawn:
             return None
         self._drawn = shown
-        problems = [f"{one.key}: {redact(one.problem)}" for one in status.upstreams if one.problem]
+        problems = [
+            f"{one.key}: {redact_about(one.key, one.problem)}"
+            for one in status.upstreams
+            if one.problem
+        ]
         parts: list[RenderableType] = [
             UpstreamRows(rows, max(3, size.height - _BESIDE_THE_TABLE)),
             _totals(status, rate),

@@ -13,14 +13,27 @@ from collections import deque
 from typing import Final
 
 from interlock.cli import say
-from interlock.config import redact
+from interlock.config import redact, redact_about
 
 KEPT: Final = 8
 
 
 class _Redacted(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return say.printable(redact(super().format(record)))
+        whole = super().format(record)
+        name = upstream_of(record)
+        if name is None:
+            return say.printable(redact(whole))
+        # Whom it is about is our own word; what is said may be theirs.
+        before, label, said = whole.partition(f"{name}: ")
+        return say.printable(before + label + redact_about(name, said))
+
+
+def upstream_of(record: logging.LogRecord) -> str | None:
+    """The upstream that a record is about: those begin with its name."""
+    if isinstance(record.msg, str) and record.msg.startswith("%s: ") and record.args:
+        return str(record.args[0]) if isinstance(record.args, tuple) else None
+    return None
 
 
 class KeptLines(logging.Handler):

@@ -22,7 +22,7 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.call import Call, Client, Credentials, Hear, Outcome
 from interlock.cli import say, where
-from interlock.config import Config, redact
+from interlock.config import Config, redact_about
 from interlock.errors import INTERNAL, InterlockError
 from interlock.node.places import socket_path
 from interlock.protocol import mcp
@@ -142,7 +142,8 @@ async def _own_node(config: Config, base_dir: Path) -> AsyncIterator[Node]:
 def _tell_unready(node: Node) -> Iterator[str]:
     for one in node.status().upstreams:
         if one.state != "ready":
-            say.problem(f"{one.key}: {redact(one.problem or 'it did not get ready in time')}")
+            problem = one.problem or "it did not get ready in time"
+            say.problem(f"{one.key}: {redact_about(one.key, problem)}")
             yield one.key
 
 

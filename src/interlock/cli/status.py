@@ -74,7 +74,7 @@ def _print(body: bytes) -> None:
     import msgspec
 
     from interlock.cli.upstream_rows import UpstreamRows, upstream_row
-    from interlock.config import redact
+    from interlock.config import redact_about
     from interlock.node import NodeStatus
 
     node = msgspec.json.decode(body, type=NodeStatus)
@@ -86,7 +86,9 @@ def _print(body: bytes) -> None:
     console.print(UpstreamRows(rows, len(rows)), end="")
     for one in node.upstreams:
         if one.problem:
-            console.print(f"{one.key}: {say.printable(redact(one.problem))}", style="red")
+            console.print(
+                f"{one.key}: {say.printable(redact_about(one.key, one.problem))}", style="red"
+            )
     console.print(
         f"{node.calls} calls, {node.failed} failed · {node.tools} tools · "
         f"{node.sessions} sessions · journal {_journal(node.journal)}"

@@ -7,6 +7,7 @@ command goes on to its end, and its exit code says what it always says.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -23,17 +24,20 @@ class OutputError(OSError):
 
 
 class _Patient(io.FileIO):
-    """A stream whose reader may leave."""
+    """A stream whose reader may leave, or whose terminal may be closed."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self._gone = {errno.EPIPE, errno.EIO} if os.isatty(fd) else {errno.EPIPE}
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
-            lead_nowhere(self.fileno())
-            return len(data)
         except OSError as error:
             # What is still in buffers must not fail once more when the process ends.
             lead_nowhere(self.fileno())
+            if error.errno in self._gone:
+                return len(data)
             raise OutputError(error.errno, error.strerror) from None
 
 
@@ -83,7 +87,7 @@ def _opened(fd: int, old: IO[str] | None, errors: str) -> io.TextIOWrapper:
         # As $PYTHONUNBUFFERED asks for.
         eager = eager or old.write_through
     return io.TextIOWrapper(
-        io.BufferedWriter(_Patient(fd, "w", closefd=False)),
+        io.BufferedWriter(_Patient(fd)),
         encoding=getattr(old, "encoding", None) or "utf-8",
         errors=errors,
         line_buffering=eager,

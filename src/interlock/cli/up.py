@@ -30,7 +30,8 @@ def up(
 ) -> None:
     """Start a node: every server of the config behind one MCP endpoint.
 
-    It runs until Ctrl-C or SIGTERM. A changed config, or SIGHUP, is applied while it runs.
+    It runs until Ctrl-C, SIGTERM, or until its terminal is closed. A changed config is applied
+    while it runs; without a terminal, SIGHUP makes it look at once.
 
     \b
     Examples:

@@ -34,7 +34,13 @@ from interlock.config.model import (
 )
 from interlock.config.problems import ConfigError, Problem
 from interlock.config.quantities import Address
-from interlock.config.redaction import is_secret_key, redact, redact_pair, redact_server
+from interlock.config.redaction import (
+    is_secret_key,
+    redact,
+    redact_about,
+    redact_pair,
+    redact_server,
+)
 from interlock.config.render import to_yaml
 from interlock.config.schema import config_json_schema
 from interlock.config.secrets import resolve, resolve_server
@@ -70,6 +76,7 @@ __all__ = [
     "parse_config",
     "read_client_config",
     "redact",
+    "redact_about",
     "redact_pair",
     "redact_server",
     "refuse_exposure",

@@ -19,8 +19,15 @@ MASK: Final = "***"
 
 _SECRET_WORDS: Final = (
     "token", "key", "secret", "password", "passwd", "passphrase", "pwd", "credential",
-    "authorization", "cookie", "bearer",
+    "authorization", "cookie", "bearer", "connectionstring",
 )  # fmt: skip
+# Too short to be looked for inside other words (COMPASS, PATH, AUTHOR): only as the last word.
+_SECRET_LAST_WORDS: Final = frozenset(
+    {"pass", "auth", "dsn", "pat", "creds", "jwt", "session", "pgpass", "sid"}
+)
+_LAST_WORD: Final = re.compile(
+    r"(?:[A-Z]?[a-z]+|[A-Z]+)(?=(?:[_.\s-]*(?:[0-9]+|[iI][dD]))?[^A-Za-z0-9]*$)"
+)
 # A known start means a secret, whatever the key is called.
 _SECRET_VALUE: Final = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
@@ -39,8 +46,11 @@ _USERINFO: Final = re.compile(r"(?<=://)(?P<user>[^\s/?#@:]*):(?P<password>[^\s/
 
 def is_secret_key(key: str) -> bool:
     """Whether a header, variable or option of this name usually holds a secret."""
-    lowered = key.lower()
-    return any(word in lowered for word in _SECRET_WORDS)
+    lowered = key.lower().replace("_", "").replace("-", "")
+    if any(word in lowered for word in _SECRET_WORDS):
+        return True
+    last = _LAST_WORD.search(key)
+    return last is not None and last[0].lower() in _SECRET_LAST_WORDS
 
 
 def is_secret_value(value: str) -> bool:
@@ -80,6 +90,17 @@ def redact(text: str) -> str:
     text = _redact_assignments(text)
     text = _FLAG.sub(_redact_flag, text)
     return _SECRET_VALUE.sub(MASK, text)
+
+
+def redact_about(name: str, sentence: str) -> str:
+    """What a node says of the upstream called `name`, safe to print.
+
+    The name itself is no key, even when it looks like one: only what follows it may be a secret
+    that the upstream let slip.
+    """
+    own = re.match(rf"(?:Cannot (?:start|connect to) )?{re.escape(name)}: ", sentence)
+    start = own.end() if own is not None else 0
+    return sentence[:start] + redact(sentence[start:])
 
 
 def redact_args(args: list[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """A node under way: started from its config, kept by it, and ended by signals.
 
-SIGTERM and SIGINT end it in order, and a second SIGINT at once. SIGHUP and a changed file make it
-read its config again: only what changed is touched, and a bad file changes nothing.
+SIGTERM and SIGINT end it in order, and a second SIGINT at once. A changed file makes it read its
+config again: only what changed is touched, and a bad file changes nothing. SIGHUP does the same,
+unless the node was started from a terminal: then the terminal was closed, and that ends it.
 """
 
 from __future__ import annotations
@@ -113,7 +114,11 @@ class NodeRun:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
+        if not on_terminal():
+            loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # The terminal was closed. Whoever started us with nohup does not want to know.
+            loop.add_signal_handler(signal.SIGHUP, self.stopping.set)
 
     def _interrupted(self) -> None:
         if self.stopping.is_set():
@@ -156,6 +161,18 @@ async def _calm_collector(node: Node) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+
+
+def on_terminal() -> bool:
+    """Whether this process was started from a terminal, and has it for its input or output."""
+    for fd in (0, 1):
+        try:
+            os.tcgetpgrp(fd)
+        except OSError:
+            # It leads elsewhere, or to a terminal that is not ours.
+            continue
+        return True
+    return False
 
 
 def describe(change: ConfigChange) -> str:
