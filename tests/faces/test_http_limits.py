@@ -329,3 +329,10 @@ def test_a_bad_request_on_one_connection_leaves_others_alone(plain: Running) -> 
             headers = stateless_headers("tools/list")
             assert good.ask(plain.http(body, *headers)).status == 400
             assert text_of(good.ask(plain.call("echo", {"text": "good"}))) == "good"
+
+
+def test_another_path_is_answered_before_its_neighbour_is_refused(plain: Running) -> None:
+    with plain.connect() as wire:
+        wire.send(plain.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000)
+        assert wire.answer().json == {"status": "ok"}
+        wire.closed()

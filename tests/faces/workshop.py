@@ -296,29 +296,34 @@ class _Reply:
         self._writer = writer
         self._streaming = False
 
+    def _write(self, data: bytes) -> None:
+        # The node may have hung up.
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
     def accepted(self) -> None:
-        self._writer.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
+        self._write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
         self._finish()
 
     def open(self) -> None:
         if not self._streaming:
             self._streaming = True
-            self._writer.write(
+            self._write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
                 b"transfer-encoding: chunked\r\n\r\n"
             )
 
     def send(self, message: Message) -> None:
         data = b"data: %b\n\n" % json.dumps(message).encode()
-        self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self, message: Message, headers: str = "") -> None:
         if self._streaming:
             self.send(message)
-            self._writer.write(b"0\r\n\r\n")
+            self._write(b"0\r\n\r\n")
         else:
             body = json.dumps(message).encode()
-            self._writer.write(
+            self._write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n"
                 % (headers.encode(), len(body))
                 + body

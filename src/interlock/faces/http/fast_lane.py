@@ -293,7 +293,10 @@ class FastLane(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._active is _ELSEWHERE and self.cycle.response_complete:
             self._active = None
-            self._serve_next()
+            if self._refused and not self._queued:
+                self._hang_up()
+            else:
+                self._serve_next()
 
     # -- what an exchange needs
 
@@ -387,9 +390,7 @@ class FastLane(HttpToolsProtocol):
         if isinstance(last, HttpExchange):
             # Others are before it. They get their answers, and then the client is hung up on.
             last.keep_alive = False
-        elif last is not None:
-            self.cycle.keep_alive = False
-        else:
+        elif last is None:
             self._active = refusal = HttpExchange(self, Head(b"", b"", [], False), b"", False)
             refusal.respond(
                 status,
