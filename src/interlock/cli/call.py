@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,11 +11,13 @@ import typer
 
 from interlock.cli import say, where
 from interlock.cli.completion import complete_tool
+from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
     from msgspec import Raw
 
     from interlock.call import UpstreamAnsweredError
+    from interlock.cli.reach import Reached
     from interlock.config import Config
 
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
@@ -64,6 +67,7 @@ def call(
         ),
     ] = None,
     config: where.ConfigOption = None,
+    node: NodeOption = None,
 ) -> None:
     """Call a tool and print what it answers.
 
@@ -81,13 +85,16 @@ def call(
     if json is not None and arguments:
         raise typer.BadParameter("give the arguments as key=value or as --json, not both.")
     seconds = _seconds(timeout)
-    code = run(_call(config, name, arguments or [], json, json_output=json_output, seconds=seconds))
+    code = run(
+        _call(config, node, name, arguments or [], json, json_output=json_output, seconds=seconds)
+    )
     if code:
         raise typer.Exit(code)
 
 
 async def _call(
     config: Path | None,
+    address: str | None,
     name: str,
     words: list[str],
     json: str | None,
@@ -101,7 +108,8 @@ async def _call(
 
     try:
         arguments = {} if json is None else read_object(json)
-        async with reach(config, narrow=lambda whole: _narrowed(whole, name)) as node:
+        narrow = partial(_narrowed, name=name)
+        async with reach(config, node=address, narrow=narrow) as node:
             if words:
                 schema = _schema(await node.list_tools(), node.config, name)
                 arguments = read_arguments(words, schema)
@@ -115,9 +123,22 @@ async def _call(
         if node.unready:
             # What is wrong with the server was told already; that its tools are unknown follows.
             return say.UNREACHABLE
-        say.problem(error.message)
-        return _error_code(error)
+        code = _error_code(error)
+        down = None if code == say.UNREACHABLE else _not_ready(node, name)
+        say.problem(down or error.message)
+        return say.UNREACHABLE if down else code
     return _print_result(bytes(outcome.result), json_output=json_output)
+
+
+def _not_ready(node: Reached, name: str) -> str | None:
+    """Why the server in the tool's name has no such tool: it is not there at all."""
+    from interlock.cli.listing import begins_with_segment
+    from interlock.cli.tools import not_ready
+
+    for one in node.trouble():
+        if begins_with_segment(name, one.segment, node.config.root_segment):
+            return not_ready(one)
+    return None
 
 
 def _narrowed(config: Config, name: str) -> Config:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.cli import say, where
+from interlock.cli import running, say, where
+from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
     from interlock.stores.journal_reader import Row
@@ -28,6 +29,7 @@ def tail(
     ] = 20,
     config: where.ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    node: NodeOption = None,
 ) -> None:
     """Show the newest entries, oldest of them first.
 
@@ -39,8 +41,10 @@ def tail(
     from interlock.node.places import journal_path
     from interlock.stores.journal_reader import JournalReader
 
-    loaded, base_dir = where.load_or_default(where.source_if_any(config))
-    rows = JournalReader(journal_path(loaded, os.environ, base_dir)).tail(count)
+    meant = running.meant(config, node)
+    if meant.problem is not None:
+        raise meant.problem
+    rows = JournalReader(journal_path(meant.config, os.environ, meant.base_dir)).tail(count)
     for row in rows:
         print(_as_json(row) if json else _as_line(row))
     if not rows:

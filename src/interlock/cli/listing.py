@@ -85,6 +85,12 @@ def servers_named(config: Config, tool: str) -> list[str]:
     return list(dict.fromkeys(by_prefix)) or list(config.servers)
 
 
+def begins_with_segment(tool: str, segment: str, root_segment: str | None) -> bool:
+    """Whether a tool of this name is one of the upstream with this segment."""
+    whole = f"{root_segment}.{segment}." if root_segment else f"{segment}."
+    return _dotted(tool).startswith((_dotted(whole), _dotted(f"{segment}.")))
+
+
 def _dotted(name: str) -> str:
     return name.replace("__", ".").lower()
 

@@ -21,10 +21,11 @@ from msgspec import Raw
 
 from interlock import __version__
 from interlock.call import Call, Client, Credentials, Hear, Outcome
-from interlock.cli import say, where
+from interlock.cli import running, say
+from interlock.cli.running import Meant, UpstreamNow
 from interlock.config import Config, redact_about
 from interlock.errors import INTERNAL, InterlockError
-from interlock.node.places import socket_path
+from interlock.node.places import is_trusted, socket_path
 from interlock.protocol import mcp
 from interlock.upstreams.links.unix import UnixLink
 from interlock.upstreams.negotiate import list_tools, open_peer
@@ -45,11 +46,19 @@ _STARTED_WITHIN: Final = 5.0
 class Reached:
     """A node at the other end of a stream."""
 
-    def __init__(self, peer: Peer, config: Config, unready: tuple[str, ...]) -> None:
+    def __init__(
+        self, peer: Peer, config: Config, unready: tuple[str, ...], running: Meant | None
+    ) -> None:
         self.config = config
         self.unready = unready
         """Servers that a node of our own could not start."""
         self._peer = peer
+        self._running = running
+
+    def trouble(self) -> list[UpstreamNow]:
+        """Upstreams of a running node that are not ready. Those of our own were told already."""
+        now = None if self._running is None else self._running.now()
+        return [] if now is None else [one for one in now.upstreams if one.state != "ready"]
 
     async def list_tools(self) -> list[Raw]:
         """Every tool's definition, under the name that a call may use."""
@@ -87,33 +96,43 @@ class Reached:
 
 @asynccontextmanager
 async def reach(
-    given: Path | None, *, narrow: Callable[[Config], Config] = lambda config: config
+    given: Path | None,
+    *,
+    node: str | None = None,
+    narrow: Callable[[Config], Config] = lambda config: config,
 ) -> AsyncIterator[Reached]:
-    """The running node of this config; else one of its own, which ends with the block.
+    """The running node of this config, or the one at the address `node`; else, when no address is
+    given, one of its own, which ends with the block.
 
     `narrow` may leave servers out of the latter. Raises InterlockError.
     """
-    source = where.source_if_any(given)
-    config, base_dir = where.load_or_default(source)
+    meant = running.meant(given, node)
     unready: tuple[str, ...] = ()
     async with AsyncExitStack() as stack:
-        link = await running_node(config, base_dir)
+        link = await _running_at(meant.socket)
+        reached = None if link is None else meant
         if link is None:
-            if source is None:
-                raise where.nowhere()
-            node = await stack.enter_async_context(_own_node(narrow(config), base_dir))
-            unready = tuple(_tell_unready(node))
-            link = await _link_to(node)
+            if node is not None or meant.source is None or meant.problem is not None:
+                raise running.not_running(meant, named=node is not None)
+            own = _own_node(narrow(meant.config), meant.base_dir, running.elsewhere(meant))
+            started = await stack.enter_async_context(own)
+            unready = tuple(_tell_unready(started))
+            link = await _link_to(started)
+        elif meant.problem is not None:
+            say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
         peer = Peer("the node", link, msgspec.json.encode(OWN_INFO))
         stack.push_async_callback(peer.close)
         await open_peer(peer, session_first=False, timeout=_HELLO_WITHIN)
-        yield Reached(peer, config, unready)
+        yield Reached(peer, meant.config, unready, reached)
 
 
 async def running_node(config: Config, base_dir: Path) -> UnixLink | None:
     """A link to the node that runs by this config, or None."""
-    path = socket_path(config, os.environ, base_dir)
-    if not path.exists():
+    return await _running_at(socket_path(config, os.environ, base_dir))
+
+
+async def _running_at(path: Path) -> UnixLink | None:
+    if not is_trusted(path.parent):
         return None
     try:
         return await UnixLink.connect("the node", path)
@@ -123,7 +142,7 @@ async def running_node(config: Config, base_dir: Path) -> UnixLink | None:
 
 
 @asynccontextmanager
-async def _own_node(config: Config, base_dir: Path) -> AsyncIterator[Node]:
+async def _own_node(config: Config, base_dir: Path, elsewhere: str) -> AsyncIterator[Node]:
     # Imported only now: with a running node none of it is needed.
     from interlock.node import Node
 
@@ -131,7 +150,7 @@ async def _own_node(config: Config, base_dir: Path) -> AsyncIterator[Node]:
     node = Node(config, base_dir=base_dir)
     try:
         node.start()
-        with _waiting_for(list(config.enabled_servers)):
+        with _waiting_for(list(config.enabled_servers), elsewhere):
             longest = [one.start_timeout for one in config.enabled_servers.values()]
             await node.until_settled(max(longest, default=0.0) + _STARTED_WITHIN)
         yield node
@@ -158,8 +177,11 @@ async def _link_to(node: Node) -> UnixLink:
 
 
 @contextmanager
-def _waiting_for(keys: list[str]) -> Iterator[None]:
+def _waiting_for(keys: list[str], elsewhere: str) -> Iterator[None]:
     text = f"no node is running; starting {', '.join(keys) or 'one without servers'} for this"
+    if elsewhere:
+        say.note(f"Note: {elsewhere}")
+        text = text.replace("no node is running", "no node of this config is running")
     if not sys.stderr.isatty():
         say.note(text)
         yield

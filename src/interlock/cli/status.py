@@ -1,18 +1,14 @@
-"""`interlock status`: how the running node fares, asked over its own HTTP address."""
+"""`interlock status`: how the running node fares, asked over its socket or its HTTP address."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from interlock.cli import say, where
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from interlock.config import Config
+from interlock.cli import running, say, where
+from interlock.cli.running import Meant, NodeOption
 
 _WITHIN: Final = 5.0
 
@@ -20,6 +16,7 @@ _WITHIN: Final = 5.0
 def status(
     config: where.ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    node: NodeOption = None,
 ) -> None:
     """Show how the running node fares: upstreams, calls, journal.
 
@@ -32,42 +29,63 @@ def status(
     """
     import msgspec
 
-    loaded, base_dir = where.load_or_default(where.source_if_any(config))
-    body = _ask(loaded, base_dir)
+    meant = running.meant(config, node)
+    # Its own user needs no token. A node of somebody else is asked over HTTP.
+    body = running.ask(meant.socket) or _ask(meant)
+    if meant.problem is not None:
+        say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
     if json:
         say.as_json(msgspec.json.decode(body))
     else:
         _print(body)
 
 
-def _ask(config: Config, base_dir: Path) -> bytes:
+def _ask(meant: Meant) -> bytes:
     import http.client
 
-    from interlock.config import resolve
     from interlock.errors import INTERNAL, UPSTREAM_UNAVAILABLE, InterlockError
 
-    address = config.address
+    listen, address = meant.config.listen, meant.config.address
     connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
-    headers = {}
-    if config.tokens:
-        token = resolve(config.tokens[0].token, environ=os.environ, base_dir=base_dir)
-        headers["Authorization"] = f"Bearer {token}"
     try:
-        connection.request("GET", "/status", headers=headers)
+        connection.request("GET", "/status", headers=_authorization(meant))
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, http.client.HTTPException):
+        hint = running.elsewhere(meant)
+        if meant.problem is not None and not hint:
+            raise meant.problem from None
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"no node answers at {config.listen}. Start one with: interlock up",
+            f"no node answers at {listen}"
+            + (f", but {hint}" if hint else ". Start one with: interlock up"),
         ) from None
     finally:
         connection.close()
+    if answer.status == 401:
+        raise InterlockError(INTERNAL, f"the node at {listen} refused the token (HTTP 401).")
     if answer.status != 200:
         raise InterlockError(
-            INTERNAL, f"{config.listen} answered with HTTP {answer.status}; is it a node?"
+            INTERNAL, f"{listen} answered with HTTP {answer.status}; is it a node?"
         )
     return body
+
+
+def _authorization(meant: Meant) -> dict[str, str]:
+    from interlock.config import ConfigError, resolve
+
+    if not meant.config.tokens:
+        return {}
+    first = meant.config.tokens[0].token
+    try:
+        token = resolve(first, environ=os.environ, base_dir=meant.base_dir)
+    except ConfigError as error:
+        raise ConfigError.of(
+            f"no node of this user runs at {meant.config.listen}, and to ask over HTTP takes the "
+            f"token {first}: {error.problems[0].message}",
+            "set it, or start a node with: interlock up",
+        ) from None
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _print(body: bytes) -> None:

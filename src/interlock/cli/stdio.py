@@ -7,47 +7,36 @@ stdout.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
 import typer
 
-from interlock.cli import say, where
+from interlock.cli import running, say, where
+from interlock.cli.pump import connected, pump
+from interlock.cli.running import NodeOption
+from interlock.node.places import is_trusted
 
-if TYPE_CHECKING:
-    import socket
 
-
-def stdio(config: where.ConfigOption = None) -> None:
+def stdio(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     """Speak MCP on stdin and stdout, for clients that only start programs.
 
     Attaches to the running node of the same config when there is one, else runs a node for as long
-    as the client stays. Logs go to stderr.
+    as the client stays. Logs go to stderr. A client may start it in any folder, so name the config
+    by its whole path.
 
     \b
     Example, in a client's config:
-      {"mcpServers": {"interlock": {"command": "interlock", "args": ["stdio"]}}}
+      {"mcpServers": {"interlock":
+        {"command": "interlock", "args": ["stdio", "-c", "/path/to/interlock.yaml"]}}}
     """
-    source = where.source_if_any(config)
-    connection = _running_node(source)
+    meant = running.meant(config, node)
+    connection = connected(meant.socket) if is_trusted(meant.socket.parent) else None
     if connection is not None:
-        from interlock.cli.pump import pump
-
         if not pump(connection):
             say.problem("the node has ended the connection.")
             raise typer.Exit(say.UNREACHABLE)
         return
-    if source is None:
-        raise where.nowhere()
+    if node is not None or meant.source is None or meant.problem is not None:
+        raise running.not_running(meant, named=node is not None)
     from interlock.cli.event_loop import run
     from interlock.cli.stdio_node import serve_stdio
 
-    run(serve_stdio(source))
-
-
-def _running_node(source: where.ConfigSource | None) -> socket.socket | None:
-    from interlock.cli.pump import connected
-    from interlock.node.places import socket_path
-
-    config, base_dir = where.load_or_default(source)
-    return connected(socket_path(config, os.environ, base_dir))
+    run(serve_stdio(meant.source))

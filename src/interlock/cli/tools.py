@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.cli import say, where
+from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from interlock.cli.listing import ListedTool
+    from interlock.cli.running import UpstreamNow
 
 EFFECT_STYLES: Final = {
     "read_only": "green",
@@ -29,10 +31,12 @@ def tools(
         typer.Option("--server", "-s", metavar="KEY", help="Only this server's tools."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    node: NodeOption = None,
 ) -> None:
     """Show every tool: its server, what it does to the world, and what it costs.
 
-    Asks the running node; without one, starts the servers for the moment.
+    Asks the running node; without one, starts the servers for the moment. Servers that are not
+    ready are named on stderr.
 
     Tokens are an estimate: one for every four characters of a tool's name, description and input
     schema. That is what a model reads of it before it has done anything.
@@ -45,25 +49,39 @@ def tools(
     """
     from interlock.cli.event_loop import run
 
-    listed, keys = run(_listed(config))
+    listed, keys, trouble = run(_listed(config, node))
     if server is not None:
         if server not in keys:
             raise typer.BadParameter(f"there is no server {server!r}; there are {', '.join(keys)}")
         listed = [tool for tool in listed if tool.server == server]
+        trouble = [one for one in trouble if one.key == server]
     if json:
-        say.as_json(_as_data(listed))
+        say.as_json({**_as_data(listed), "unready": trouble})
     else:
         _print_tree(listed)
+    for one in trouble:
+        say.problem(not_ready(one))
 
 
-async def _listed(config: Path | None) -> tuple[list[ListedTool], list[str]]:
+async def _listed(
+    config: Path | None, node: str | None
+) -> tuple[list[ListedTool], list[str], list[UpstreamNow]]:
     from interlock.cli.listing import read_listing
     from interlock.cli.reach import reach
 
-    async with reach(config) as node:
-        listed = read_listing(await node.list_tools(), node.config)
-    keys = [*node.config.servers, *(tool.server for tool in listed)]
-    return listed, list(dict.fromkeys(keys))
+    async with reach(config, node=node) as reached:
+        listed = read_listing(await reached.list_tools(), reached.config)
+        trouble = reached.trouble()
+    keys = [*reached.config.servers, *(tool.server for tool in listed), *(x.key for x in trouble)]
+    return listed, list(dict.fromkeys(keys)), trouble
+
+
+def not_ready(one: UpstreamNow) -> str:
+    """Why the tools of an upstream are missing, or may not answer."""
+    from interlock.config import redact_about
+
+    problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
+    return say.printable(f"{one.key} is not ready: {problem}")
 
 
 def _as_data(listed: list[ListedTool]) -> dict[str, Any]:

@@ -37,6 +37,16 @@ def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
     return Config(**values)
 
 
+def peek_config(path: str | PathLike[str]) -> Config:
+    """What can be read of a config that has problems. Not to run by: to find a node that does."""
+    try:
+        node = compose(read_text(path), str(path))
+        values = None if node is None else NodeReader(str(path)).read_struct(node, Config, ())
+    except ConfigError:
+        return Config()
+    return Config(**(values or {}))
+
+
 def read_text(
     path: str | PathLike[str],
     when_missing: str = "check the path, or create it with: interlock add",

@@ -15,15 +15,20 @@ from interlock.errors import CONFIG, InterlockError
 
 _SOCKET_NAME: Final = "node.sock"
 _LONGEST_SOCKET_PATH: Final = 100
-"""The kernel takes 107 bytes."""
+"""The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
 
 
 def state_dir(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
     """The folder of a node's own files: one per address, so that nodes do not share a journal."""
     if config.state_dir is not None:
         return base_dir / Path(config.state_dir).expanduser()
-    state_home = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state_home) / "interlock" / folder_name(config.listen)
+    return state_home(environ) / folder_name(config.listen)
+
+
+def state_home(environ: Mapping[str, str]) -> Path:
+    """The folder in which every node of this user has its own."""
+    home = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "interlock"
 
 
 def folder_name(listen: str) -> str:
@@ -39,6 +44,11 @@ def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
     digest = blake2b(os.fsencode(path), digest_size=8).hexdigest()
     runtime = environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return Path(runtime) / _short_name(digest) / _SOCKET_NAME
+
+
+def status_path(socket: Path) -> Path:
+    """The socket beside it, on which a node tells how it fares."""
+    return socket.with_name("status.sock")
 
 
 def journal_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:

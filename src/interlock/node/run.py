@@ -14,11 +14,14 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
+
+import msgspec
 
 from interlock.config import Config, ConfigChange
 from interlock.errors import InterlockError
 from interlock.node.node import Node
+from interlock.node.places import status_path
 from interlock.node.watch import FileWatch
 
 _log = logging.getLogger("interlock.node")
@@ -57,6 +60,8 @@ class NodeRun:
         self._reload_asked = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._status: asyncio.Server | None = None
+        self._status_path: Path | None = None
 
     @property
     def node(self) -> Node:
@@ -76,6 +81,7 @@ class NodeRun:
             if self._listening:
                 await self._listen_locally(node)
         except BaseException:
+            self._stop_telling()
             await node.stop()
             raise
         loop = asyncio.get_running_loop()
@@ -95,18 +101,30 @@ class NodeRun:
                     for task in self._tasks:
                         task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
+                self._stop_telling()
                 await self.node.stop()
         except TimeoutError:
             _log.error("the node did not stop within %g s; it is ended as it is", STOP_WITHIN)
             end_at_once()
 
-    @staticmethod
-    async def _listen_locally(node: Node) -> None:
+    async def _listen_locally(self, node: Node) -> None:
         try:
-            await node.listen_locally()
+            path = status_path(await node.listen_locally())
+            path.unlink(missing_ok=True)
+            self._status = await asyncio.get_running_loop().create_unix_server(
+                lambda: _Telling(node), path=str(path)
+            )
+            path.chmod(0o600)
+            self._status_path = path
         except (OSError, InterlockError) as error:
             # The node is of use without it: only `interlock stdio` and its like do not find it.
             _log.warning("no local socket, so other commands do not find this node: %s", error)
+
+    def _stop_telling(self) -> None:
+        if self._status is not None:
+            self._status.close()
+        if self._status_path is not None:
+            self._status_path.unlink(missing_ok=True)
 
     # -- signals
 
@@ -150,6 +168,18 @@ class NodeRun:
         else:
             self.config_problem = _waiting(change)
             _log.info("config reloaded: %s", describe(change))
+
+
+class _Telling(asyncio.Protocol):
+    """Tells whoever connects how the node fares, and hangs up. Only its own user can connect."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        out = cast(asyncio.WriteTransport, transport)
+        out.write(msgspec.json.encode(self._node.status()))
+        out.close()
 
 
 async def _calm_collector(node: Node) -> None:

@@ -1,0 +1,170 @@
+"""The nodes of this user that run now: which one is meant, where it is, and how it fares.
+
+A node is found by its sockets, which stand in its state folder. One speaks MCP; the other tells how
+the node fares, without a token, since only this user can open it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+from msgspec import Struct
+
+from interlock.cli import where
+from interlock.config import Config, ConfigError
+from interlock.config.load import peek_config
+from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.node.places import is_trusted, socket_path, state_home, status_path
+
+_WITHIN: Final = 5.0
+_SAME_MACHINE: Final = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0", "[::]")
+
+NodeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--node",
+        metavar="ADDR",
+        help="The running node at this host:port or port, instead of the config's.",
+        show_default=False,
+    ),
+]
+
+
+class UpstreamNow(Struct, frozen=True):
+    """What of an upstream's status matters to whoever looks for its tools."""
+
+    key: str
+    state: str
+    problem: str | None
+    segment: str
+
+
+class NodeNow(Struct, frozen=True):
+    """The same of a node."""
+
+    url: str | None
+    upstreams: list[UpstreamNow]
+
+    @property
+    def address(self) -> str:
+        return urlsplit(self.url or "").netloc
+
+
+class Meant(Struct, frozen=True):
+    """The node that a command is about, whether it runs or not."""
+
+    source: where.ConfigSource | None
+    config: Config
+    base_dir: Path
+    socket: Path
+    problem: ConfigError | None = None
+    """Why the config as it stands cannot be used. A node may run by what it was before."""
+
+    def now(self) -> NodeNow | None:
+        """How it fares; None when it does not run."""
+        told = ask(self.socket)
+        return None if told is None else msgspec.json.decode(told, type=NodeNow)
+
+
+def meant(given: Path | None, node: str | None = None) -> Meant:
+    """The node of the config that is found, or the one at the address that is given."""
+    source = where.source_if_any(given)
+    config, base_dir, problem = Config(), Path.cwd(), None
+    if source is not None:
+        base_dir = source.base_dir
+        try:
+            config = source.load()
+        except ConfigError as error:
+            config, problem = peek_config(source.path or ""), error
+    address = where.listen_address(node)
+    if address is None or address == config.listen:
+        path = socket_path(config, os.environ, base_dir)
+        return Meant(source, config, base_dir, path, problem)
+    config = Config(listen=_as_listened(address))
+    return Meant(None, config, Path.cwd(), socket_path(config, os.environ, Path.cwd()))
+
+
+def not_running(meant: Meant, *, named: bool = False) -> InterlockError:
+    """No node answers where one was looked for: what to do instead."""
+    hint = elsewhere(meant)
+    if hint:
+        return InterlockError(
+            UPSTREAM_UNAVAILABLE, f"no node answers at {meant.config.listen}, but {hint}"
+        )
+    if meant.problem is not None:
+        return meant.problem
+    if named:
+        message = f"no node of this user answers at {meant.config.listen}."
+        return InterlockError(UPSTREAM_UNAVAILABLE, message)
+    return where.nowhere()
+
+
+def elsewhere(meant: Meant) -> str:
+    """`a node runs at X; use --node X`, when one does; else nothing."""
+    found = [now.address for _, now in _live(os.environ)]
+    if not found:
+        return ""
+    if len(found) == 1:
+        return f"a node runs at {found[0]}; use --node {found[0]}"
+    return f"nodes run at {', '.join(sorted(found))}; choose one with --node"
+
+
+def ask(path: Path) -> bytes | None:
+    """The status of the node whose MCP socket is at `path`, as JSON; None when it does not run."""
+    if not is_trusted(path.parent):
+        return None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_WITHIN)
+        try:
+            connection.connect(str(status_path(path)))
+            told = bytearray()
+            while data := connection.recv(65536):
+                told += data
+        except OSError:
+            # Nobody is there, or a killed node left its socket behind.
+            return None
+    return bytes(told) or None
+
+
+def _as_listened(address: str) -> str:
+    """The address as the node that runs there spells it: its state folder goes by that."""
+    host, _, port = address.rpartition(":")
+    spellings = [address]
+    if host in _SAME_MACHINE:
+        spellings += [f"{one}:{port}" for one in _SAME_MACHINE]
+    for one in spellings:
+        if os.path.exists(socket_path(Config(listen=one), os.environ, Path.cwd())):
+            return one
+    # One whose port the system chose goes by another name.
+    live = (listen for listen, now in _live(os.environ) if now.address == address)
+    return next(live, address)
+
+
+def _live(environ: Mapping[str, str]) -> Iterator[tuple[str, NodeNow]]:
+    """Every node of this user that runs by a state folder in the usual place: `listen`, status."""
+    try:
+        names = sorted(os.listdir(state_home(environ)))
+    except OSError:
+        return
+    for name in names:
+        listen = _address(name)
+        told = ask(socket_path(Config(listen=listen), environ, Path.cwd()))
+        if told is not None:
+            yield listen, msgspec.json.decode(told, type=NodeNow)
+
+
+def _address(folder: str) -> str:
+    """The address of which a state folder has its name."""
+    host, _, port = folder.rpartition("-")
+    try:
+        return f"[{ip_address(host.replace('-', ':'))}]:{port}"
+    except ValueError:
+        return f"{host}:{port}"
