@@ -84,6 +84,18 @@ def test_add_makes_the_file_and_keeps_what_is_there(world: World) -> None:
     assert servers["files"].env == {"MODE": "quiet"}
 
 
+def test_what_was_written_can_be_given_to_a_client(world: World) -> None:
+    # A client starts programs in a folder of its own, with a PATH of its own.
+    line = f"-m interlock stdio -c {world.cwd}/interlock.yaml\n"
+    for done in (
+        world.run("add", "jira", "http://127.0.0.1:9001/mcp"),
+        (client_config(world.cwd / ".mcp.json"), world.run("import", "--write"))[1],
+    ):
+        assert done.returncode == 0, done.stderr
+        assert "For a client that only starts programs: /" in done.stderr
+        assert line in done.stderr
+
+
 def test_add_takes_a_command_with_options_of_its_own(world: World) -> None:
     done = world.run("add", "files", "npx", "-y", "server", "--root", ".")
     assert done.returncode == 0, done.stderr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
+from pathlib import Path
 
 from rich.console import Console
 
 from interlock.cli import say
-from interlock.cli.clients import client_lines
-from interlock.cli.log_lines import KeptLines
+from interlock.cli.clients import client_lines, own_command
+from interlock.cli.log_lines import KeptLines, OncePerProblem
 from interlock.cli.upstream_rows import UpstreamRows
 
 READY = ("api", "ready", "stateless", "12", "34567", "8", "1.2 ms")
@@ -67,9 +69,43 @@ def test_the_name_of_a_server_is_not_taken_for_a_key() -> None:
     assert kept.lines[0][2] == "needkey: needkey did not get ready; it said: API_KEY=***"
 
 
+def test_the_same_problem_of_an_upstream_is_shown_once() -> None:
+    kept = KeptLines()
+    kept.addFilter(OncePerProblem())
+
+    def log(at: float, name: str, said: str, level: int = logging.WARNING) -> None:
+        record = logging.LogRecord("x", level, "", 0, "%s: %s", (name, said), None)
+        record.created = at
+        kept.handle(record)
+
+    for second in range(0, 301, 10):
+        log(float(second), "a", "it ended")
+    assert [text for _, _, text in kept.lines] == [
+        "a: it ended",
+        "a: it ended (still, tried 31 times)",
+    ]
+    log(302.0, "a", "it ended")
+    log(303.0, "b", "it ended")
+    log(304.0, "a", "it is not there")
+    log(305.0, "a", "it is not there")
+    log(306.0, "a", "it ended")
+    assert kept.count == 5
+    for _ in range(3):
+        log(307.0, "a", "is ready", logging.INFO)
+    assert kept.count == 8
+
+
 def test_clients_of_a_node_with_tokens_get_the_variable_not_the_token() -> None:
     lines = dict(client_lines("http://127.0.0.1:1/mcp", "NODE_TOKEN"))
     assert '--header "Authorization: Bearer $NODE_TOKEN"' in lines["Claude Code"]
     assert "--bearer-token-env-var NODE_TOKEN" in lines["Codex"]
     assert "Bearer ${env:NODE_TOKEN}" in lines["Cursor"]
     assert "Bearer ${env:NODE_TOKEN}" in lines["VS Code"]
+
+
+def test_how_this_program_is_started_from_elsewhere(tmp_path: Path) -> None:
+    program = tmp_path / "interlock"
+    program.touch()
+    assert own_command(str(program)) == [str(program)]
+    assert own_command("/x/interlock/__main__.py") == [sys.executable, "-m", "interlock"]
+    assert own_command("interlock") == ["interlock"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -82,6 +83,14 @@ def add(
     for missing in missing_references(source.load(), source):
         say.note(str(missing))
     say.note(f"Try it: interlock doctor{'' if config is None else f' -c {config}'}")
+    note_stdio(path)
+
+
+def note_stdio(path: Path) -> None:
+    """How a client that only starts programs gets to what was just written."""
+    from interlock.cli.clients import stdio_command
+
+    say.note(f"For a client that only starts programs: {shlex.join(stdio_command(path))}")
 
 
 def own_options(words: list[str], options: dict[str, list[str]]) -> list[str]:

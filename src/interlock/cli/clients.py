@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
+from pathlib import Path
 
 NAME = "interlock"
 
@@ -35,3 +37,17 @@ def client_lines(url: str, token_variable: str | None = None) -> list[tuple[str,
 
 def _vscode(entry: dict[str, object]) -> str:
     return f"code --add-mcp {shlex.quote(json.dumps(entry, separators=(',', ':')))}"
+
+
+def stdio_command(config: Path) -> list[str]:
+    """The command for a client that only starts programs, from whatever folder and PATH it has."""
+    return [*own_command(sys.argv[0]), "stdio", "-c", str(config.absolute())]
+
+
+def own_command(started_as: str) -> list[str]:
+    """How this program is started from elsewhere."""
+    program = Path(started_as)
+    if program.name == "__main__.py":
+        return [sys.executable, "-m", "interlock"]
+    # Not on every PATH: it may stand in a virtual environment.
+    return [str(program.absolute())] if program.is_file() else [NAME]

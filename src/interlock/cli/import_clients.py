@@ -83,7 +83,7 @@ def _found(home: Path, cwd: Path) -> list[Path]:
 
 
 def _write(found: ClientImport, path: Path) -> None:
-    from interlock.cli.add import write_text
+    from interlock.cli.add import note_stdio, write_text
     from interlock.config import add_server, parse_config
     from interlock.config.load import read_text
 
@@ -99,3 +99,4 @@ def _write(found: ClientImport, path: Path) -> None:
     if added:
         write_text(path, text)
     print(f"{path}: {'added ' + ', '.join(added) if added else 'nothing new'}")
+    note_stdio(path)

@@ -16,6 +16,7 @@ from interlock.cli import say
 from interlock.config import redact, redact_about
 
 KEPT: Final = 8
+STILL_AFTER: Final = 300.0
 
 
 class _Redacted(logging.Formatter):
@@ -34,6 +35,34 @@ def upstream_of(record: logging.LogRecord) -> str | None:
     if isinstance(record.msg, str) and record.msg.startswith("%s: ") and record.args:
         return str(record.args[0]) if isinstance(record.args, tuple) else None
     return None
+
+
+class OncePerProblem(logging.Filter):
+    """An upstream that is tried again and again says the same again and again: shown once, and
+    then every five minutes for as long as it is so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, tuple[str, float, int]] = {}
+        """By upstream: the sentence, when it was shown, and how often it has been said."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        name = upstream_of(record)
+        if name is None or record.levelno < logging.WARNING:
+            return True
+        said = record.getMessage()
+        before, shown, times = self._last.get(name, ("", 0.0, 0))
+        if said != before:
+            self._last[name] = (said, record.created, 1)
+            return True
+        if record.created - shown < STILL_AFTER:
+            self._last[name] = (said, shown, times + 1)
+            return False
+        self._last[name] = (said, record.created, times + 1)
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        record.msg = f"{record.msg} (still, tried %d times)"
+        record.args = (*arguments, times + 1)
+        return True
 
 
 class KeptLines(logging.Handler):
@@ -71,6 +100,7 @@ def keep_log(level: int = logging.INFO) -> KeptLines:
 
 
 def _install(handler: logging.Handler, level: int) -> None:
+    handler.addFilter(OncePerProblem())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("interlock").setLevel(level)
     # It says on every stop that it was stopped.

@@ -202,7 +202,10 @@ class Config(Section, frozen=True):
     limits: Limits = field(default_factory=Limits)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
-    state_dir: Annotated[Text | None, _says("Where the node keeps its files.")] = None
+    state_dir: Annotated[
+        Text | None,
+        _says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),
+    ] = None
 
     def __post_init__(self) -> None:
         # A server without a segment takes one from its key, however the config was made.

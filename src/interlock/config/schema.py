@@ -88,7 +88,7 @@ def _struct_schema(struct: type[Struct], definitions: dict[str, Schema]) -> Sche
 
 
 def _field_schema(known: inspect.Field, definitions: dict[str, Schema]) -> Schema:
-    declared, kind, optional = unwrap(known.type)
+    declared, _, optional = unwrap(known.type)
     schema = _type_schema(known.type, definitions)
     # An empty block stands for an empty list, mapping or section.
     empty = isinstance(declared, inspect.ListType | inspect.DictType | inspect.StructType)
@@ -99,7 +99,7 @@ def _field_schema(known: inspect.Field, definitions: dict[str, Schema]) -> Schem
         description = (known.type.extra_json_schema or {}).get("description")
         if description:
             described["description"] = description
-    default = _default(known, kind)
+    default = written_default(known)
     if default is not None:
         schema = {**schema, "default": default}
     return {**described, **schema}
@@ -164,8 +164,9 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, "type": [*(kind if isinstance(kind, list) else [kind]), "null"]}
 
 
-def _default(known: inspect.Field, kind: str) -> Any:
+def written_default(known: inspect.Field) -> Any:
     """The default as a person would write it; None when there is nothing worth showing."""
+    _, kind, _ = unwrap(known.type)
     if known.default is NODEFAULT or known.default is None or known.default == "":
         return None
     if kind in ("duration", "duration_or_zero"):

@@ -1,0 +1,176 @@
+"""The reference of `interlock.yaml` as a page, made from the structs of `model.py`. Pure.
+
+`python -m interlock.config.reference > docs/configuration.md` writes it; a test tells when that has
+been forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct, inspect
+
+from interlock.config.model import (
+    BreakerConfig,
+    Config,
+    JournalConfig,
+    Limits,
+    ServerConfig,
+    TokenConfig,
+)
+from interlock.config.reader import fields_of
+from interlock.config.scalars import unwrap
+from interlock.config.schema import written_default
+
+EXAMPLE: Final = """\
+listen: 127.0.0.1:8420          # an address that others can reach needs tokens
+tokens:                         # who may call; the secret itself never stands in the file
+  - name: me
+    token: ${env:INTERLOCK_TOKEN}
+timeout: 60s
+
+servers:
+  jira: http://127.0.0.1:9001/mcp                            # the short form: a URL
+  files: npx -y @modelcontextprotocol/server-filesystem .    # or a command line
+  wiki:                                                      # the long form
+    url: https://wiki.example.com/mcp
+    headers:
+      Authorization: Bearer ${env:WIKI_TOKEN}
+    allow: [search_*, get_*]
+  db:
+    command: docker
+    args: [run, -i, --rm, -e, PGPASSWORD, db-server]
+    env:
+      PGPASSWORD: ${file:~/.secrets/pg}
+    effects:
+      drop_*: irreversible
+    rename:
+      query: sql
+    timeout: 2m
+    start_timeout: 1m
+
+limits:
+  body_bytes: 8MiB
+journal:
+  max_rows: 100000
+"""
+
+_PREAMBLE: Final = """\
+# The config: `interlock.yaml`
+
+Made from the program, by `python -m interlock.config.reference > docs/configuration.md`: change it
+there.
+
+An empty file is a valid config. `interlock check` says what is wrong with a file, by line;
+`interlock schema` prints a JSON Schema for editors. Where a config is looked for, and what happens
+when it changes while a node runs, is told in [command-line.md](command-line.md).
+
+```yaml
+{example}```
+
+Forms of values:
+
+- **time**: `250ms`, `30s`, `5m`, `1h`, or a plain number of seconds.
+- **size**: `512KiB`, `4MiB`, or a plain number of bytes.
+- **text with references**: `${{env:NAME}}` is an environment variable, `${{env:NAME:-default}}` the
+  same with something to fall back on, `${{file:path}}` the content of a file, and `$${{` a literal
+  `${{`. They are resolved when they are used, and never shown.
+- **glob**: `*` and `?` as in a shell.
+"""
+
+_SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
+    ("The file", Config, ""),
+    (
+        "`servers.KEY`",
+        ServerConfig,
+        "`args`, `env` and `cwd` go with `command`, `headers` and `connections` with `url`. A text "
+        "instead of keys is the short form: a URL that starts with `http://` or `https://`, or a "
+        "command line.",
+    ),
+    (
+        "`tokens`",
+        TokenConfig,
+        "A list; needed when `listen` is not a loopback address. There, a token of less than 16 "
+        "characters is refused.",
+    ),
+    ("`limits`", Limits, ""),
+    ("`breaker`", BreakerConfig, ""),
+    ("`journal`", JournalConfig, ""),
+)
+_BY_KIND: Final = {
+    "duration": "time",
+    "duration_or_zero": "time or 0",
+    "size": "size",
+    "reference": "text with references",
+    "scalar_reference": "text with references",
+    "secret_reference": "text with a reference",
+    "url": "URL",
+    "listen": "host:port",
+    "path": "path",
+    "server": "server",
+}
+
+
+def config_reference() -> str:
+    """The whole page."""
+    parts = [_PREAMBLE.format(example=EXAMPLE)]
+    for title, struct, more in _SECTIONS:
+        about = _first_line(struct)
+        parts.append(f"## {title}\n\n{about} {more}".rstrip() + f"\n\n{_table(struct)}")
+    return "\n".join(parts)
+
+
+def _table(struct: type[Struct]) -> str:
+    lines = ["| key | type | default | |", "|---|---|---|---|"]
+    for name, known in fields_of(struct).items():
+        described = _described(known).replace("|", "\\|")
+        default = _default(known)
+        lines.append(f"| `{name}` | {_type(known.type)} | {default} | {described} |")
+    return "\n".join(lines) + "\n"
+
+
+def _described(known: inspect.Field) -> str:
+    if isinstance(known.type, inspect.Metadata):
+        description = (known.type.extra_json_schema or {}).get("description")
+        if description:
+            return str(description)
+    declared, _, _ = unwrap(known.type)
+    assert isinstance(declared, inspect.StructType)
+    return _first_line(declared.cls)
+
+
+def _type(declared: inspect.Type) -> str:
+    bare, kind, _ = unwrap(declared)
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
+    match bare:
+        case inspect.LiteralType():
+            return ", ".join(f"`{value}`" for value in bare.values)
+        case inspect.DictType():
+            return f"mapping to {_type(bare.value_type)}"
+        case inspect.ListType():
+            return f"list of {_type(bare.item_type)}".replace("keys of its own", "tokens")
+        case inspect.StructType():
+            return "keys of its own"
+        case inspect.BoolType():
+            return "`true`, `false`"
+        case inspect.IntType():
+            return "number"
+    return "text"
+
+
+def _default(known: inspect.Field) -> str:
+    if known.required:
+        return "required"
+    value: Any = written_default(known)
+    if value is None:
+        return ""
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+
+
+def _first_line(struct: type[Struct]) -> str:
+    return (struct.__doc__ or "").strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    print(config_reference(), end="")
