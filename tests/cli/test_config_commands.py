@@ -57,10 +57,33 @@ def test_check_finds_references_that_lead_nowhere(world: World) -> None:
     done = world.run_here("check", FOUND="here")
     assert done.returncode == 1
     first, second = done.stderr.splitlines()
-    assert "servers.a.headers.X: the environment variable MISSING_ONE is not set" in first
-    assert "servers.b.env.KEY: the secret file no/such/file does not exist" in second
+    where = "interlock.yaml:7:9: servers.a.headers.X: "
+    assert first.startswith(f"{where}the environment variable MISSING_ONE is not set")
+    where = "interlock.yaml:13:9: servers.b.env.KEY: "
+    assert second.startswith(f"{where}the secret file no/such/file does not exist")
     told = json.loads(world.run_here("check", "--json", FOUND="here").stdout)
     assert [one["path"] for one in told["problems"]] == ["servers.a.headers.X", "servers.b.env.KEY"]
+
+
+def test_what_a_short_form_refers_to_has_the_place_of_its_server(world: World) -> None:
+    path = world.cwd / "interlock.yaml"
+    path.write_text("servers:\n  a: run --token ${env:MISSING_ONE}\n", encoding="utf-8")
+    done = world.run_here("check")
+    assert done.returncode == 1
+    assert done.stderr.startswith("interlock.yaml:2:3: servers.a.args[1]: ")
+
+
+def test_tokens_are_counted_and_weighed(world: World) -> None:
+    tokens = [{"name": "me", "token": "${env:T}"}]
+    world.config({}, tokens=tokens)
+    assert world.run_here("check", T="short").stdout.endswith("/mcp, 1 token\n")
+    world.config({}, tokens=tokens, listen=f"0.0.0.0:{world.port}")
+    assert world.run_here("check", T="x" * 16).returncode == 0
+    for command in ("check", "up"):
+        done = world.run_here(command, T="x" * 15)
+        assert done.returncode == 3
+        assert 'the token "me" has less than 16 characters' in done.stderr
+        assert "xxx" not in done.stderr
 
 
 def test_add_makes_the_file_and_keeps_what_is_there(world: World) -> None:
@@ -118,10 +141,14 @@ def test_add_warns_of_secrets_and_of_what_is_missing(world: World) -> None:
         "--header",
         "X-Api-Key: abc123",
         "--header",
+        "Proxy-Authorization: Bearer abc123",
+        "--header",
         "Authorization: Bearer ${env:WIKI_TOKEN}",
     )
     assert done.returncode == 0
     assert "X-Api-Key looks like a secret and now stands in interlock.yaml" in done.stderr
+    assert "'${env:WIKI_X_API_KEY}' would refer to it" in done.stderr
+    assert "'Bearer ${env:WIKI_PROXY_AUTHORIZATION}' would refer to it" in done.stderr
     assert "abc123" not in done.stderr
     assert "the environment variable WIKI_TOKEN is not set" in done.stderr
 

@@ -69,6 +69,18 @@ def test_a_file_that_is_replaced_is_noticed_too(world: World) -> None:
     node.wait_for_line("config reloaded: started other; ended more")
 
 
+def test_a_config_that_is_deleted_is_told_once(world: World) -> None:
+    path = world.config({"demo": DEMO})
+    text = path.read_text(encoding="utf-8")
+    node = world.up()
+    before = node.pids()
+    path.unlink()
+    node.wait_for_line("the config file is gone; the node goes on as it is until it is back")
+    path.write_text(f"{text}\n", encoding="utf-8")
+    node.wait_for_line("config reloaded: nothing changed")
+    assert node.pids() == before
+
+
 def test_what_takes_a_new_start_is_said(world: World) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
@@ -76,7 +88,14 @@ def test_what_takes_a_new_start_is_said(world: World) -> None:
     sockets = list(world.state.rglob("node.sock"))
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(str(world.port), "1"), encoding="utf-8")
-    node.wait_for_line("config reloaded: waiting for a new start listen")
+    node.wait_for_line("config reloaded: nothing to apply")
+    node.wait_for_line("listen changed in the config: that takes a new start of the node")
+    # Back to what it was started with: nothing waits any more.
+    path.write_text(text, encoding="utf-8")
+    node.wait_for_line("config reloaded: nothing to apply")
+    node.send(signal.SIGHUP)
+    node.wait_for_line("config reloaded: nothing changed")
+    assert "".join(node.seen).count("takes a new start") == 1
     assert node.pids() == before
     assert node.end() == 0
     # It cleans up what it made, not what the new config would have made.

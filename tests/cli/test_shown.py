@@ -11,6 +11,7 @@ from rich.console import Console
 
 from interlock.cli import say
 from interlock.cli.clients import client_lines, own_command
+from interlock.cli.foreground import url_for_others
 from interlock.cli.log_lines import KeptLines, OncePerProblem
 from interlock.cli.upstream_rows import UpstreamRows
 
@@ -109,3 +110,12 @@ def test_how_this_program_is_started_from_elsewhere(tmp_path: Path) -> None:
     assert own_command(str(program)) == [str(program)]
     assert own_command("/x/interlock/__main__.py") == [sys.executable, "-m", "interlock"]
     assert own_command("interlock") == ["interlock"]
+
+
+def test_a_url_to_paste_names_a_machine() -> None:
+    assert url_for_others("http://127.0.0.1:1/mcp") == "http://127.0.0.1:1/mcp"
+    for listened in ("http://0.0.0.0:1/mcp", "http://[::]:1/mcp"):
+        named = url_for_others(listened)
+        assert named.endswith(":1/mcp")
+        assert "0.0.0.0" not in named
+        assert "[::]" not in named

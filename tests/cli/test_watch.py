@@ -69,6 +69,30 @@ def test_a_file_that_is_gone_is_waited_for() -> None:
     assert changes(a(1), None, a(1), a(1), a(1)) == 0
 
 
+def test_that_it_is_gone_is_told_once() -> None:
+    def told(*looks: Fingerprint | None) -> int:
+        film = Film(*looks)
+        gone: list[None] = []
+
+        async def watch() -> None:
+            one = FileWatch(
+                Path("x"), sleep=film.sleep, look=film.look, gone=lambda: gone.append(None)
+            )
+            try:
+                async for _ in one.changes():
+                    continue
+            except asyncio.CancelledError:
+                assert film.over
+
+        asyncio.run(watch())
+        return len(gone)
+
+    assert told(a(1), None, None, None, None) == 1
+    # An editor that replaces the file leaves it away for a moment.
+    assert told(a(1), None, a(2), a(2), a(2)) == 0
+    assert told(a(1), None, None, a(1), None, None, None) == 2
+
+
 def test_a_fingerprint_follows_the_content_and_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert fingerprint(path) is None

@@ -61,7 +61,6 @@ def add(
     from interlock.cli.check import missing_references
     from interlock.config import DEFAULT_NAME, add_server
     from interlock.config.load import read_text
-    from interlock.config.redaction import is_secret_key, is_secret_value
 
     options = {"--env": env or [], "--header": header or [], "--config": []}
     words = own_options(target, options)
@@ -74,16 +73,27 @@ def add(
     write_text(path, add_server(text, key, server, str(path)))
     print(f"{'added' if exists else 'made'} {path}: {key}")
     for name, value in [*server.env.items(), *server.headers.items()]:
-        if "${" not in value and (is_secret_key(name) or is_secret_value(value)):
+        instead = _reference(key, name, value)
+        # What is as good as nothing, such as `true`, stays as it is.
+        if "${" not in value and instead != value:
             say.note(
                 f"Note: {name} looks like a secret and now stands in {path} as it is. "
-                f"'${{env:{name.upper().replace('-', '_')}}}' would refer to it instead."
+                f"'{instead}' would refer to it instead."
             )
     source = where.ConfigSource(path, path.absolute().parent)
     for missing in missing_references(source.load(), source):
         say.note(str(missing))
     say.note(f"Try it: interlock doctor{'' if config is None else f' -c {config}'}")
     note_stdio(path)
+
+
+def _reference(key: str, name: str, value: str) -> str:
+    """What to write instead of a secret."""
+    from interlock.config.client_secrets import SecretLift
+
+    lift = SecretLift()
+    header = name.lower() == "authorization" or "-" in name
+    return lift.header(key, name, value) if header else lift.environment(key, name, value)
 
 
 def note_stdio(path: Path) -> None:

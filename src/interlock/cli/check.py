@@ -29,7 +29,7 @@ def check(
       interlock check
       interlock check -c team.yaml --json
     """
-    from interlock.config import ConfigError
+    from interlock.config import ConfigError, refuse_weak_tokens
     from interlock.config.problems import problem_as_data
 
     source = where.source(config)
@@ -41,6 +41,8 @@ def check(
         say.as_json({"file": str(source.path), "ok": False, "problems": _data(error.problems)})
         raise typer.Exit(say.BAD_CONFIG) from None
     missing = list(missing_references(loaded, source))
+    if not missing:
+        refuse_weak_tokens(loaded, environ=os.environ, base_dir=source.base_dir)
     if json:
         problems = [problem_as_data(one) for one in missing]
         say.as_json({"file": str(source.path), "ok": not missing, "problems": problems})
@@ -55,22 +57,29 @@ def check(
 def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Environment variables and files that the config refers to and that are not there."""
     from interlock.config import Problem
+    from interlock.config.load import places_in
     from interlock.config.problems import format_path
 
+    places = {} if source.path is None else places_in(source.path)
     for path, text in _texts(config):
         for message, hint in _unresolved(text, source):
-            yield Problem(str(source.path), 0, 0, format_path(path), message, hint)
+            # What a short form was split into has no place of its own.
+            known = next(
+                (path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ()
+            )
+            line, column = places.get(known, (0, 0))
+            yield Problem(str(source.path), line, column, format_path(path), message, hint)
 
 
 def summary(config: Config, source: where.ConfigSource) -> str:
     """What the config says, in a few lines."""
     disabled = len(config.servers) - len(config.enabled_servers)
-    count = len(config.enabled_servers)
+    count, tokens = len(config.enabled_servers), len(config.tokens)
     lines = [
         f"{source.path}: {count} {'server' if count == 1 else 'servers'}"
         + (f" ({disabled} more not enabled)" if disabled else "")
         + f", listening on {config.listen}{config.path}"
-        + (f", {len(config.tokens)} tokens" if config.tokens else "")
+        + (f", {tokens} {'token' if tokens == 1 else 'tokens'}" if tokens else "")
     ]
     width = max((len(key) for key in config.servers), default=0)
     for key, server in config.enabled_servers.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+from urllib.parse import urlsplit, urlunsplit
 
 from interlock.cli import log_lines
 from interlock.cli.clients import client_lines
@@ -19,7 +21,7 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
     kept = log_lines.keep_log() if live else None
     if kept is None:
         log_lines.log_to_stderr()
-    run = NodeRun(source.load, base_dir=source.base_dir, watched=source.path)
+    run = NodeRun(source.load_to_listen, base_dir=source.base_dir, watched=source.path)
     node = await run.start()
     try:
         _introduce(node.config, node.url or "")
@@ -40,11 +42,22 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
 def _introduce(config: Config, url: str) -> None:
     """The URL, and how each client is pointed at it."""
     print(f"\nInterlock is listening at {url}\n", flush=True)
-    lines = client_lines(url, _token_variable(config))
+    lines = client_lines(url_for_others(url), _token_variable(config))
     width = max(len(client) for client, _ in lines)
     for client, line in lines:
         print(f"  {client:<{width}}  {line}")
     print(flush=True)
+
+
+def url_for_others(url: str) -> str:
+    """A URL to paste: "every address of this machine" is one to listen on, not one to call."""
+    parts = urlsplit(url)
+    if parts.hostname not in ("0.0.0.0", "::"):
+        return url
+    name = socket.gethostname()
+    # A name that leads back to the machine itself is of no use to others.
+    host = "THIS-MACHINE" if not name or name.startswith("localhost") else name
+    return urlunsplit(parts._replace(netloc=f"{host}:{parts.port}"))
 
 
 def _token_variable(config: Config) -> str | None:

@@ -22,6 +22,7 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.call import Call, Client, Credentials, Hear, Outcome
 from interlock.cli import running, say
+from interlock.cli.first_list import until_worth_listing
 from interlock.cli.running import Meant, UpstreamNow
 from interlock.config import Config, redact_about
 from interlock.errors import INTERNAL, InterlockError
@@ -100,11 +101,13 @@ async def reach(
     *,
     node: str | None = None,
     narrow: Callable[[Config], Config] = lambda config: config,
+    patient: bool = True,
 ) -> AsyncIterator[Reached]:
     """The running node of this config, or the one at the address `node`; else, when no address is
     given, one of its own, which ends with the block.
 
-    `narrow` may leave servers out of the latter. Raises InterlockError.
+    `narrow` may leave servers out of the latter. Unless `patient`, a server of it that is slow to
+    start is not waited for. Raises InterlockError.
     """
     meant = running.meant(given, node)
     unready: tuple[str, ...] = ()
@@ -114,7 +117,9 @@ async def reach(
         if link is None:
             if node is not None or meant.source is None or meant.problem is not None:
                 raise running.not_running(meant, named=node is not None)
-            own = _own_node(narrow(meant.config), meant.base_dir, running.elsewhere(meant))
+            own = _own_node(
+                narrow(meant.config), meant.base_dir, running.elsewhere(meant), patient=patient
+            )
             started = await stack.enter_async_context(own)
             unready = tuple(_tell_unready(started))
             link = await _link_to(started)
@@ -142,7 +147,9 @@ async def _running_at(path: Path) -> UnixLink | None:
 
 
 @asynccontextmanager
-async def _own_node(config: Config, base_dir: Path, elsewhere: str) -> AsyncIterator[Node]:
+async def _own_node(
+    config: Config, base_dir: Path, elsewhere: str, *, patient: bool
+) -> AsyncIterator[Node]:
     # Imported only now: with a running node none of it is needed.
     from interlock.node import Node
 
@@ -151,8 +158,11 @@ async def _own_node(config: Config, base_dir: Path, elsewhere: str) -> AsyncIter
     try:
         node.start()
         with _waiting_for(list(config.enabled_servers), elsewhere):
-            longest = [one.start_timeout for one in config.enabled_servers.values()]
-            await node.until_settled(max(longest, default=0.0) + _STARTED_WITHIN)
+            if patient:
+                longest = [one.start_timeout for one in config.enabled_servers.values()]
+                await node.until_settled(max(longest, default=0.0) + _STARTED_WITHIN)
+            else:
+                await until_worth_listing(node)
         yield node
     finally:
         await node.stop()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from interlock.cli import log_lines
+from interlock.cli.first_list import until_worth_listing
 from interlock.cli.pump import LAST_ANSWERS, write_all
 from interlock.cli.where import ConfigSource
 from interlock.faces.mcp.stream import McpStream
@@ -20,8 +21,6 @@ from interlock.node.run import NodeRun
 _STDIN: Final = 0
 _STDOUT: Final = 1
 _CHUNK: Final = 64 * 1024
-_FIRST_LIST_WITHIN: Final = 20.0
-"""How long the first requests wait for upstreams that are still starting."""
 
 
 async def serve_stdio(source: ConfigSource) -> None:
@@ -53,7 +52,7 @@ async def serve_stdio(source: ConfigSource) -> None:
 
 
 class _Doorstep:
-    """Holds requests back until every upstream was tried: else the first list would be empty.
+    """Holds requests back while upstreams start: else the first list would be empty.
 
     The first line is let through at once: it is the introduction, and clients are impatient.
     Unless `open`, even that waits: a transparent node introduces itself as its upstream.
@@ -130,7 +129,7 @@ def _read_some() -> bytes:
 
 
 async def _let_in_when_settled(node: Node, doorstep: _Doorstep) -> None:
-    await node.until_settled(_FIRST_LIST_WITHIN)
+    await until_worth_listing(node)
     doorstep.let_in()
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from interlock.cli.listing import ListedTool
     from interlock.cli.running import UpstreamNow
+    from interlock.config import Config
 
 EFFECT_STYLES: Final = {
     "read_only": "green",
@@ -35,8 +36,8 @@ def tools(
 ) -> None:
     """Show every tool: its server, what it does to the world, and what it costs.
 
-    Asks the running node; without one, starts the servers for the moment. Servers that are not
-    ready are named on stderr.
+    Asks the running node; without one, starts the servers for the moment, and does not wait for
+    one that hangs unless --server names it. Servers that are not ready are named on stderr.
 
     Tokens are an estimate: one for every four characters of a tool's name, description and input
     schema. That is what a model reads of it before it has done anything.
@@ -49,7 +50,7 @@ def tools(
     """
     from interlock.cli.event_loop import run
 
-    listed, keys, trouble = run(_listed(config, node))
+    listed, keys, trouble = run(_listed(config, node, server))
     if server is not None:
         if server not in keys:
             raise typer.BadParameter(f"there is no server {server!r}; there are {', '.join(keys)}")
@@ -64,12 +65,19 @@ def tools(
 
 
 async def _listed(
-    config: Path | None, node: str | None
+    config: Path | None, node: str | None, server: str | None
 ) -> tuple[list[ListedTool], list[str], list[UpstreamNow]]:
+    from msgspec.structs import replace
+
     from interlock.cli.listing import read_listing
     from interlock.cli.reach import reach
 
-    async with reach(config, node=node) as reached:
+    def narrow(whole: Config) -> Config:
+        if server not in whole.servers:
+            return whole
+        return replace(whole, servers={server: whole.servers[server]})
+
+    async with reach(config, node=node, narrow=narrow, patient=server is not None) as reached:
         listed = read_listing(await reached.list_tools(), reached.config)
         trouble = reached.trouble()
     keys = [*reached.config.servers, *(tool.server for tool in listed), *(x.key for x in trouble)]

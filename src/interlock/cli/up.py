@@ -43,7 +43,7 @@ def up(
         raise typer.BadParameter("--demo reads no config: leave one of the two out.")
     source = where.source(config, demo=demo, listen=where.listen_address(listen))
     # A mistake in the config is told before anything slow is imported.
-    source.load()
+    source.load_to_listen()
     from interlock.cli.event_loop import run
     from interlock.cli.foreground import run_in_foreground
 

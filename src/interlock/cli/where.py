@@ -20,6 +20,7 @@ from interlock.config import (
     load_config,
     refuse_exposure,
     refuse_itself,
+    refuse_weak_tokens,
 )
 from interlock.config.problems import BadValue
 from interlock.config.quantities import parse_listen
@@ -62,6 +63,12 @@ class ConfigSource(Struct, frozen=True):
             config = replace(config, listen=self.listen)
             refuse_exposure(config)
             refuse_itself(config, "" if self.path is None else str(self.path))
+        return config
+
+    def load_to_listen(self) -> Config:
+        """The same for a node that others may reach: its tokens must be good ones."""
+        config = self.load()
+        refuse_weak_tokens(config, environ=os.environ, base_dir=self.base_dir)
         return config
 
 

@@ -7,7 +7,12 @@ to a file. Reads files and the environment it is given; knows nothing of a runni
 
 from __future__ import annotations
 
-from interlock.config.checks import exposure_refusal, refuse_exposure, refuse_itself
+from interlock.config.checks import (
+    exposure_refusal,
+    refuse_exposure,
+    refuse_itself,
+    refuse_weak_tokens,
+)
 from interlock.config.client_configs import (
     ClientConfigFile,
     ClientImport,
@@ -81,6 +86,7 @@ __all__ = [
     "redact_server",
     "refuse_exposure",
     "refuse_itself",
+    "refuse_weak_tokens",
     "resolve",
     "resolve_server",
     "to_yaml",

@@ -6,6 +6,8 @@ with another.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from interlock.config import quantities
@@ -13,8 +15,10 @@ from interlock.config.model import Config, ServerConfig
 from interlock.config.own_node import OWN_ADDRESS, is_own_url
 from interlock.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path, quoted
 from interlock.config.reader import NodeReader
+from interlock.config.secrets import resolve
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
+SHORTEST_TOKEN: Final = 16
 _DEFAULTS: Final = Config()
 
 
@@ -45,6 +49,26 @@ def refuse_exposure(config: Config, file: str = "") -> None:
     refusal = exposure_refusal(config)
     if refusal is not None:
         raise ConfigError.of(*refusal, file=file)
+
+
+def refuse_weak_tokens(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:
+    """Raise ConfigError for a token that could be guessed, where others can try.
+
+    A reference that leads nowhere is left to whoever needs the token.
+    """
+    if config.address.loopback:
+        return
+    for token in config.tokens:
+        try:
+            secret = resolve(token.token, environ=environ, base_dir=base_dir)
+        except ConfigError:
+            continue
+        if len(secret) < SHORTEST_TOKEN:
+            raise ConfigError.of(
+                f"the token {quoted(token.name)} has less than {SHORTEST_TOKEN} characters, and "
+                f"{config.listen} can be reached from other machines",
+                "make a longer one, such as with: openssl rand -hex 16",
+            )
 
 
 def refuse_itself(config: Config, file: str = "") -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from interlock.config.checks import check_document
 from interlock.config.model import Config
-from interlock.config.problems import ConfigError, Problem
+from interlock.config.problems import ConfigError, KeyPath, Problem
 from interlock.config.reader import NodeReader
 from interlock.config.yaml_text import NULL, compose
 
@@ -35,6 +35,15 @@ def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
     if reader.problems or values is None:
         raise ConfigError(reader.problems)
     return Config(**values)
+
+
+def places_in(path: str | PathLike[str]) -> dict[KeyPath, tuple[int, int]]:
+    """Line and column of every value in a config that can be read."""
+    node = compose(read_text(path), str(path))
+    reader = NodeReader(str(path))
+    if node is not None:
+        reader.read_struct(node, Config, ())
+    return reader.places
 
 
 def peek_config(path: str | PathLike[str]) -> Config:

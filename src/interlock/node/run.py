@@ -18,7 +18,7 @@ from typing import Final, NoReturn, cast
 
 import msgspec
 
-from interlock.config import Config, ConfigChange
+from interlock.config import Config, ConfigChange, diff
 from interlock.errors import InterlockError
 from interlock.node.node import Node
 from interlock.node.places import status_path
@@ -55,8 +55,11 @@ class NodeRun:
         self._base_dir = base_dir
         self._listening = listening
         # Watched before it is read: a change in between is then not missed.
-        self._watch = None if watched is None else FileWatch(watched)
+        self._watch = None if watched is None else FileWatch(watched, gone=self._config_gone)
         self._node: Node | None = None
+        self._started_with = Config()
+        self._waiting: tuple[str, ...] = ()
+        """Fields that are not as the node was started with: they take a new start."""
         self._reload_asked = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,7 +76,8 @@ class NodeRun:
         """Open the faces and begin to connect. Raises InterlockError, with nothing left over."""
         # First of all: a signal that comes while the node starts must end what was started.
         self._heed_signals()
-        self._node = node = Node(self._load(), base_dir=self._base_dir)
+        self._started_with = config = self._load()
+        self._node = node = Node(config, base_dir=self._base_dir)
         try:
             if self._listening:
                 await node.listen()
@@ -158,7 +162,8 @@ class NodeRun:
 
     async def _reload(self) -> None:
         try:
-            change = await self.node.apply(self._load())
+            config = self._load()
+            change = await self.node.apply(config)
         except InterlockError as error:
             self.config_problem = error.message
             _log.error("the config cannot be used, the node goes on as it was: %s", error)
@@ -166,8 +171,15 @@ class NodeRun:
             self.config_problem = f"The node failed while reloading ({type(bug).__name__})."
             _log.exception("reloading failed inside the node")
         else:
-            self.config_problem = _waiting(change)
             _log.info("config reloaded: %s", describe(change))
+            waiting = diff(self._started_with, config).restart
+            self.config_problem = _takes_a_new_start(waiting)
+            if waiting and waiting != self._waiting:
+                _log.warning("%s", self.config_problem)
+            self._waiting = waiting
+
+    def _config_gone(self) -> None:
+        _log.warning("the config file is gone; the node goes on as it is until it is back")
 
 
 class _Telling(asyncio.Protocol):
@@ -214,16 +226,16 @@ def describe(change: ConfigChange) -> str:
         "restarted": relinked,
         "changed without a restart": tuple(key for key in change.changed if key not in relinked),
         "settings applied": change.live,
-        "waiting for a new start": change.restart,
     }
     said = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]
-    return "; ".join(said) or "nothing changed"
+    nothing = "nothing to apply" if change.restart else "nothing changed"
+    return "; ".join(said) or nothing
 
 
-def _waiting(change: ConfigChange) -> str | None:
-    if not change.restart:
+def _takes_a_new_start(fields: tuple[str, ...]) -> str | None:
+    if not fields:
         return None
-    return f"{', '.join(change.restart)} changed: that takes a new start of the node."
+    return f"{' and '.join(fields)} changed in the config: that takes a new start of the node"
 
 
 def end_at_once() -> NoReturn:

@@ -42,17 +42,24 @@ class FileWatch:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         look: Callable[[Path], Fingerprint | None] = fingerprint,
+        gone: Callable[[], None] = lambda: None,
     ) -> None:
+        """`gone` is called once when the file has been missing for two looks in a row."""
         self._path = path
         self._sleep = sleep
         self._look = look
         self._seen = look(path)
+        self._gone = gone
 
     async def changes(self) -> AsyncIterator[None]:
         """Yields once after each change. A file that is gone is waited for: editors replace."""
+        missed = 0
         while True:
             await self._sleep(LOOK_EVERY)
             found = self._look(self._path)
+            missed = 0 if found is not None else missed + 1
+            if missed == 2:
+                self._gone()
             if found is None or found == self._seen:
                 continue
             # Half a config is a config too, and an empty one ends every upstream.
