@@ -140,6 +140,7 @@ def test_a_batch_that_is_too_long(plain: Running) -> None:
 # -- versions
 
 
+@pytest.mark.spec("AX-0-2")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
 def test_a_session_in_every_revision(plain: Running, version: str) -> None:
     session = plain.session(version)
@@ -308,6 +309,7 @@ def test_a_tool_that_is_not_there(plain: Running) -> None:
     assert answer.error["data"]["error"] == "unknown_tool"
 
 
+@pytest.mark.spec("ST-4.4.2-8")
 @pytest.mark.parametrize(
     ("version", "as_result"),
     [(STATELESS, True), (SESSION, True), ("2025-06-18", False), ("2025-03-26", False)],

@@ -90,7 +90,7 @@ class Answering:
                 exchange.respond_in_parts(b'{"jsonrpc":"2.0","id":%b,"result":' % id, result, b"}")
                 return
             try:
-                body = write_outcome(id, outcome, client, self._hello.server_info)
+                body = write_outcome(id, outcome, client, self._hello.server_info, call.verb)
             except InterlockError as unwritable:
                 error = unwritable
         if error is not None:

@@ -227,7 +227,8 @@ class McpStream:
         self._under_way.pop(id, None)
         try:
             if outcome is not None:
-                self._send(write_outcome(id, outcome, call.client, self._hello.server_info))
+                info = self._hello.server_info
+                self._send(write_outcome(id, outcome, call.client, info, call.verb))
         except InterlockError as unwritable:
             error = unwritable
         if error is not None and error.failure is not CANCELLED:

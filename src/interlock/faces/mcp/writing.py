@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec import Raw
+
 from interlock.call import Client, Outcome, UpstreamAnsweredError
 from interlock.errors import INVALID_ARGUMENTS, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import mcp
-from interlock.protocol.jsonrpc import error_response, result_response
+from interlock.protocol.jsonrpc import (
+    decode_members,
+    encode_members,
+    error_response,
+    result_response,
+)
 
 # The status of an error that came from an upstream, by its code. Everything else is 200: the
 # request was served, its outcome is an error.
@@ -20,6 +27,10 @@ _STATUS_BY_CODE: Final = {
     -32021: 400,
     -32022: 400,
 }
+_KEEPABLE: Final = frozenset(
+    {"prompts/list", "resources/list", "resources/templates/list", "resources/read"}
+)
+"""Methods whose stateless results must say how long they may be kept; lists of tools do."""
 _DEFINED: Final = frozenset({-32020, -32021, -32022})
 """All that 2026-07-28 knows between -32099 and -32000."""
 
@@ -33,12 +44,16 @@ def _for_stateless(code: int) -> int:
     return code
 
 
-def write_outcome(id: bytes, outcome: Outcome, client: Client, server_info: bytes) -> bytes:
+def write_outcome(
+    id: bytes, outcome: Outcome, client: Client, server_info: bytes, verb: str = mcp.TOOLS_CALL
+) -> bytes:
     """The response for a call that succeeded, in the client's era."""
     result = outcome.result
     if outcome.era is not client.era:
         if client.era is mcp.Era.STATELESS:
             result = mcp.stateless_result(result, server_info)
+            if verb in _KEEPABLE:
+                result = _not_to_be_kept(result)
         else:
             if b'"input_required"' in result and mcp.result_type(result) == mcp.INPUT_REQUIRED:
                 raise InterlockError(
@@ -48,6 +63,14 @@ def write_outcome(id: bytes, outcome: Outcome, client: Client, server_info: byte
                 )
             result = mcp.session_result(result)
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
+
+
+def _not_to_be_kept(result: bytes) -> bytes:
+    """A session server says nothing about how long its answer holds, so it does not."""
+    members = decode_members(result)
+    members.setdefault("ttlMs", Raw(b"0"))
+    members.setdefault("cacheScope", Raw(b'"private"'))
+    return encode_members(members)
 
 
 def write_error(id: bytes, error: InterlockError, client: Client | None) -> tuple[int, bytes]:

@@ -1,0 +1,406 @@
+"""The official SDK's client, in both eras, with a node between it and servers of both eras."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError
+from mcp_types import CallToolResult, Implementation, TextContent
+
+from interlock.config import ServerConfig
+from tests.behaviour.conftest import UPSTREAMS
+from tests.cli.program import DEMO, RunningNode, World
+from tests.faces.running import Running
+from tests.faces.workshop import Workshop, tool
+
+MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
+PATIENCE = 20.0
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+every_upstream = pytest.mark.parametrize("upstream", UPSTREAMS)
+
+
+def with_client(
+    node: Running | RunningNode,
+    mode: str,
+    body: Callable[[Client], Awaitable[None]],
+    **settings: Any,
+) -> None:
+    async def run() -> None:
+        # A list is asked for anew each time: what is tested is the node, not the client's cache.
+        async with asyncio.timeout(PATIENCE):
+            async with Client(node.url, mode=mode, cache=None, **settings) as client:
+                await body(client)
+
+    asyncio.run(run())
+
+
+def text_of(result: Any) -> str:
+    assert isinstance(result, CallToolResult)
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+# -- all combinations of eras
+
+
+@pytest.mark.spec("AX-1.1-1", "AX-3.1-1")
+@both_modes
+def test_one_flat_list_of_everything(four: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        assert client.protocol_version == MODES[mode]
+        assert client.server_info is not None
+        assert client.server_info.name == "interlock"
+        names = [one.name for one in (await client.list_tools()).tools]
+        own = ["add", "echo", "learn", "refuse", "report", "wait_for_ever"]
+        for segment in UPSTREAMS:
+            assert [name for name in names if name.startswith(f"{segment}.")][:6] == [
+                f"{segment}.{name}" for name in own
+            ]
+        assert len(names) == len(set(names))
+
+    with_client(four, mode, body)
+
+
+def test_which_era_each_upstream_speaks(four: Running) -> None:
+    status = four.do(four.node.status)
+    assert {one.key: one.revision for one in status.upstreams} == {
+        segment: "2026-07-28" if era == "both" else "2025-11-25"
+        for segment, (_, era) in UPSTREAMS.items()
+    }
+
+
+@pytest.mark.spec("AX-1.1-1", "ST-4.4.2-12")
+@both_modes
+@every_upstream
+def test_calls(four: Running, mode: str, upstream: str) -> None:
+    async def body(client: Client) -> None:
+        assert text_of(await client.call_tool(f"{upstream}.echo", {"text": "Grüezi"})) == "Grüezi"
+        result = await client.call_tool(f"{upstream}.add", {"a": 2, "b": 3})
+        assert result.structured_content == {"sum": 5}
+        # The name that a client which refuses dots would use, and a default.
+        result = await client.call_tool(f"{upstream}__add", {"a": 2})
+        assert result.structured_content == {"sum": 3}
+        refused = await client.call_tool(f"{upstream}.refuse", {"why": "no"})
+        assert refused.is_error
+        assert "refuse" in text_of(refused)
+
+    with_client(four, mode, body)
+
+
+@both_modes
+@every_upstream
+def test_progress(four: Running, mode: str, upstream: str) -> None:
+    async def body(client: Client) -> None:
+        heard: list[Any] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            heard.append((progress, total, message))
+
+        result = await client.call_tool(f"{upstream}.report", {"steps": 3}, progress_callback=hear)
+        assert text_of(result) == "reported"
+        assert heard == [(step, 3, f"step {step}") for step in (1, 2, 3)]
+
+    with_client(four, mode, body)
+
+
+@both_modes
+@every_upstream
+def test_a_call_that_is_given_up(four: Running, mode: str, upstream: str) -> None:
+    async def body(client: Client) -> None:
+        waiting = asyncio.Event()
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            waiting.set()
+
+        call = asyncio.create_task(
+            client.call_tool(f"{upstream}.wait_for_ever", {}, progress_callback=hear)
+        )
+        await waiting.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        # The client and the upstream are as good as before.
+        assert text_of(await client.call_tool(f"{upstream}.echo", {"text": "on"})) == "on"
+
+    with_client(four, mode, body)
+    four.until(lambda: not list(four.node.pipeline.under_way()), "the end of the call")
+
+
+@both_modes
+@every_upstream
+def test_arguments_that_do_not_fit(four: Running, mode: str, upstream: str) -> None:
+    async def body(client: Client) -> None:
+        result = await client.call_tool(f"{upstream}.add", {"a": "two"})
+        assert result.is_error
+        assert "a:" in text_of(result)
+
+    with_client(four, mode, body)
+
+
+@both_modes
+def test_a_tool_that_is_not_there(four: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("web.ecko", {})
+        assert caught.value.code == -32602
+        assert "web.echo" in str(caught.value)
+        # The session, where there is one, goes on.
+        assert text_of(await client.call_tool("web.echo", {"text": "on"})) == "on"
+
+    with_client(four, mode, body)
+
+
+@both_modes
+def test_what_the_node_does_not_serve(four: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        for ask in (client.list_prompts, client.list_resources):
+            with pytest.raises(MCPError) as caught:
+                await ask()
+            assert caught.value.code == -32601
+        assert text_of(await client.call_tool("web.echo", {"text": "on"})) == "on"
+
+    with_client(four, mode, body)
+
+
+@both_modes
+def test_many_calls_at_once(four: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        calls = [
+            client.call_tool(f"{upstream}.echo", {"text": f"{upstream} {number}"})
+            for number in range(8)
+            for upstream in UPSTREAMS
+        ]
+        results = await asyncio.gather(*calls)
+        assert [text_of(one) for one in results] == [
+            f"{upstream} {number}" for number in range(8) for upstream in UPSTREAMS
+        ]
+
+    with_client(four, mode, body)
+
+
+@pytest.mark.spec("ST-4.4.3-6")
+@both_modes
+def test_clients_come_and_go(four: Running, mode: str) -> None:
+    async def body(stays: Client) -> None:
+        for _ in range(3):
+            async with Client(four.url, mode=mode) as goes:
+                assert text_of(await goes.call_tool("pipe.echo", {"text": "hi"})) == "hi"
+            assert text_of(await stays.call_tool("pipe.echo", {"text": "on"})) == "on"
+
+    with_client(four, mode, body)
+
+
+@both_modes
+def test_a_client_that_refuses_dots_sees_none(four: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        names = [one.name for one in (await client.list_tools()).tools]
+        assert "web__echo" in names
+        assert not any("." in name for name in names)
+        assert text_of(await client.call_tool("web__echo", {"text": "hi"})) == "hi"
+
+    with_client(four, mode, body, client_info=Implementation(name="claude-code", version="2"))
+
+
+# -- changes
+
+
+@pytest.mark.spec("ST-4.4.2-5")
+@both_modes
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
+    shop = Workshop(era)
+    node = start(workshops={"shop": shop})
+    shop.wait_for(lambda: shop._listening, "the node to listen")
+
+    async def names(client: Client) -> list[str]:
+        return [one.name for one in (await client.list_tools()).tools]
+
+    async def stateless(client: Client) -> None:
+        async with client.listen(tools_list_changed=True) as subscription:
+            assert subscription.honored.tools_list_changed
+            node.do(lambda: shop.offer("fresh"))
+            async for _ in subscription:
+                break
+            assert await names(client) == ["shop.fresh"]
+            assert text_of(await client.call_tool("shop.fresh", {})) == "fresh"
+            with pytest.raises(MCPError):
+                await client.call_tool("shop.echo", {"text": "gone"})
+
+    heard = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            heard.set()
+
+    async def session(client: Client) -> None:
+        # The stream on which it hears of changes is opened beside its other requests.
+        await asyncio.to_thread(node.until, lambda: len(node.node._listeners) == 1, "a listener")
+        node.do(lambda: shop.offer("fresh"))
+        await heard.wait()
+        assert await names(client) == ["shop.fresh"]
+        assert text_of(await client.call_tool("shop.fresh", {})) == "fresh"
+
+    with_client(node, mode, stateless if mode == "auto" else session, message_handler=hear)
+
+
+@both_modes
+@pytest.mark.parametrize("segment", ["pipe", "web"])
+def test_an_official_server_that_learns(
+    start: Any, server_for: Any, mode: str, segment: str
+) -> None:
+    node = start(workshops={}, servers={segment: server_for(segment)})
+    name = f"{segment}_{mode}"
+
+    async def body(client: Client) -> None:
+        assert text_of(await client.call_tool(f"{segment}.learn", {"name": name})) == "learnt"
+        await asyncio.to_thread(
+            node.until, lambda: node.node.catalog.current.resolve(f"{segment}.{name}"), "the tool"
+        )
+        assert text_of(await client.call_tool(f"{segment}.{name}", {})) == name
+
+    with_client(node, mode, body)
+
+
+@pytest.mark.spec("ST-4.4.2-9")
+@both_modes
+def test_a_changed_schema_holds_at_once(start: Any, mode: str) -> None:
+    node = start()
+    shop = node.shop
+    shop.wait_for(lambda: shop._listening, "the node to listen")
+
+    async def body(client: Client) -> None:
+        assert not (await client.call_tool("shop.echo", {})).is_error
+
+        def demand() -> None:
+            shop.tools = [tool("echo", "text", text={"type": "string"}), tool("new")]
+            shop.announce()
+
+        node.do(demand)
+        await asyncio.to_thread(
+            node.until, lambda: node.node.catalog.current.resolve("shop.new"), "the new list"
+        )
+        assert (await client.call_tool("shop.echo", {})).is_error
+        assert not (await client.call_tool("shop.echo", {"text": "x"})).is_error
+
+    with_client(node, mode, body)
+
+
+@pytest.mark.spec("AX-5.1-1", "ST-4.4.4-5")
+@both_modes
+def test_a_list_that_has_not_changed_is_not_asked_for_again(start: Any, mode: str) -> None:
+    node = start()
+
+    async def body(client: Client) -> None:
+        for _ in range(100):
+            assert len((await client.list_tools()).tools) == len(node.shop.tools)
+
+    with_client(node, mode, body)
+    assert len(node.shop.heard_of("tools/list")) == 1
+
+
+# -- cancelling
+
+
+@both_modes
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_the_upstream_hears_of_a_call_that_is_given_up(start: Any, mode: str, era: str) -> None:
+    shop = Workshop(era)
+    node = start(workshops={"shop": shop})
+
+    async def body(client: Client) -> None:
+        call = asyncio.create_task(client.call_tool("shop.hold", {"text": "c"}))
+        held = await asyncio.to_thread(shop.wait_for_hold, "c")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        if era == "session":
+            heard = lambda: shop.heard_of("notifications/cancelled", requestId=held)  # noqa: E731
+        else:
+            heard = lambda: held in shop.hung_up  # noqa: E731
+        await asyncio.to_thread(shop.wait_for, heard, "the cancellation")
+
+    with_client(node, mode, body)
+
+
+# -- the real program
+
+
+@pytest.mark.spec("AX-1.1-1")
+@both_modes
+def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
+    world = World(tmp_path)
+    world.config({"demo": DEMO})
+    try:
+        program = world.up()
+        program.pids()
+
+        async def body(client: Client) -> None:
+            assert client.protocol_version == MODES[mode]
+            names = [one.name for one in (await client.list_tools()).tools]
+            assert "demo.time_now" in names
+            assert "demo.notes_delete" in names
+            result = await client.call_tool("demo.text_stats", {"text": "one two"})
+            assert result.structured_content is not None
+            assert result.structured_content["words"] == 2
+
+        with_client(program, mode, body)
+    finally:
+        world.close()
+
+
+# -- a tree of nodes
+
+
+@pytest.mark.spec("AX-1-3")
+@both_modes
+def test_a_node_behind_a_node_behind_a_node(start: Any, mode: str) -> None:
+    edge = start()
+    region = start(workshops={"local": Workshop()}, servers={"edge": ServerConfig(url=edge.url)})
+    root = start(workshops={"here": Workshop()}, servers={"region": ServerConfig(url=region.url)})
+
+    async def body(client: Client) -> None:
+        names = [one.name for one in (await client.list_tools()).tools]
+        assert "here.echo" in names
+        assert "region.local_echo" in names
+        (deep,) = [name for name in names if name.endswith("shop_echo")]
+        assert text_of(await client.call_tool(deep, {"text": "down there"})) == "down there"
+
+        heard: list[float] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            heard.append(progress)
+
+        report = deep.replace("echo", "report")
+        await client.call_tool(report, {"steps": 3}, progress_callback=hear)
+        assert heard == [1, 2, 3]
+
+    with_client(root, mode, body)
+    assert len(edge.shop.calls("echo")) == 1
+
+
+# -- credentials
+
+
+@pytest.mark.spec("AX-1.1-8")
+def test_a_callers_token_stops_here_and_the_nodes_own_goes_on(start: Any) -> None:
+    shop = Workshop()
+    node = start(workshops={"shop": shop}, tokens={"anna": "annas-own", "up": "for-the-shop"})
+    guarded = ServerConfig(url=shop.url, headers={"Authorization": "Bearer ${env:T_up}"})
+    node.wait(node.node.apply(node.config(servers={"shop": guarded})))
+    node.wait(node.node.until_settled(10))
+    token = ("Authorization", "Bearer annas-own")
+    shop.heard.clear()
+    shop.headers.clear()
+    assert node.once(node.call("echo", {"text": "x"}, 1, token)).status == 200
+    assert node.once(node.session("2025-11-25", token).call("echo", {"text": "x"})).status == 200
+    assert len(shop.calls("echo")) == 2
+    for headers in shop.headers:
+        assert headers["authorization"] == "Bearer for-the-shop"
+        assert not any("annas-own" in value for value in headers.values())
+    assert "annas-own" not in str(shop.heard)

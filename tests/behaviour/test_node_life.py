@@ -1,0 +1,154 @@
+"""A node while its config changes: only what changed is touched, and nothing stale is shown."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from interlock.config import ServerConfig
+from interlock.errors import InterlockError
+from interlock.node.http_server import HttpServer
+from tests.faces.running import Running, text_of
+from tests.faces.workshop import Workshop
+
+
+def names(node: Running) -> set[str]:
+    tools = node.once(node.stateless("tools/list")).result["tools"]
+    return {one["name"].partition(".")[0] for one in tools}
+
+
+def apply(node: Running, **changes: Any) -> Any:
+    change = node.wait(node.node.apply(node.config(**changes)))
+    node.wait(node.node.until_settled(10))
+    return change
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.spec("ST-4.4.1-1")
+def test_a_server_is_added_and_taken_away_while_the_node_runs(start: Any) -> None:
+    shop, other = Workshop(), Workshop("stateless")
+    node = start(workshops={"shop": shop, "other": other})
+    everything = node.config().servers
+    only = {"shop": everything["shop"]}
+    apply(node, servers=only)
+    assert names(node) == {"shop"}
+    lists = len(shop.heard_of("tools/list"))
+    with node.connect() as wire:
+        change = apply(node, servers=everything)
+        assert change.added == ("other",)
+        data = node.stateless(
+            "tools/call", {"name": "other.echo", "arguments": {"text": "hi"}}, name="other.echo"
+        )
+        assert text_of(wire.ask(data)) == "hi"
+        assert names(node) == {"shop", "other"}
+        apply(node, servers=only)
+        answer = wire.ask(data)
+        assert answer.error["data"]["error"] == "unknown_tool"
+    # The one that stayed was not asked again.
+    assert len(shop.heard_of("tools/list")) == lists
+
+
+def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start: Any) -> None:
+    shop = Workshop()
+    node = start(workshops={"shop": shop})
+    assert names(node) == {"shop"}
+    gone = ServerConfig(url=f"http://127.0.0.1:{closed_port()}/mcp")
+    apply(node, servers={"shop": gone})
+    assert names(node) == set()
+    apply(node)
+    assert names(node) == {"shop"}
+
+
+def test_a_config_that_cannot_be_used_changes_nothing(start: Any) -> None:
+    node = start(tokens={"anna": "s3cret"})
+    missing = node.config(tokens=[{"name": "anna", "token": "${env:NOT_THERE}"}], servers={})
+    with pytest.raises(InterlockError, match="NOT_THERE"):
+        node.wait(node.node.apply(missing))
+    token = ("Authorization", "Bearer s3cret")
+    assert text_of(node.once(node.call("echo", {"text": "x"}, 1, token))) == "x"
+
+
+def test_pages_of_a_list_change_with_the_config(start: Any) -> None:
+    node = start()
+    everything = node.once(node.stateless("tools/list")).result["tools"]
+    apply(node, page_size=3)
+    found: list[Any] = []
+    cursor: dict[str, Any] = {}
+    while True:
+        result = node.once(node.stateless("tools/list", cursor)).result
+        assert len(result["tools"]) <= 3
+        found += result["tools"]
+        if "nextCursor" not in result:
+            break
+        cursor = {"cursor": result["nextCursor"]}
+    assert found == everything
+
+
+def test_a_call_waits_no_longer_than_the_new_config_says(start: Any) -> None:
+    node = start()
+    apply(node, timeout=0.05)
+    answer = node.once(node.call("hold", {"text": "too long"}))
+    assert answer.status == 200
+    assert answer.error["data"]["error"] == "deadline_exceeded"
+    held = node.shop.wait_for_hold("too long")
+    node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
+
+
+def test_as_many_calls_at_once_as_the_config_says(start: Any) -> None:
+    node = start(limits={"concurrent_calls": 1})
+    with node.connect() as wire:
+        wire.send(node.call("hold", {"text": "one"}))
+        held = node.shop.wait_for_hold("one")
+        refused = node.once(node.call("echo", {"text": "two"}))
+        assert (refused.status, refused.error["data"]["error"]) == (503, "too_busy")
+        session = node.once(node.call("echo", {"text": "two"}))
+        assert session.error["data"]["retryable"] is True
+        node.do(lambda: node.shop.release(held))
+        assert text_of(wire.answer()) == "released"
+    assert text_of(node.once(node.call("echo", {"text": "two"}))) == "two"
+
+
+# -- where it listens
+
+
+def test_an_address_that_is_taken(plain_port: int) -> None:
+    with pytest.raises(InterlockError, match="Another program listens there"):
+        HttpServer("127.0.0.1", plain_port)
+
+
+@pytest.fixture
+def plain_port() -> Any:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_that_is_not_ours(host: str) -> None:
+    with pytest.raises(InterlockError, match="Set `listen` to an address of this machine"):
+        HttpServer(host, 0)
+
+
+def test_ipv6(start: Any) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    node = start(listen="[::1]:0")
+    assert node.url == f"http://[::1]:{node.port}/mcp"
+    from tests.faces.wire import Wire
+
+    data = node.call("echo", {"text": "six"}).replace(b"127.0.0.1", b"[::1]")
+    with Wire(("::1", node.port), family=socket.AF_INET6) as wire:
+        assert text_of(wire.ask(data)) == "six"
+    assert node.do(node.node.status).calls == 1

@@ -1,0 +1,187 @@
+"""A single upstream shown as itself: a client cannot tell whether it is connected directly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+
+from interlock.config import ServerConfig
+from tests.behaviour.conftest import UPSTREAMS
+from tests.faces.running import Running
+from tests.faces.workshop import Workshop
+
+PATIENCE = 20.0
+MODES = ("auto", "legacy")
+OWN = ["echo", "add", "report", "refuse", "wait_for_ever", "learn"]
+
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def ask(target: Any, mode: str, body: Callable[[Client], Any]) -> Any:
+    async def run() -> Any:
+        async with asyncio.timeout(PATIENCE):
+            async with Client(target, mode=mode, cache=None) as client:
+                return await body(client)
+
+    return asyncio.run(run())
+
+
+def plain(result: Any) -> Any:
+    """A result without what differs between the eras by design."""
+    dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json")
+    for key in ("_meta", "resultType", "ttlMs", "cacheScope"):
+        dumped.pop(key, None)
+    return dumped
+
+
+async def everything(client: Client) -> dict[str, Any]:
+    """All that a client can find out about a server."""
+    tools = plain(await client.list_tools())["tools"]
+    capabilities = client.server_capabilities
+    return {
+        "info": plain(client.server_info),
+        "instructions": client.instructions,
+        "tools": [one for one in tools if one["name"] in OWN],  # other tests teach it more
+        "kinds": (capabilities.resources is not None, capabilities.prompts is not None),
+        "results": [
+            plain(await client.call_tool("echo", {"text": "Grüezi\n"})),
+            plain(await client.call_tool("add", {"a": 2})),
+            plain(await client.call_tool("refuse", {"why": "x"})),
+        ],
+        "resources": [
+            plain(await client.list_resources()),
+            plain(await client.list_resource_templates()),
+            plain(await client.read_resource("note://today")),
+            plain(await client.read_resource("note://monday")),
+        ],
+        "prompts": [
+            plain(await client.list_prompts()),
+            plain(await client.get_prompt("review", {"lang": "py"})),
+        ],
+    }
+
+
+class Shown:
+    """A node in front of one official server, and what is seen with and without the node."""
+
+    def __init__(self, node: Running, direct: Any, era: str) -> None:
+        self.node = node
+        self.through = {mode: ask(node.url, mode, everything) for mode in MODES}
+        # A server of the older era cannot be asked in the newer one; the node bridges.
+        there = {
+            mode: ask(direct, mode, everything) for mode in MODES if era == "both" or mode != "auto"
+        }
+        self.direct = {mode: there.get(mode, there["legacy"]) for mode in MODES}
+
+
+@pytest.fixture(scope="module", params=UPSTREAMS)
+def shown(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    server_for: Callable[..., ServerConfig],
+) -> Iterator[Shown]:
+    transport, era = UPSTREAMS[request.param]
+    server = server_for(request.param, expose="transparent")
+    direct: Any = server.url
+    if transport == "stdio":
+        assert server.command is not None
+        direct = StdioServerParameters(command=server.command, args=server.args)
+    node = Running(tmp_path_factory.mktemp("shown"), workshops={}, servers={"only": server})
+    try:
+        yield Shown(node, direct, era)
+    finally:
+        node.stop()
+
+
+@modes
+def test_a_client_finds_the_same_with_and_without_the_node(shown: Shown, mode: str) -> None:
+    through, direct = shown.through[mode], shown.direct[mode]
+    for what in direct:
+        assert through[what] == direct[what], what
+    assert through["info"] == {"name": "official", "title": "The official one", "version": "1.2.3"}
+    assert through["instructions"] == "Be kind."
+    assert [one["name"] for one in through["tools"]] == OWN
+    assert "All about monday." in str(through["resources"])
+    assert "Review this py code." in str(through["prompts"])
+
+
+@modes
+def test_what_is_not_there_is_an_error(shown: Shown, mode: str) -> None:
+    async def body(client: Client) -> None:
+        for ask_for in (
+            lambda: client.read_resource("other://x"),
+            lambda: client.get_prompt("nope", {}),
+            lambda: client.call_tool("nope", {}),
+        ):
+            with pytest.raises(MCPError):
+                await ask_for()
+        assert not (await client.call_tool("echo", {"text": "on"})).is_error
+
+    ask(shown.node.url, mode, body)
+
+
+def test_the_prefixed_names_work_too(shown: Shown) -> None:
+    async def body(client: Client) -> None:
+        for name in ("only.echo", "echo"):
+            assert not (await client.call_tool(name, {"text": "x"})).is_error
+
+    ask(shown.node.url, "auto", body)
+
+
+# -- while things change
+
+
+def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) -> None:
+    shop = Workshop(prompts={})
+    node = start(workshops={"shop": shop})
+    shown = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    node.wait(node.node.until_settled(PATIENCE))
+    assert node.session().opened["serverInfo"]["name"] == "workshop"
+    assert node.session().opened["capabilities"] == {"tools": {"listChanged": True}, "prompts": {}}
+
+    # As in the middle of a reload: the old connection is gone, the new one not there yet.
+    supervisor = node.do(lambda: node.node._supervisors.pop("shop"))
+    try:
+        assert node.session().opened["serverInfo"]["name"] == "interlock"
+        answer = node.once(node.stateless("server/discover"))
+        assert answer.status == 200
+        with node.local() as wire:
+            wire.send(b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":')
+            wire.send(b'{"protocolVersion":"2025-11-25","capabilities":{}}}\n')
+            assert wire.line()["result"]["serverInfo"]["name"] == "interlock"
+    finally:
+        node.do(lambda: node.node._supervisors.update(shop=supervisor))
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_questions_pass_with_their_params_and_errors(start: Any, era: str) -> None:
+    shop = Workshop(era, prompts={}, resources={}, completions={})
+    node = start(workshops={"shop": shop})
+    shown = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    node.wait(node.node.until_settled(PATIENCE))
+    session = node.session()
+    asked = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": "b"}}
+    for data in (
+        node.stateless("completion/complete", asked),
+        session.request("completion/complete", asked),
+    ):
+        result = node.once(data).result
+        passed = {key: value for key, value in result["params"].items() if key != "_meta"}
+        assert (result["asked"], passed) == ("completion/complete", asked)
+    # The upstream's own error, with the status that the wire has for it.
+    answer = node.once(node.stateless("prompts/get", {"name": "nope"}, name="nope"))
+    assert (answer.status, answer.error["code"]) == (404, -32601)
+    answer = node.once(session.request("prompts/get", {"name": "nope"}))
+    assert (answer.status, answer.error["code"]) == (200, -32601)
+    # What would speak for every caller does not pass.
+    before = len(shop.heard)
+    for method in ("initialize", "notifications/cancelled", "subscriptions/listen"):
+        answer = node.once(session.request(method, {"requestId": 1}))
+        assert "error" in answer.json or method == "initialize"
+    assert len(shop.heard) == before
