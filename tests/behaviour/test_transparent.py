@@ -185,3 +185,20 @@ def test_questions_pass_with_their_params_and_errors(start: Any, era: str) -> No
         answer = node.once(session.request(method, {"requestId": 1}))
         assert "error" in answer.json or method == "initialize"
     assert len(shop.heard) == before
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_an_announcement_passes_even_if_the_list_reads_as_before(start: Any, era: str) -> None:
+    shop = Workshop(era)
+    node = start(workshops={"shop": shop})
+    shown = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    shop.wait_for(lambda: shop._listening, "the node to listen")
+    asked = {"notifications": {"toolsListChanged": True}}
+    with node.connect() as wire:
+        wire.send(node.stateless("subscriptions/listen", asked))
+        assert wire.head()[0] == 200
+        assert wire.event()["method"] == "notifications/subscriptions/acknowledged"
+        for _ in range(2):
+            node.do(shop.announce)
+            assert wire.event()["method"] == "notifications/tools/list_changed"

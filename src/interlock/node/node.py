@@ -326,6 +326,9 @@ class Node:
         for one in offering.set_aside:
             _log.warning("%s: tool %s is not shown: %s", supervisor.key, one.name, one.reason)
         self.catalog.post(offering)
+        if supervisor.key == self.pipeline.transparent:
+            # Whoever sees it as itself hears what it announces, even if its list reads as before.
+            self._listeners.tools_changed()
 
     def _state_changed(self, supervisor: Supervisor) -> None:
         if supervisor.state is State.READY:
