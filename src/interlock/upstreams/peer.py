@@ -20,7 +20,7 @@ from interlock.call import Call, Done, Hear, Outcome, UpstreamAnsweredError
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.upstreams.exchange import Exchange
-from interlock.upstreams.links.link import Link, Ticket
+from interlock.upstreams.links.link import Link, NobodyYet, Ticket
 from interlock.upstreams.wording import Wording
 
 _log = logging.getLogger("interlock.upstreams")
@@ -69,6 +69,9 @@ class Peer:
         self.mask = mask
         # Not to be guessed: an upstream talked into answering twice must not hit upon an id.
         self._first_id = self._next_id = secrets.randbelow(2**40)
+        early = link.receiver
+        if isinstance(early, NobodyYet):
+            self.noise += early.heard
         link.receiver = self
 
     # -- what goes out

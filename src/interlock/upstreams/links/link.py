@@ -48,8 +48,12 @@ class Receiver(Protocol):
 class NobodyYet:
     """Receives for a link whose peer is not there yet: a process can be faster than its parent."""
 
+    def __init__(self) -> None:
+        self.heard = 0
+
     def deliver(self, data: bytes, ticket: Ticket | None) -> None:
         """Nothing was asked yet, so this is no answer."""
+        self.heard += 1
 
     def undelivered(self, id: int, why: str) -> None:
         """Nothing was asked yet, so this is no answer."""
