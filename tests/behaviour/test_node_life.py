@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from interlock.config import ServerConfig
 from interlock.errors import InterlockError
 from interlock.node.http_server import HttpServer
 from tests.faces.running import Running, text_of
+from tests.faces.wire import Wire, message
 from tests.faces.workshop import Workshop
 
 
@@ -119,6 +121,30 @@ def test_as_many_calls_at_once_as_the_config_says(start: Any) -> None:
 # -- where it listens
 
 
+def test_two_nodes_in_one_state_folder(start: Any, tmp_path: Path) -> None:
+    shared = str(tmp_path / "shared")
+    first, second = start(state_dir=shared), start(state_dir=shared)
+    with first.local() as wire:
+        with pytest.raises(OSError, match="another node"):
+            second.local()
+        # The first is found as before.
+        wire.send(message("ping") + b"\n")
+        assert wire.line()["result"] == {}
+    first.stop()
+    with second.local() as wire:
+        wire.send(message("ping") + b"\n")
+        assert wire.line()["result"] == {}
+
+
+def test_a_socket_that_was_left_over(start: Any) -> None:
+    node = start()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(node.folder / "node.sock"))
+    with node.local() as wire:
+        wire.send(message("ping") + b"\n")
+        assert wire.line()["result"] == {}
+
+
 def test_an_address_that_is_taken(plain_port: int) -> None:
     with pytest.raises(InterlockError, match="Another program listens there"):
         HttpServer("127.0.0.1", plain_port)
@@ -146,8 +172,6 @@ def test_ipv6(start: Any) -> None:
             pytest.skip("this machine has no IPv6")
     node = start(listen="[::1]:0")
     assert node.url == f"http://[::1]:{node.port}/mcp"
-    from tests.faces.wire import Wire
-
     data = node.call("echo", {"text": "six"}).replace(b"127.0.0.1", b"[::1]")
     with Wire(("::1", node.port), family=socket.AF_INET6) as wire:
         assert text_of(wire.ask(data)) == "six"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import time
@@ -28,7 +29,7 @@ from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stateless_wire import StatelessWire
 from interlock.faces.mcp.stream import McpStream, McpStreamServer
 from interlock.node.http_server import HttpServer
-from interlock.node.places import journal_path, make_private, socket_path
+from interlock.node.places import journal_path, make_private, socket_path, somebody_listens
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
@@ -189,9 +190,14 @@ class Node:
         return self.url
 
     async def listen_locally(self) -> Path:
-        """Open the Unix socket by which this user's other programs find the node."""
+        """Open the Unix socket by which this user's other programs find the node.
+
+        Raises OSError when it cannot be, also when another node has it.
+        """
         path = socket_path(self.config, self._environ, self.base_dir)
         make_private(path.parent)
+        if somebody_listens(path):
+            raise OSError(errno.EADDRINUSE, "another node uses the same state folder", str(path))
         path.unlink(missing_ok=True)
         self._unix = await asyncio.get_running_loop().create_unix_server(
             lambda: McpStreamServer(self.stream, self._local_clients), path=str(path)

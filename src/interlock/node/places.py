@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket as sockets
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -94,3 +95,14 @@ def is_trusted(folder: Path) -> bool:
 
 def _short_name(digest: str) -> str:
     return f"interlock-{os.getuid()}-{digest}"
+
+
+def somebody_listens(path: Path) -> bool:
+    """Whether a process answers on this socket; a file may be left over from one that does not."""
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
