@@ -68,6 +68,10 @@ class FastLane(HttpToolsProtocol):
         self._beside_body = 0
         self._chunk = b""
         self._heads: dict[bytes, Head] = {}
+        # The one that came last, for which not even a look-up is needed.
+        self._last_head: Head | None = None
+        self._last_bytes = b""
+        self._last_size = -1
         self._active: HttpExchange | _Elsewhere | None = None
         self._queued: deque[HttpExchange] = deque()
         self._header_bytes = 0
@@ -99,10 +103,18 @@ class FastLane(HttpToolsProtocol):
         if self._between and self._active is None:
             # Most clients send the same head again and again: when it is known, and the whole
             # request is here, there is nothing to parse.
-            end = data.find(b"\r\n\r\n")
-            head = self._heads.get(data[:end]) if end > 0 else None
-            if head is not None and len(data) == end + 4 + head.length:
-                self._active = exchange = HttpExchange(self, head, data[end + 4 :], head.keep_alive)
+            if len(data) == self._last_size and data.startswith(self._last_bytes):
+                head, start = self._last_head, len(self._last_bytes)
+            else:
+                start = data.find(b"\r\n\r\n") + 4
+                head = self._heads.get(data[:start])
+                if head is not None and len(data) == start + head.length:
+                    self._last_head, self._last_size = head, len(data)
+                    self._last_bytes = data[:start]
+                else:
+                    head = None
+            if head is not None:
+                self._active = exchange = HttpExchange(self, head, data[start:], head.keep_alive)
                 self.serve(exchange)
                 return
         self._parse(data)
@@ -266,7 +278,7 @@ class FastLane(HttpToolsProtocol):
             head.length = self._body_size
             if len(self._heads) >= _HEADS_KEPT:
                 self._heads.clear()
-            self._heads[chunk[:end]] = head
+            self._heads[chunk[: end + 4]] = head
 
     # -- the other paths
 

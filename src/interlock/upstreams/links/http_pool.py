@@ -87,6 +87,7 @@ class HttpConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answered", "_between", "_body", "_chunk", "_header_bytes", "_headers", "_heads", "_keep",
+        "_last_bytes", "_last_head", "_last_size",
         "_parser", "_pool", "_size", "_status", "_stream", "closed", "idle_since", "reply",
         "transport",
     )  # fmt: skip
@@ -109,6 +110,10 @@ class HttpConnection(asyncio.Protocol):
         self._status = 0
         self._chunk = b""
         self._heads: dict[bytes, _Head] = {}
+        # The one that came last, for which not even a look-up is needed.
+        self._last_head: _Head | None = None
+        self._last_bytes = b""
+        self._last_size = -1
 
     def send(self, request: bytes, reply: Reply) -> None:
         self.reply = reply
@@ -139,12 +144,20 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._between and self.reply is not None:
             # A head that was parsed before says the same again: only its body is new.
-            end = data.find(b"\r\n\r\n")
-            known = self._heads.get(data[:end]) if end > 0 else None
-            if known is not None and len(data) == end + 4 + known.length:
+            if len(data) == self._last_size and data.startswith(self._last_bytes):
+                known, start = self._last_head, len(self._last_bytes)
+            else:
+                start = data.find(b"\r\n\r\n") + 4
+                known = self._heads.get(data[:start])
+                if known is not None and len(data) == start + known.length:
+                    self._last_head, self._last_size = known, len(data)
+                    self._last_bytes = data[:start]
+                else:
+                    known = None
+            if known is not None:
                 reply, self.reply = self.reply, None
                 self._pool.release(self)
-                reply.whole(200, known.headers, data[end + 4 :])
+                reply.whole(200, known.headers, data[start:])
                 return
         if self.reply is None:
             # Nobody asked. Whatever it is, it must not be taken for the next answer.
@@ -289,7 +302,7 @@ class HttpConnection(asyncio.Protocol):
         if len(chunk) == end + 4 + int(length):
             if len(self._heads) >= _HEADS_KEPT:
                 self._heads.clear()
-            self._heads[chunk[:end]] = _Head(int(length), headers)
+            self._heads[chunk[: end + 4]] = _Head(int(length), headers)
 
 
 class HttpPool:
