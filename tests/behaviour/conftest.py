@@ -23,7 +23,7 @@ UPSTREAMS = {
 """Every way in which the official server can be reached, by the segment it gets."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def official() -> Iterator[Callable[[str], str]]:
     """Starts the official server over HTTP, once for each era; returns its URL."""
     processes: dict[str, tuple[subprocess.Popen[str], str]] = {}
@@ -46,7 +46,7 @@ def official() -> Iterator[Callable[[str], str]]:
         process.stdout.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server_for(official: Callable[[str], str]) -> Callable[..., ServerConfig]:
     """The config of an official server, by its segment."""
 
@@ -59,7 +59,7 @@ def server_for(official: Callable[[str], str]) -> Callable[..., ServerConfig]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def four(
     tmp_path_factory: pytest.TempPathFactory, server_for: Callable[..., ServerConfig]
 ) -> Iterator[Running]:

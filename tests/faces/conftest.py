@@ -11,7 +11,7 @@ import pytest
 from tests.faces.running import Running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A node as it comes: on loopback, without tokens."""
     node = Running(tmp_path_factory.mktemp("plain"))
