@@ -76,6 +76,10 @@ format: $(DEV) ## put the code into the house style
 bench: $(BENCH) peers ## measure against peers and limits in one interleaved run (ARGS="..." is passed on)
 	@$(BIN)/python -m bench $(ARGS)
 
+.PHONY: conformance
+conformance: $(DEV) peers ## the official MCP conformance suite, direct and through a node
+	@CONF_DIRECT=1 $(BIN)/python -m pytest --quiet -s tests/conformance
+
 .PHONY: fuzz
 fuzz: $(DEV) ## fuzz every parser (FUZZ_SECONDS=60 each)
 	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)

@@ -68,12 +68,15 @@ class SessionWire:
                 return False
         else:
             session.last_seen = self._clock()
+        id = bytes(request.id)
+        if id in session.calls:
+            return False
         params = request.params
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
             None, params.arguments, params.meta or None,
         )  # fmt: skip
-        exchange.request_id = id = bytes(request.id)
+        exchange.request_id = id
         exchange.session = session
         session.calls[id] = call
         self._answering.start(exchange, facts, call)
@@ -210,6 +213,8 @@ class SessionWire:
         id: bytes,
         message: Message,
     ) -> None:
+        if id in session.calls:
+            raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
         call = self._call(facts, session, method, message)
         exchange.request_id = id
         exchange.session = session
