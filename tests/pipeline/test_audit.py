@@ -288,7 +288,7 @@ def test_the_tallies_count_tool_calls() -> None:
     greet(node)
     assert (node.audit.total.calls, node.audit.total.failed) == (6, 5)
     # A call that reached no tool is nobody's.
-    assert node.audit.by_upstream.keys() == {"s"}
+    assert node.audit.by_upstream.keys() == {"", "s"}
     assert (node.audit.by_upstream["s"].calls, node.audit.by_upstream["s"].failed) == (4, 3)
 
 

@@ -250,7 +250,7 @@ def test_new_settings_hold_from_the_next_call_on() -> None:
     loopback = Credentials("loopback")
     assert node.refused(tool_call("s.open", credentials=loopback)).failure is UNAUTHENTICATED
     call = node.begin(tool_call("s.open"))
-    assert call.timeout == 1
+    assert call.deadline == node.clock.now + 1
 
 
 def test_a_tool_that_changed_while_it_was_called_harms_nobody() -> None:

@@ -38,25 +38,30 @@ class Audit:
     ) -> None:
         self._recorder = recorder
         self._wall_clock = wall_clock
-        self.total = Tally()
         self.by_upstream: dict[str, Tally] = {}
+        """By key; calls that led to no upstream are under the empty one."""
         self._strangers_second = 0
         self._strangers_written = 0
         self._strangers_folded = 0
 
+    @property
+    def total(self) -> Tally:
+        """The sum over all upstreams."""
+        tallies = self.by_upstream.values()
+        return Tally(
+            sum(one.calls for one in tallies),
+            sum(one.failed for one in tallies),
+            sum(one.busy_us for one in tallies),
+        )
+
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
         upstream = call.upstream
         if call.verb == TOOLS_CALL:
-            failed = outcome != OK
-            tally = self.total
+            tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us
-            tally.failed += failed
-            if upstream:
-                tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
-                tally.calls += 1
-                tally.busy_us += duration_us
-                tally.failed += failed
+            if outcome != OK:
+                tally.failed += 1
         recorder = self._recorder
         if recorder is None:
             return

@@ -35,7 +35,7 @@ from interlock.errors import (
 from interlock.pipeline.audit import OK, Audit, outcome_word
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
-from interlock.pipeline.deadline import PROGRESS_EXTENDS, DeadlineWatch, set_deadline
+from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.resolve import resolve
 from interlock.pipeline.validate import validate
@@ -110,9 +110,8 @@ class Pipeline:
             )
         limit = upstream.timeout or self._timeout
         if call.meta is None:
-            call.timeout = limit
+            # It asks for no progress, so nothing will ever renew its deadline.
             call.deadline = now + limit
-            call.hard_deadline = now + limit * PROGRESS_EXTENDS
         else:
             set_deadline(call, now, limit)
         if self._breakers.failing:

@@ -93,7 +93,13 @@ class Peer:
             exchange.token = token = call.meta.get(mcp.META_PROGRESS_TOKEN)
         wording = self._wording
         payload = wording.call(id, call, token)
-        lines = wording.header_lines(call.verb, call) if wording.with_headers else b""
+        lines = b""
+        if wording.with_headers:
+            route = call.route
+            if route is not None and not route.header_params:
+                lines = wording.ready_lines.get(route.upstream_name, b"")
+            if not lines:
+                lines = wording.header_lines(call.verb, call)
         self.pending[id] = exchange
         self.link.send(exchange, payload, lines)
         if exchange.error is not None:

@@ -24,7 +24,7 @@ class Wording:
         self.era = era
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
-        self._header_lines: dict[str, bytes] = {}
+        self.ready_lines: dict[str, bytes] = {}
         # `_meta` of calls that bring nothing of their own, by what their client can do.
         self._ready_meta: dict[bytes, bytes] = {}
         # `_meta` of the stateless wire up to the value of clientCapabilities.
@@ -98,13 +98,13 @@ class Wording:
                 lines += b"Mcp-Name: %b\r\n" % headers.encode_header_value(name).encode()
             return lines
         name = route.upstream_name
-        kept = self._header_lines.get(name)
+        kept = self.ready_lines.get(name)
         if kept is None:
             kept = b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % (
                 headers.encode_header_value(name).encode()
             )
-            if len(self._header_lines) < _MOST_KEPT:
-                self._header_lines[name] = kept
+            if len(self.ready_lines) < _MOST_KEPT:
+                self.ready_lines[name] = kept
         lines = kept
         if route.header_params and call is not None:
             for header, text in headers.mirror_params(route.header_params, call.decoded):

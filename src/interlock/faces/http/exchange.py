@@ -91,10 +91,12 @@ class HttpExchange(msgspec.Struct, eq=False):
             head = b"%bcontent-type: %b\r\n" % (_STATUS_LINES[status], content_type)
         if not self.keep_alive:
             headers += b"connection: close\r\n"
-        lane.write(
-            b"%b%b%bcontent-length: %d\r\n\r\n%b"
-            % (head, lane.date_line(), headers, len(body), body)
-        )
+        transport = lane.transport
+        if not transport.is_closing():
+            transport.write(
+                b"%b%b%bcontent-length: %d\r\n\r\n%b"
+                % (head, lane.date_line(), headers, len(body), body)
+            )
         lane.finished(self)
 
     def respond_in_parts(self, before: bytes, large: bytes, after: bytes) -> None:
