@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -53,6 +54,8 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
 
 def main(arguments: list[str] | None = None) -> int:
     chosen = parse(arguments)
+    # Ended from outside, it ends what it started too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = {None: DEFAULT, "all": (*DEFAULT, "churn")}.get(chosen.which, (chosen.which,))
     machine = machine_facts()
     started = time.time()
