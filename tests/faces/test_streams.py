@@ -417,6 +417,20 @@ def test_hanging_up_does_not_cancel_on_the_session_wire(start: Any) -> None:
     node.until(lambda: not list(node.node.pipeline.under_way()))
 
 
+def test_an_id_that_is_in_use_is_refused_until_it_is_free(start: Any) -> None:
+    node = start()
+    session = node.session()
+    with node.connect() as wire:
+        wire.send(session.call("hold", {"text": "first"}, 5))
+        held = node.shop.wait_for_hold("first")
+        refused = node.once(session.call("echo", {"text": "second"}, 5))
+        assert refused.json["id"] == 5
+        assert refused.json["error"]["code"] == -32600
+        node.do(lambda: node.shop.release(held))
+        assert "result" in wire.answer().json
+    assert "result" in node.once(session.call("echo", {"text": "third"}, 5)).json
+
+
 @pytest.mark.parametrize("era", ["session", "stateless"])
 @pytest.mark.parametrize("id", [7, "7", "é\n"])
 def test_a_session_cancels_with_a_notification(start: Any, era: str, id: Any) -> None:
