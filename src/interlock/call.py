@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from interlock.errors import UPSTREAM_ERROR, Failure, InterlockError
 from interlock.protocol.headers import HeaderParam
-from interlock.protocol.mcp import Era
+from interlock.protocol.mcp import Era, ResultGlance
 
 EMPTY_OBJECT: Final = b"{}"
 
@@ -108,10 +108,12 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What came back: the raw result, and in which era's words it is."""
+    """What came back: the raw result, in which era's words it is, and what it says of itself."""
 
     result: bytes
     era: Era
+    glance: ResultGlance | None = None
+    """None: the node made the result, and knows what is in it."""
 
 
 Done = Callable[["Call", "Outcome | None", InterlockError | None], None]

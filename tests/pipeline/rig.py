@@ -20,7 +20,7 @@ from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Exchange, JournalEntry, Upstream
-from interlock.protocol.mcp import Era
+from interlock.protocol.mcp import Era, glance_at
 
 COLUMNS = (
     "time_ns", "caller", "face", "verb", "name", "upstream", "effect", "outcome", "duration_us",
@@ -83,7 +83,7 @@ class ScriptedExchange:
 
     def answer(self, **result: Any) -> None:
         raw = Raw(json.dumps(result).encode())
-        self._settle(Outcome(bytes(raw), Era.SESSION), None)
+        self._settle(Outcome(bytes(raw), Era.SESSION, glance_at(raw)), None)
 
     def answer_error(self, code: int, message: str) -> None:
         self.fail(UpstreamAnsweredError(code, message, None))

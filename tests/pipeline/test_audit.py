@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from interlock.call import Call, Credentials, Outcome
+from interlock.call import Call, Credentials
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
-from interlock.pipeline.audit import Audit, outcome_word
+from interlock.pipeline.audit import Audit
 from interlock.pipeline.deadline import TICK
-from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST, Era
+from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST
 from tests.catalog.offers import definition, offer
 from tests.pipeline.calls import LOCAL, SESSION, tool_call
 from tests.pipeline.rig import COLUMNS, KeptJournal, Rig
@@ -25,29 +25,6 @@ def rig(**settings: Any) -> Rig:
     look = definition("look", annotations={"readOnlyHint": True})
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     return Rig(offer("s", [look, definition("t", inputSchema=schema)]), **settings)
-
-
-# --- the word for an outcome ---
-
-
-@pytest.mark.parametrize(
-    ("result", "word"),
-    [
-        (b'{"content":[]}', "ok"),
-        (b'{"content":[],"isError":false}', "ok"),
-        (b'{"content":[],"isError":true}', "tool_error"),
-        (b'{"isError" : true}', "tool_error"),
-        (b'{"content":[{"type":"text","text":"\\"isError\\":true"}]}', "ok"),
-        (b'{"structuredContent":{"isError":true}}', "ok"),
-        (b'{"structuredContent":{"isError":true},"isError":false}', "ok"),
-        (b'{"isError":null}', "ok"),
-        (b'{"isError":"yes"}', "ok"),
-        (b'["isError"]', "ok"),
-        (b"null", "ok"),
-    ],
-)
-def test_the_word_for_a_result(result: bytes, word: str) -> None:
-    assert outcome_word(Outcome(result, Era.SESSION)) == word
 
 
 # --- one call, one entry ---

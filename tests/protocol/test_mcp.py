@@ -18,8 +18,8 @@ from interlock.protocol.mcp import (
     RESERVED,
     decode_tool_call,
     forwardable_meta,
+    glance_at,
     negotiate,
-    result_type,
     session_result,
     stateless_result,
     tool_error,
@@ -292,26 +292,36 @@ def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
         (b'{"a":"input_required"}', mcp.COMPLETE),
         (b'{"a":{"resultType":"input_required"}}', mcp.COMPLETE),
         (b'{"a":"input_required","resultType":"complete"}', mcp.COMPLETE),
+        (b'{"resultType":5,"a":"input_required"}', ""),
+        (b'{"resultType":null}', ""),
+        (b'["input_required"]', ""),
+        (b'"input_required"', ""),
+        (b"\xff", ""),
+        (b"[" * 100_000, ""),
     ],
 )
 def test_the_type_of_a_result(raw: bytes, kind: str) -> None:
-    assert result_type(raw) == kind
-    assert result_type(Raw(raw)) == kind
+    assert glance_at(raw).result_type == kind
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "is_error"),
     [
-        b'{"resultType":5,"a":"input_required"}',
-        b'{"resultType":null,"a":"input_required"}',
-        b'["input_required"]',
-        b'"input_required"',
+        (b'{"content":[]}', False),
+        (b'{"content":[],"isError":false}', False),
+        (b'{"content":[],"isError":true}', True),
+        (b'{"isError" : true}', True),
+        (b'{"content":[{"type":"text","text":"\\"isError\\":true"}]}', False),
+        (b'{"structuredContent":{"isError":true}}', False),
+        (b'{"structuredContent":{"isError":true},"isError":false}', False),
+        (b'{"isError":null}', False),
+        (b'{"isError":"yes"}', False),
+        (b'["isError"]', False),
+        (b"null", False),
     ],
 )
-def test_a_type_that_is_none_is_the_servers_fault(raw: bytes) -> None:
-    with pytest.raises(ProtocolError) as caught:
-        result_type(raw)
-    assert caught.value.failure is UPSTREAM_PROTOCOL
+def test_a_tool_that_says_that_it_failed(raw: bytes, is_error: bool) -> None:
+    assert glance_at(raw).is_error is is_error
 
 
 # --- the shortcut for calls ---
@@ -343,7 +353,6 @@ def test_a_plain_call_is_read_in_one_go(data: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":""}}',
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":5}}',
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","x":1}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":[]}}',
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"},"result":1}',
         b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"a"}}',
         b'{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"a"}}',
@@ -386,9 +395,8 @@ def test_the_shortcut_and_the_general_way_read_the_same(data: bytes) -> None:
     params = json.loads(bytes(message.params))
     assert params["name"] == call.params.name
     assert params.get("arguments", {}) == json.loads(bytes(call.params.arguments))
-    assert params.get("_meta", {}) == {
-        key: json.loads(bytes(value)) for key, value in call.params.meta.items()
-    }
+    meta = call.params.meta
+    assert params.get("_meta", {}) == ({} if meta is UNSET else json.loads(bytes(meta)))
 
 
 # --- a tool's error ---

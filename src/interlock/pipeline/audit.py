@@ -8,18 +8,18 @@ from typing import Final
 
 import msgspec
 
-from interlock.call import Call, Outcome
+from interlock.call import Call
 from interlock.ports import Recorder
-from interlock.protocol.mcp import TOOLS_CALL, CallResult
+from interlock.protocol.mcp import TOOLS_CALL
 
 OK: Final = "ok"
+TOOL_ERROR: Final = "tool_error"
+"""A result in which the tool itself says that it failed."""
 _MOST_CHARACTERS: Final = 500
 """What others wrote is kept up to here: one call must not fill the journal."""
 
 MOST_STRANGERS: Final = 20
 """Entries a second about requests whose sender is not known; more are counted in the next."""
-
-_decode_call_result = msgspec.json.Decoder(CallResult).decode
 
 
 class Tally(msgspec.Struct, gc=False):
@@ -109,14 +109,3 @@ class Audit:
     def _new_tally(self, upstream: str) -> Tally:
         tally = self.by_upstream[upstream] = Tally()
         return tally
-
-
-def outcome_word(outcome: Outcome) -> str:
-    """`ok`, or `tool_error` for a result in which the tool itself says that it failed."""
-    raw = bytes(outcome.result)
-    if b'"isError"' in raw:
-        try:
-            return "tool_error" if _decode_call_result(raw).is_error else OK
-        except (msgspec.DecodeError, RecursionError):
-            return OK
-    return OK

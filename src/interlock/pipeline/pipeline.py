@@ -32,7 +32,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
-from interlock.pipeline.audit import OK, Audit, outcome_word
+from interlock.pipeline.audit import OK, TOOL_ERROR, Audit
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
@@ -173,8 +173,8 @@ class Pipeline:
         word, detail = OK, ""
         if error is not None:
             word, detail = error.failure.name, error.message
-        elif outcome is not None and call.verb == TOOLS_CALL and b'"isError"' in outcome.result:
-            word = outcome_word(outcome)
+        elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
+            word = TOOL_ERROR
         try:
             self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
         except Exception:

@@ -96,6 +96,7 @@ _HOP_KEYS: Final = frozenset(
 # Members that only a stateless result has.
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 _COMPLETE_HEAD: Final = b'{"resultType":"complete",'
+_COMPLETE_HEAD_LENGTH: Final = len(_COMPLETE_HEAD)
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
 
@@ -153,10 +154,19 @@ class CancelledParams(msgspec.Struct, gc=False, rename="camel"):
     reason: str | None = None
 
 
-class CallResult(msgspec.Struct, gc=False, rename="camel"):
-    """The part of a tool's result that the journal wants to know."""
+class ResultGlance(msgspec.Struct, gc=False, rename="camel"):
+    """What a result says about itself: read once, without opening what it carries."""
 
+    result_type: str = COMPLETE
     is_error: bool = False
+    ttl_ms: Raw | UnsetType = UNSET
+    cache_scope: Raw | UnsetType = UNSET
+    meta: Raw | UnsetType = msgspec.field(default=UNSET, name="_meta")
+
+
+_decode_glance = msgspec.json.Decoder(ResultGlance).decode
+_STRANGE: Final = ResultGlance(result_type="")
+"""Of a result that says of itself what no result may say."""
 
 
 class ToolCallParams(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -164,7 +174,7 @@ class ToolCallParams(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
     name: str
     arguments: Raw = Raw(b"{}")
-    meta: dict[str, Raw] = msgspec.field(default_factory=dict, name="_meta")
+    meta: Raw | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
 class ToolCall(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -235,21 +245,33 @@ def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
     return encode_members(members)
 
 
-def session_result(result: bytes | Raw) -> bytes:
+def glance_at(result: bytes | Raw) -> ResultGlance:
+    """What `result` says about itself. Never raises."""
+    try:
+        return _decode_glance(result)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _STRANGE
+
+
+def session_result(result: bytes, glance: ResultGlance | None = None) -> bytes:
     """A stateless server's result as a session client must see it: nothing of the other era.
 
-    Raises ProtocolError for a result that is no object.
+    `glance`: of this result, when somebody has it. Raises ProtocolError for what is no object.
     """
+    if glance is None:
+        glance = glance_at(result)
     raw = bytes(result)
     if (
-        raw.startswith(_COMPLETE_HEAD)
-        and b'"_meta"' not in raw
-        and b'"ttlMs"' not in raw
-        and b'"cacheScope"' not in raw
+        glance.result_type
+        and glance.meta is UNSET
+        and glance.ttl_ms is UNSET
+        and glance.cache_scope is UNSET
+        and raw[:_COMPLETE_HEAD_LENGTH] == _COMPLETE_HEAD
+        # Not `in`: on bytes that costs three times as much.
         and raw.count(b'"resultType"') == 1
     ):
         # The common case: one member at the front is all there is to take away.
-        return b"{" + raw[len(_COMPLETE_HEAD) :]
+        return b"{" + raw[_COMPLETE_HEAD_LENGTH:]
     members = _result_members(raw)
     for name in _STATELESS_MEMBERS:
         members.pop(name, None)
@@ -282,22 +304,6 @@ def _users_meta(members: dict[str, Raw]) -> dict[str, Raw]:
             "`_meta` of the server's result is not an object.", UPSTREAM_PROTOCOL
         ) from None
     return {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
-
-
-def result_type(result: bytes | Raw) -> str:
-    """`resultType` of a stateless result; absent counts as complete. Raises ProtocolError."""
-    raw = bytes(result)
-    if b'"input_required"' not in raw:
-        return COMPLETE
-    kind = _result_members(raw).get("resultType")
-    if kind is None:
-        return COMPLETE
-    try:
-        return msgspec.json.decode(kind, type=str)
-    except msgspec.ValidationError:
-        raise ProtocolError(
-            "The server's `resultType` is not a string.", UPSTREAM_PROTOCOL
-        ) from None
 
 
 def tool_error(text: str, code: str, data: dict[str, Any] | None = None) -> bytes:

@@ -158,11 +158,11 @@ class Peer:
             if result is not UNSET and (ticket is None or incoming.id == ticket.id):
                 exchange = self.pending.get(incoming.id)  # type: ignore[arg-type]
                 raw = bytes(result)
-                if exchange is not None and raw.startswith(b"{"):
+                if exchange is not None and raw[:1] == b"{":
                     # The answer that everybody hopes for; anything else takes the long look.
                     del self.pending[exchange.id]
                     self.answered += 1
-                    exchange.succeed(Outcome(raw, self.era))
+                    exchange.succeed(Outcome(raw, self.era, mcp.glance_at(raw)))
                     return
             self._answer(incoming, ticket)
         elif incoming.id is UNSET:

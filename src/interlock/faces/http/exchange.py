@@ -27,12 +27,13 @@ _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }
-_JSON_HEAD: Final = {
+JSON_HEAD: Final = {
     status: line + b"content-type: application/json\r\n" for status, line in _STATUS_LINES.items()
 }
 _STREAM_HEAD: Final = (
     b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
 )
+_AROUND_RESULT: Final = len(b'{"jsonrpc":"2.0","id":,"result":}')
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
@@ -86,7 +87,7 @@ class HttpExchange(msgspec.Struct, eq=False):
         self.done = True
         lane = self.lane
         if content_type is JSON:
-            head = _JSON_HEAD[status]
+            head = JSON_HEAD[status]
         else:
             head = b"%bcontent-type: %b\r\n" % (_STATUS_LINES[status], content_type)
         if not self.keep_alive:
@@ -99,23 +100,35 @@ class HttpExchange(msgspec.Struct, eq=False):
             )
         lane.finished(self)
 
-    def respond_in_parts(self, before: bytes, large: bytes, after: bytes) -> None:
-        """A JSON answer with a large part that is the same for many.
+    def respond_result(self, id: bytes, result: bytes) -> None:
+        """A JSON-RPC result, which is what nearly every answer is: put together in one go.
 
-        Copying it for every reader would cost more than sending it: it is written as it is.
+        A large one is often the same for many, as a list of tools is. Copying it for every reader
+        would cost more than sending it: it is written as it is.
         """
         if self.done:
             return
         self.done = True
         lane = self.lane
-        length = len(before) + len(large) + len(after)
-        closing = b"" if self.keep_alive else b"connection: close\r\n"
-        lane.write(
-            b"%b%b%bcontent-length: %d\r\n\r\n%b"
-            % (_JSON_HEAD[200], lane.date_line(), closing, length, before)
-        )
-        lane.write(large)
-        lane.write(after)
+        transport = lane.transport
+        head = lane.json_head()
+        if not self.keep_alive:
+            head += b"connection: close\r\n"
+        size = len(result)
+        if transport.is_closing():
+            pass
+        elif size <= LARGE:
+            transport.write(
+                b'%bcontent-length: %d\r\n\r\n{"jsonrpc":"2.0","id":%b,"result":%b}'
+                % (head, _AROUND_RESULT + len(id) + size, id, result)
+            )
+        else:
+            transport.write(
+                b'%bcontent-length: %d\r\n\r\n{"jsonrpc":"2.0","id":%b,"result":'
+                % (head, _AROUND_RESULT + len(id) + size, id)
+            )
+            transport.write(result)
+            transport.write(b"}")
         lane.finished(self)
 
     def open_stream(self, headers: bytes = b"") -> None:

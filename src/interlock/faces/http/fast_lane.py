@@ -17,7 +17,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.config import Limits
-from interlock.faces.http.exchange import Head, HttpExchange
+from interlock.faces.http.exchange import JSON_HEAD, Head, HttpExchange
 from interlock.faces.http.guard import peer_name
 
 KEEP_ALIVE = 75.0
@@ -71,6 +71,7 @@ class FastLane(HttpToolsProtocol):
         # The one that came last, for which not even a look-up is needed.
         self._last_head: Head | None = None
         self._last_bytes = b""
+        self._last_start = 0
         self._last_size = -1
         self._active: HttpExchange | _Elsewhere | None = None
         self._queued: deque[HttpExchange] = deque()
@@ -80,6 +81,7 @@ class FastLane(HttpToolsProtocol):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._date_of: Any = None
         self._date = b""
+        self._json_head = b""
 
     # -- asyncio.Protocol
 
@@ -103,14 +105,15 @@ class FastLane(HttpToolsProtocol):
         if self._between and self._active is None:
             # Most clients send the same head again and again: when it is known, and the whole
             # request is here, there is nothing to parse.
-            if len(data) == self._last_size and data.startswith(self._last_bytes):
-                head, start = self._last_head, len(self._last_bytes)
+            start = self._last_start
+            if len(data) == self._last_size and data[:start] == self._last_bytes:
+                head = self._last_head
             else:
                 start = data.find(b"\r\n\r\n") + 4
                 head = self._heads.get(data[:start])
                 if head is not None and len(data) == start + head.length:
                     self._last_head, self._last_size = head, len(data)
-                    self._last_bytes = data[:start]
+                    self._last_start, self._last_bytes = start, data[:start]
                 else:
                     head = None
             if head is not None:
@@ -328,7 +331,14 @@ class FastLane(HttpToolsProtocol):
         if current is not self._date_of:
             self._date_of = current
             self._date = b"".join(b"%b: %b\r\n" % pair for pair in current)
+            self._json_head = JSON_HEAD[200] + self._date
         return self._date
+
+    def json_head(self) -> bytes:
+        """The head of a JSON answer with status 200, up to its length."""
+        if self.server_state.default_headers is not self._date_of:
+            self.date_line()
+        return self._json_head
 
     def finished(self, exchange: HttpExchange) -> None:
         """The answer has been written whole."""

@@ -14,14 +14,14 @@ from interlock.errors import (
     UNKNOWN_SESSION,
     InterlockError,
 )
-from interlock.faces.http.exchange import LARGE, HttpExchange
+from interlock.faces.http.exchange import HttpExchange
 from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
-from interlock.faces.mcp.writing import write_error, write_outcome
+from interlock.faces.mcp.writing import write_error, write_result
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Clock
 from interlock.protocol import mcp
-from interlock.protocol.jsonrpc import notification
+from interlock.protocol.jsonrpc import notification, result_response
 
 QUIET = 15.0
 """After this long without an answer a response becomes a stream, to show that it is alive."""
@@ -78,29 +78,27 @@ class Answering:
         if session is not None:
             session.calls.pop(exchange.request_id, None)
         id, client = exchange.request_id, call.client
-        status = 200
         if outcome is not None:
-            result = outcome.result
-            if (
-                outcome.era is client.era
-                and isinstance(result, bytes)
-                and len(result) > LARGE
-                and not exchange.streaming
-            ):
-                exchange.respond_in_parts(b'{"jsonrpc":"2.0","id":%b,"result":' % id, result, b"}")
-                return
             try:
-                body = write_outcome(id, outcome, client, self._hello.server_info, call.verb)
+                result = outcome.result
+                if outcome.era is not client.era:
+                    result = write_result(outcome, client, self._hello.server_info, call.verb)
+                if not exchange.streaming:
+                    exchange.respond_result(id, result)
+                else:
+                    exchange.event(result_response(id, result))
+                    exchange.end_stream()
+                return
             except InterlockError as unwritable:
                 error = unwritable
-        if error is not None:
-            if error.failure is CANCELLED:
-                # A cancelled request gets no answer; its connection gets an end.
-                exchange.open_stream()
-                exchange.end_stream()
-                return
-            status, body = write_error(id, error, client)
-            status = _status(status, error, client)
+        assert error is not None
+        if error.failure is CANCELLED:
+            # A cancelled request gets no answer; its connection gets an end.
+            exchange.open_stream()
+            exchange.end_stream()
+            return
+        status, body = write_error(id, error, client)
+        status = _status(status, error, client)
         if exchange.streaming:
             exchange.event(body)
             exchange.end_stream()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Raw
+
 from interlock.call import Client, Credentials
 from interlock.errors import ProtocolError
 from interlock.faces.http.exchange import Head
@@ -22,8 +24,8 @@ class Facts:
     """The headers, understood. Values are what the body must repeat, decoded."""
 
     __slots__ = (
-        "accepts_stream", "client", "credentials", "duplicate", "found", "guard", "is_json",
-        "method", "method_header", "name", "name_header", "refusal", "session", "shortcut",
+        "accepts_stream", "client", "credentials", "duplicate", "found", "guard", "is_json", "meta",
+        "method", "method_header", "name", "name_header", "refusal", "said", "session", "shortcut",
         "stateless", "twice", "version", "version_header",
     )  # fmt: skip
 
@@ -52,7 +54,10 @@ class Facts:
         self.name = None if name is None else headers.decode_header_value(name)
         self.stateless = self.version in mcp.STATELESS_REVISIONS
         self.client: Client | None = None
-        """The client of the last stateless request with this head."""
+        """The client of the last plain stateless call with this head."""
+        self.said = b""
+        """Its `_meta`, as it came."""
+        self.meta: dict[str, Raw] | None = None
         self.found: Session | None = None
         """The session that the id led to the last time."""
         in_session = self.session is not None and (

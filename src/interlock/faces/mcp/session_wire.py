@@ -66,20 +66,26 @@ class SessionWire:
                 session = facts.found = self._session(facts)
             except InterlockError:
                 return False
-        else:
-            session.last_seen = self._clock()
         id = bytes(request.id)
         if id in session.calls:
             return False
         params = request.params
+        meta = None
+        if params.meta is not UNSET:
+            try:
+                meta = jsonrpc.decode_members(params.meta) or None
+            except ProtocolError:
+                return False
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
-            None, params.arguments, params.meta or None,
+            None, params.arguments, meta,
         )  # fmt: skip
         exchange.request_id = id
         exchange.session = session
         session.calls[id] = call
         self._answering.start(exchange, facts, call)
+        # While a call is under way nobody takes the session for a quiet one.
+        session.last_seen = call.started
         return True
 
     def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:

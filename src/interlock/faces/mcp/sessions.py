@@ -89,7 +89,9 @@ class Sessions:
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP
             for session in list(self._sessions.values()):
-                if session.last_seen < now - self._idle and not session.in_use:
+                if session.in_use:
+                    session.last_seen = now
+                elif session.last_seen < now - self._idle:
                     self.close(session)
         if len(self._sessions) >= self._most:
             # A few at a time, so that the next newcomer need not search again.

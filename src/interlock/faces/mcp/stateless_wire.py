@@ -22,7 +22,7 @@ from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.reading import read_call, read_client, read_meta, read_params, read_string
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import headers, mcp
-from interlock.protocol.jsonrpc import Message, result_response
+from interlock.protocol.jsonrpc import Message, decode_members, result_response
 
 FACE: Final = "http"
 _SOMEBODY: Final = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
@@ -43,24 +43,19 @@ class StatelessWire:
     def take(self, exchange: HttpExchange, facts: Facts, request: mcp.ToolCall) -> bool:
         """Start a plain call. False: something about it wants the long look of `serve`."""
         params = request.params
-        meta = params.meta
-        version = meta.get(mcp.META_VERSION)
-        capabilities = meta.get(mcp.META_CLIENT_CAPABILITIES)
+        raw_meta = params.meta
         if (
-            version is None
-            or capabilities is None
+            raw_meta is UNSET
             or facts.method != mcp.TOOLS_CALL
             or facts.name != params.name
-            or bytes(version) != _REVISION_JSON
             or facts.version != mcp.LATEST_STATELESS
         ):
             return False
-        promised = bytes(capabilities)
-        client = facts.client
-        if client is None or client.capabilities != promised:
-            if promised[:1] != b"{":
-                return False
-            client = facts.client = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS, "", promised)
+        said = bytes(raw_meta)
+        if said != facts.said and not self._understand(facts, said):
+            return False
+        client, meta = facts.client, facts.meta
+        assert client is not None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
             params.arguments, meta, None, exchange.head.headers,
@@ -69,6 +64,24 @@ class StatelessWire:
         # On this wire hanging up is how a client cancels.
         exchange.on_disconnect = lambda: self._pipeline.cancel(call)
         self._answering.start(exchange, facts, call)
+        return True
+
+    @staticmethod
+    def _understand(facts: Facts, said: bytes) -> bool:
+        """Read the `_meta` of a request. Most clients say the same every time."""
+        try:
+            meta = decode_members(said)
+        except ProtocolError:
+            return False
+        version = meta.get(mcp.META_VERSION)
+        capabilities = meta.get(mcp.META_CLIENT_CAPABILITIES)
+        if version is None or capabilities is None or bytes(version) != _REVISION_JSON:
+            return False
+        promised = bytes(capabilities)
+        if promised[:1] != b"{":
+            return False
+        facts.said, facts.meta = said, meta
+        facts.client = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS, "", promised)
         return True
 
     def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:

@@ -48,6 +48,11 @@ def write_outcome(
     id: bytes, outcome: Outcome, client: Client, server_info: bytes, verb: str = mcp.TOOLS_CALL
 ) -> bytes:
     """The response for a call that succeeded, in the client's era."""
+    return result_response(id, write_result(outcome, client, server_info, verb))
+
+
+def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:
+    """What a call came to, in the client's era."""
     result = outcome.result
     if outcome.era is not client.era:
         if client.era is mcp.Era.STATELESS:
@@ -55,14 +60,20 @@ def write_outcome(
             if verb in _KEEPABLE:
                 result = _not_to_be_kept(result)
         else:
-            if b'"input_required"' in result and mcp.result_type(result) == mcp.INPUT_REQUIRED:
+            glance = outcome.glance or mcp.glance_at(result)
+            if glance.result_type == mcp.INPUT_REQUIRED:
                 raise InterlockError(
                     UPSTREAM_PROTOCOL,
                     "The tool asks its caller for input, which this node cannot yet relay to a "
                     "client of the session wire.",
                 )
-            result = mcp.session_result(result)
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
+            if glance.result_type != mcp.COMPLETE:
+                shown = glance.result_type[:50] or "none"
+                raise InterlockError(
+                    UPSTREAM_PROTOCOL, f"The server's `resultType` is {shown}, which means nothing."
+                )
+            result = mcp.session_result(result, glance)
+    return result
 
 
 def _not_to_be_kept(result: bytes) -> bytes:

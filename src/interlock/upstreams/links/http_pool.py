@@ -87,7 +87,7 @@ class HttpConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answered", "_between", "_body", "_chunk", "_header_bytes", "_headers", "_heads", "_keep",
-        "_last_bytes", "_last_head", "_last_size",
+        "_last_bytes", "_last_head", "_last_size", "_last_start",
         "_parser", "_pool", "_size", "_status", "_stream", "closed", "idle_since", "reply",
         "transport",
     )  # fmt: skip
@@ -113,6 +113,7 @@ class HttpConnection(asyncio.Protocol):
         # The one that came last, for which not even a look-up is needed.
         self._last_head: _Head | None = None
         self._last_bytes = b""
+        self._last_start = 0
         self._last_size = -1
 
     def send(self, request: bytes, reply: Reply) -> None:
@@ -144,14 +145,15 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._between and self.reply is not None:
             # A head that was parsed before says the same again: only its body is new.
-            if len(data) == self._last_size and data.startswith(self._last_bytes):
-                known, start = self._last_head, len(self._last_bytes)
+            start = self._last_start
+            if len(data) == self._last_size and data[:start] == self._last_bytes:
+                known = self._last_head
             else:
                 start = data.find(b"\r\n\r\n") + 4
                 known = self._heads.get(data[:start])
                 if known is not None and len(data) == start + known.length:
                     self._last_head, self._last_size = known, len(data)
-                    self._last_bytes = data[:start]
+                    self._last_start, self._last_bytes = start, data[:start]
                 else:
                     known = None
             if known is not None:
