@@ -179,12 +179,11 @@ class Pipeline:
             self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
-        on_done = call.on_done
-        # Its parts point at each other: taken apart here, they are freed at once.
-        call.exchange = call.on_done = call.decoded = call.on_notification = None
-        if on_done is not None:
+        # It, its exchange and its face point at each other: taken apart, they are freed at once.
+        call.exchange = None
+        if call.on_done is not None:
             try:
-                on_done(call, outcome, error)
+                call.on_done(call, outcome, error)
             except Exception:
                 _log.exception(
                     "the answer of %.100r %.100r could not be given", call.verb, call.name

@@ -43,8 +43,8 @@ class Exchange(msgspec.Struct, eq=False):
         call, settled = self.call, self.on_settled
         if call is not None and settled is not None:
             self.open = False
-            # Call and exchange point at each other: taken apart, they are freed at once.
-            self.call = self.on_settled = self.hear = self.carrier = None
+            # It and its carrier point at each other: taken apart, they are freed at once.
+            self.carrier = None
             settled(call, outcome, None)
         else:
             self.outcome = outcome
