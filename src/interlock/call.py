@@ -18,8 +18,8 @@ from interlock.protocol.mcp import Era, ResultGlance
 
 EMPTY_OBJECT: Final = b"{}"
 
-Hear = Callable[[str, bytes | Raw], None]
-"""Takes a notification that belongs to a call: its method and its raw params."""
+Hear = Callable[["Call", str, "bytes | Raw"], None]
+"""Takes a notification that belongs to a call: the call, the method and the raw params."""
 
 
 class Credentials(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +45,79 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     capabilities: bytes = EMPTY_OBJECT
 
 
+class Ask(msgspec.Struct, eq=False):
+    """A question that an upstream puts to whoever called it: a sample, a form, the roots.
+
+    It is answered exactly once; what comes first counts.
+    """
+
+    method: str
+    params: bytes
+    """A raw JSON object, empty when there are none."""
+    on_answer: Callable[[Answer], None]
+    open: bool = True
+    on_withdrawn: Callable[[Ask, str], None] | None = None
+    """Set by whoever relays it: told when the upstream no longer wants to know, and why."""
+    progress_token: bytes | None = None
+    """Raw: the upstream wants to hear how the answer comes along."""
+    on_progress: Callable[[bytes | Raw], None] | None = None
+    """Takes the raw params of the client's progress on this question."""
+
+    def reply(self, result: bytes | Raw) -> None:
+        self._answer(Answer(bytes(result)))
+
+    def refuse(self, code: int, message: str, data: bytes | Raw | None = None) -> None:
+        self._answer(Answer(b"", code, message, data))
+
+    def withdraw(self, reason: str) -> None:
+        """The upstream no longer wants an answer."""
+        if self.open:
+            self.open = False
+            if self.on_withdrawn is not None:
+                self.on_withdrawn(self, reason)
+
+    def _answer(self, answer: Answer) -> None:
+        if self.open:
+            self.open = False
+            self.on_answer(answer)
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What a question came to: a raw result, or an error with its code."""
+
+    result: bytes
+    code: int = 0
+    message: str = ""
+    data: bytes | Raw | None = None
+
+    @property
+    def refused(self) -> bool:
+        return self.code != 0
+
+
+class ClientSession(Protocol):
+    """A client that stays connected between its requests, as those of the session wire do."""
+
+    client: Client
+    owner: str
+    """The name of the caller it belongs to."""
+    alive: bool
+    log_level: str | None
+    """From which level on it wants to hear log messages. None: it never said."""
+    closed: list[Callable[[], None]]
+    """Run once, when the session ends."""
+
+    def tell(self, method: str, params: bytes | Raw | None) -> None:
+        """Send a notification that belongs to none of its requests."""
+
+    def ask(self, ask: Ask, call: Call | None) -> bool:
+        """Put a question: on the stream of the call's own request where there is one.
+
+        False: there is no way to the client now, and the question is as it was.
+        """
+        ...
+
+
 class Route(Protocol):
     """Where a name leads: one tool of one upstream, as the catalog resolved it."""
 
@@ -64,7 +137,7 @@ class Call(msgspec.Struct, eq=False):
     credentials: Credentials
     client: Client
     name: str = ""
-    """The tool as the client named it."""
+    """The tool or prompt as the client named it, or the URI of a resource."""
     owner: str = ""
     """Whose session it came on, when it came on one: nobody else may use that session."""
     cursor: str | None = None
@@ -81,6 +154,8 @@ class Call(msgspec.Struct, eq=False):
 
     on_done: Done | None = None
     """Told once, when the call is over: the outcome, or the error."""
+    session: ClientSession | None = None
+    """The session it came on, for a client that has one."""
     context: Any = None
     """The face's own, untouched on the way."""
 

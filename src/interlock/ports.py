@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from interlock.call import Call, Done, Hear
+from msgspec import Raw
+
+from interlock.call import Ask, Call, ClientSession, Outcome
+from interlock.errors import InterlockError
 
 JournalEntry = tuple[int, str, str, str, str, str, str, str, int, str]
 """time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail"""
@@ -37,6 +40,23 @@ class Exchange(Protocol):
         """The deadline has passed: tell the upstream, fail whoever waits."""
 
 
+class Back(Protocol):
+    """The way back: what an upstream tells about the calls that it was given."""
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """Told once, by the answer or by its absence."""
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        """What the upstream says before it answers: progress, log messages."""
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        """What the upstream wants to know before it answers.
+
+        `call` is the one it is about. None: it is about none in particular, but the upstream
+        speaks to one client only, that of `session`.
+        """
+
+
 class Upstream(Protocol):
     """Something that serves tools, as the pipeline sees it."""
 
@@ -48,11 +68,10 @@ class Upstream(Protocol):
         """Its own limit for a call, when the config gives one."""
         ...
 
-    def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
-        """Send the call. `settled` is told once: by the answer, or by its absence.
+    def start(self, call: Call, back: Back) -> Exchange:
+        """Send the call. `back` is told what comes of it.
 
-        `hear` gets what the upstream says before it answers. Raises InterlockError when there is
-        nobody to send it to.
+        Raises InterlockError when there is nobody to send it to.
         """
         ...
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.call import Call, Done, Hear, Outcome, UpstreamAnsweredError, UpstreamGoneError
+from interlock.call import Call, Outcome, UpstreamAnsweredError, UpstreamGoneError
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Offering
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
@@ -19,7 +19,7 @@ from interlock.pipeline.audit import Audit
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.pipeline import Pipeline
-from interlock.ports import Exchange, JournalEntry, Upstream
+from interlock.ports import Back, Exchange, JournalEntry, Upstream
 from interlock.protocol.mcp import Era, glance_at
 
 COLUMNS = (
@@ -63,13 +63,12 @@ class HandClock:
 class ScriptedExchange:
     """A request that an upstream of a test has in hand."""
 
-    def __init__(self, call: Call, hear: Hear | None, settled: Done) -> None:
+    def __init__(self, call: Call, back: Back) -> None:
         self.call = call
-        self.hear = hear
         self.open = True
         self.abandoned: list[str] = []
         self.expired = False
-        self._settled = settled
+        self.back = back
 
     def abandon(self, reason: str) -> None:
         if self.open:
@@ -80,6 +79,10 @@ class ScriptedExchange:
         if self.open:
             self.expired = True
             self.fail(InterlockError(DEADLINE_EXCEEDED, "It did not answer in time."))
+
+    def say(self, method: str, params: bytes) -> None:
+        """Something before the answer."""
+        self.back.heard(self.call, method, params)
 
     def answer(self, **result: Any) -> None:
         raw = Raw(json.dumps(result).encode())
@@ -100,7 +103,7 @@ class ScriptedExchange:
         # As a real one: what comes first counts, and an abandoned one says nothing any more.
         if self.open:
             self.open = False
-            self._settled(self.call, outcome, error)
+            self.back.settled(self.call, outcome, error)
 
 
 class ScriptedUpstream:
@@ -114,10 +117,10 @@ class ScriptedUpstream:
         self.waited: list[float] = []
         self.comes_back: Callable[[float], Awaitable[bool]] = self._at_once
 
-    def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
+    def start(self, call: Call, back: Back) -> Exchange:
         if self.refuse_with is not None:
             raise self.refuse_with
-        exchange = ScriptedExchange(call, hear, settled)
+        exchange = ScriptedExchange(call, back)
         self.started.append(exchange)
         return exchange
 

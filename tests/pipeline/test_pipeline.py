@@ -376,7 +376,7 @@ class AnyOrder(RuleBasedStateMachine):
         meta = {"progressToken": 1} | ({META_TIMEOUT: timeout} if timeout else {})
         call = tool_call(name, arguments, meta=meta)
         if listens:
-            call.on_notification = lambda method, params: None
+            call.on_notification = lambda call, method, params: None
         self.calls.append(call)
         self.do(lambda: self.node.begin(call))
 
@@ -389,7 +389,7 @@ class AnyOrder(RuleBasedStateMachine):
             "error": lambda: exchange.answer_error(-1, "no"),
             "lost": lambda: exchange.lose(sent=True),
             "unsent": lambda: exchange.lose(sent=False),
-            "hear": lambda: exchange.hear and exchange.hear("notifications/progress", b"{}"),
+            "hear": lambda: exchange.say("notifications/progress", b"{}"),
         }
         self.do(actions[how])
 

@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 import uvloop
 from msgspec import Raw
 
-from interlock.call import Call, Client, Credentials, Hear, Outcome
+from interlock.call import Ask, Call, Client, ClientSession, Credentials, Hear, Outcome
 from interlock.catalog.offering import Tool, read_offering
 from interlock.config import ServerConfig, resolve_server
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.mask import secret_values
+from interlock.upstreams.oauth.bearer import OAuthBearer
 from interlock.upstreams.supervisor import State, Supervisor
 
 T = TypeVar("T")
@@ -179,12 +180,21 @@ class Sent:
     """A call under way. Await it for the outcome; `exchange` is what the pipeline holds."""
 
     def __init__(self, supervisor: Supervisor, call: Call, hear: Hear | None) -> None:
-        self.settled = 0
+        self.times_settled = 0
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.exchange = supervisor.start(call, hear, self._settle)
+        call.on_notification = hear
+        self.asked_for: list[Ask] = []
+        self.exchange = supervisor.start(call, self)
 
-    def _settle(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        self.settled += 1
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if call.on_notification is not None:
+            call.on_notification(call, method, params)
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        self.asked_for.append(ask)
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        self.times_settled += 1
         if self._future.done():
             return
         if error is not None:
@@ -202,7 +212,14 @@ class Sent:
 class Kept:
     """A supervisor, and everything that it reported."""
 
-    def __init__(self, server: ServerConfig, *, key: str = "up", jitter: float = 1.0) -> None:
+    def __init__(
+        self,
+        server: ServerConfig,
+        *,
+        key: str = "up",
+        jitter: float = 1.0,
+        bearer: OAuthBearer | None = None,
+    ) -> None:
         self.states: list[State] = []
         self.listed: list[list[str]] = []
         self.withdrawn = 0
@@ -216,6 +233,7 @@ class Kept:
             resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
             clock=asyncio.get_running_loop().time,
             secrets=lambda one: secret_values(one, environ=os.environ, base_dir=Path.cwd()),
+            bearer=bearer,
         )
         self.supervisor = Supervisor(
             key,

@@ -141,7 +141,7 @@ def test_concurrent_calls_get_their_own_answers(over: Over) -> None:
         assert await one.text("release") == "5"
         for number, call in enumerate(held):
             assert text(await within(call)) == f"held {number}"
-            assert call.settled == 1
+            assert call.times_settled == 1
 
     over(body)
 
@@ -152,7 +152,7 @@ def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
         call = one.start(
             "report",
             {"steps": 4},
-            hear=lambda method, params: heard.append((method, json.loads(bytes(params)))),
+            hear=lambda _, method, params: heard.append((method, json.loads(bytes(params)))),
             token="mine",
         )
         assert text(await within(call)) == "reported"
@@ -165,7 +165,7 @@ def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
 
 def test_a_caller_who_cannot_take_progress_harms_nobody(over: Over) -> None:
     async def body(one: Kept, far: Far) -> None:
-        def broken(method: str, params: Any) -> None:
+        def broken(call: Any, method: str, params: Any) -> None:
             raise RuntimeError("a fault of the caller")
 
         call = one.start("report", {"steps": 3}, hear=broken, token="mine")
@@ -182,7 +182,7 @@ def test_a_caller_who_leaves(over: Over) -> None:
         await far.until_held(1)
         call.exchange.abandon("The caller is gone.")
         await far.until_told_to_stop()
-        assert call.settled == 0
+        assert call.times_settled == 0
         peer = one.supervisor.peer
         assert peer is not None
         assert not peer.pending
@@ -205,7 +205,7 @@ def test_a_deadline_that_passes(over: Over) -> None:
         await far.until_told_to_stop()
         call.exchange.expire()
         call.exchange.abandon("late")
-        assert call.settled == 1
+        assert call.times_settled == 1
         assert await one.text("echo", text="next") == "next"
         assert one.supervisor.restarts == 0
 
@@ -222,7 +222,7 @@ def test_lost_in_the_middle_of_calls(over: Over) -> None:
                 await within(call)
             assert caught.value.failure is UPSTREAM_LOST
             assert caught.value.sent
-            assert call.settled == 1
+            assert call.times_settled == 1
         assert await within(one.supervisor.until_ready(10))
         assert await one.text("echo", text="back") == "back"
         assert one.supervisor.state is State.READY

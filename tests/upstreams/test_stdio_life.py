@@ -172,7 +172,7 @@ def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
                     await within(call)
                 assert caught.value.failure is UPSTREAM_LOST
                 assert caught.value.sent
-                assert call.settled == 1
+                assert call.times_settled == 1
             await one.ready()
             assert one.states == [State.READY, State.DEGRADED, State.READY]
             assert one.supervisor.restarts == 1

@@ -298,7 +298,7 @@ def test_progress_reaches_its_own_caller() -> None:
         heard: dict[str, list[Any]] = {"a": [], "b": []}
 
         def hear(name: str) -> Any:
-            return lambda method, params: heard[name].append((method, json.loads(bytes(params))))
+            return lambda _, method, params: heard[name].append((method, json.loads(bytes(params))))
 
         async with kept(process()) as one:
             await one.ready()

@@ -16,7 +16,7 @@ from interlock.cli.running import NodeOption
 if TYPE_CHECKING:
     from msgspec import Raw
 
-    from interlock.call import UpstreamAnsweredError
+    from interlock.call import Call, UpstreamAnsweredError
     from interlock.cli.reach import Reached
     from interlock.config import Config
 
@@ -159,7 +159,7 @@ def _schema(definitions: list[Raw], config: Config, name: str) -> dict[str, Any]
     return next((tool.schema for tool in listed if same_name(tool.name, name)), {})
 
 
-def _progress(method: str, params: bytes | Raw) -> None:
+def _progress(call: Call, method: str, params: bytes | Raw) -> None:
     """One line on stderr for each sign of life; on a terminal the newest replaces the last."""
     import msgspec
 

@@ -66,7 +66,8 @@ class Breakers:
         if breaker.circuit is Circuit.HALF_OPEN and wait <= 0:
             breaker.opened = self._clock()
             return
-        retry_ms = max(1, ceil(wait * 1000))
+        # Sums of times are a hair off: nobody is told to wait longer than the cooldown.
+        retry_ms = max(1, ceil(min(wait, self._cooldown) * 1000))
         raise InterlockError(
             CIRCUIT_OPEN,
             f"{upstream} failed {breaker.failures} times in a row and is left alone for now; "

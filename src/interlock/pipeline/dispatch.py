@@ -1,4 +1,4 @@
-"""Send it: with a sign of life that renews its deadline, and once more when that does no harm."""
+"""Send it once more, when its upstream went away and that does no harm."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from msgspec import Raw
-
-from interlock.call import Call, Done, Hear, UpstreamGoneError
+from interlock.call import Call, UpstreamGoneError
 from interlock.errors import InterlockError
-from interlock.ports import Clock, Upstream
+from interlock.ports import Back, Clock, Upstream
 
 PATIENCE: Final = 5.0
 """How long a call waits for a lost upstream to come back before it is failed."""
@@ -20,17 +18,11 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 class Dispatcher:
-    """Hands calls to upstreams."""
+    """Hands calls to upstreams that come back."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: set[asyncio.Task[None]] = set()
-
-    def send(self, call: Call, upstream: Upstream, settled: Done) -> None:
-        """Send the call; `settled` is told what came of it."""
-        heard = call.on_notification
-        hear = None if heard is None else self._sign_of_life(call, heard)
-        call.exchange = upstream.start(call, hear, settled)
 
     def may_send_again(self, call: Call, gone: UpstreamGoneError) -> bool:
         """Whether a call whose upstream went away may be sent once more.
@@ -43,38 +35,30 @@ class Dispatcher:
         return True
 
     def send_again(
-        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, settled: Done
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: Back
     ) -> None:
         """Wait for the upstream to come back, and send the call then; else it failed as it did."""
         task = asyncio.get_running_loop().create_task(
-            self._wait_and_send(call, upstream, gone, settled)
+            self._wait_and_send(call, upstream, gone, back)
         )
-        call.exchange = _Waiting(task, lambda: settled(call, None, gone))
+        call.exchange = _Waiting(task, lambda: back.settled(call, None, gone))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
     async def _wait_and_send(
-        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, settled: Done
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: Back
     ) -> None:
         try:
             patience = min(PATIENCE, call.deadline - self._clock())
             if patience <= 0 or not await upstream.until_ready(patience):
                 raise gone
-            self.send(call, upstream, settled)
+            call.exchange = upstream.start(call, back)
         except InterlockError as error:
-            settled(call, None, error)
+            back.settled(call, None, error)
         except Exception:
             # Nobody awaits this task, but somebody waits for the call.
             _log.exception("%s could not be sent again", call.upstream)
-            settled(call, None, gone)
-
-    def _sign_of_life(self, call: Call, heard: Hear) -> Hear:
-        def hear(method: str, params: bytes | Raw) -> None:
-            # The wait starts again, up to the hard deadline.
-            call.deadline = min(self._clock() + call.timeout, call.hard_deadline)
-            heard(method, params)
-
-        return hear
+            back.settled(call, None, gone)
 
 
 class _Waiting:

@@ -6,7 +6,7 @@
 The stages in brackets have their place here and no code yet. Listing goes through the same
 authentication and audit as calling: there is no side door.
 
-A call goes out in `begin` and comes back in `_settled`, each one straight line without a wait:
+A call goes out in `begin` and comes back in `settled`, each one straight line without a wait:
 what lies between them is the upstream's time. So a call costs no task and no trip through the
 event loop. `_over` is the audit: it is passed exactly once, on every way out.
 """
@@ -18,7 +18,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from interlock.call import Call, Caller, Outcome, UpstreamGoneError
+from msgspec import Raw
+
+from interlock.call import Ask, Call, Caller, ClientSession, Outcome, UpstreamGoneError
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.names import style_for
 from interlock.errors import (
@@ -98,7 +100,7 @@ class Pipeline:
             else:
                 self._send(call, now)
         except InterlockError as error:
-            self._settled(call, None, error)
+            self.settled(call, None, error)
         except Exception as bug:
             self._over(call, None, _fault(call, bug))
 
@@ -118,10 +120,7 @@ class Pipeline:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
-        if call.on_notification is None:
-            call.exchange = upstream.start(call, None, self._settled)
-        else:
-            self._dispatcher.send(call, upstream, self._settled)
+        call.exchange = upstream.start(call, self)
 
     def _list_tools(self, call: Call) -> Outcome:
         client = call.client
@@ -138,7 +137,7 @@ class Pipeline:
 
     # -- back
 
-    def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The upstream has answered, or will not. Called by whatever read the answer."""
         if error is None:
             if self._breakers.failing:
@@ -155,13 +154,26 @@ class Pipeline:
                 error = _fault(call, bug)
         self._over(call, outcome, error)
 
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        """The upstream says something on the way: a sign of life at least."""
+        if call not in self._under_way:
+            return
+        if call.timeout:
+            # The wait starts again, up to the hard deadline.
+            call.deadline = min(self._clock() + call.timeout, call.hard_deadline)
+        if call.on_notification is not None:
+            call.on_notification(call, method, params)
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        ask.refuse(-32601, f"{ask.method} is not offered to servers by this node.")
+
     def _sends_again(self, call: Call, gone: UpstreamGoneError) -> bool:
         upstream = self._upstreams.get(call.upstream)
         if upstream is None or call not in self._under_way:
             return False
         if not self._dispatcher.may_send_again(call, gone):
             return False
-        self._dispatcher.send_again(call, upstream, gone, self._settled)
+        self._dispatcher.send_again(call, upstream, gone, self)
         return True
 
     def _over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:

@@ -42,8 +42,32 @@ DISCOVER: Final = "server/discover"
 PING: Final = "ping"
 TOOLS_LIST: Final = "tools/list"
 TOOLS_CALL: Final = "tools/call"
+PROMPTS_LIST: Final = "prompts/list"
+PROMPTS_GET: Final = "prompts/get"
+RESOURCES_LIST: Final = "resources/list"
+TEMPLATES_LIST: Final = "resources/templates/list"
+RESOURCES_READ: Final = "resources/read"
+SUBSCRIBE: Final = "resources/subscribe"
+UNSUBSCRIBE: Final = "resources/unsubscribe"
+COMPLETE_ARGUMENT: Final = "completion/complete"
 LISTEN: Final = "subscriptions/listen"
 SET_LEVEL: Final = "logging/setLevel"
+
+LISTS: Final = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)
+"""What the catalog answers by itself."""
+
+# What a server may ask of its client.
+SAMPLING: Final = "sampling/createMessage"
+ELICITATION: Final = "elicitation/create"
+ROOTS: Final = "roots/list"
+
+MAY_NEED_INPUT: Final = frozenset({TOOLS_CALL, PROMPTS_GET, RESOURCES_READ})
+"""The only requests that a stateless server may answer with a question."""
+
+LOG_LEVELS: Final = (
+    "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency",
+)  # fmt: skip
+"""From the most talkative to the most urgent."""
 
 PASSED_ON: Final = frozenset(
     {
@@ -62,6 +86,11 @@ CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 LOG_MESSAGE: Final = "notifications/message"
 TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+PROMPTS_CHANGED: Final = "notifications/prompts/list_changed"
+RESOURCES_CHANGED: Final = "notifications/resources/list_changed"
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 REMOVED_FROM_STATELESS: Final = frozenset(
@@ -145,6 +174,18 @@ class ProgressParams(msgspec.Struct, gc=False, rename="camel"):
     """The part of a progress notification that routes it."""
 
     progress_token: int | str | UnsetType = UNSET
+
+
+class UpdatedParams(msgspec.Struct, gc=False):
+    """Which resource is not what it was."""
+
+    uri: str
+
+
+class AskedParams(msgspec.Struct, gc=False):
+    """The part of a server's question that is about the question itself."""
+
+    meta: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
 class CancelledParams(msgspec.Struct, gc=False, rename="camel"):

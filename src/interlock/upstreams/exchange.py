@@ -1,7 +1,7 @@
 """A request on its way to an upstream, until it is answered, given up, or lost.
 
-Whoever sent it is told in the very moment in which it is settled: a caller's request by
-`on_settled`, without a trip through the event loop; the node's own requests can be awaited.
+Whoever sent it is told in the very moment in which it is settled: a caller's request by its way
+back, without a trip through the event loop; the node's own requests can be awaited.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from interlock.call import Call, Done, Hear, Outcome, UpstreamGoneError
+from interlock.call import Ask, Call, Outcome, UpstreamGoneError
 from interlock.errors import DEADLINE_EXCEEDED, Failure, InterlockError
+from interlock.ports import Back
 
 if TYPE_CHECKING:
     from interlock.upstreams.peer import Peer
@@ -27,9 +28,11 @@ class Exchange(msgspec.Struct, eq=False):
     id: int
     method: str
     call: Call | None = None
-    on_settled: Done | None = None
-    hear: Hear | None = None
+    back: Back | None = None
     token: Raw | None = None
+    """What the caller calls its progress. None: it wants to hear of none."""
+    asks: dict[bytes, Ask] | None = None
+    """What the upstream wants to know before it answers, by its own ids."""
     open: bool = True
     outcome: Outcome | None = None
     error: InterlockError | None = None
@@ -40,12 +43,14 @@ class Exchange(msgspec.Struct, eq=False):
     def succeed(self, outcome: Outcome) -> None:
         if not self.open:
             return
-        call, settled = self.call, self.on_settled
-        if call is not None and settled is not None:
+        call, back = self.call, self.back
+        if call is not None and back is not None:
             self.open = False
             # It and its carrier point at each other: taken apart, they are freed at once.
             self.carrier = None
-            settled(call, outcome, None)
+            if self.asks:
+                self._withdraw("The request is answered.")
+            back.settled(call, outcome, None)
         else:
             self.outcome = outcome
             self._settled()
@@ -80,14 +85,25 @@ class Exchange(msgspec.Struct, eq=False):
         """Nobody waits any more: tell the upstream to stop."""
         if self.open:
             self.open = False
+            if self.asks:
+                self._withdraw(reason)
             self.peer.abandon(self, reason)
+
+    def _withdraw(self, reason: str) -> None:
+        """Nobody waits for what was asked on the way any more."""
+        asks, self.asks = self.asks, None
+        for id, ask in (asks or {}).items():
+            self.peer.asks.pop(id, None)
+            ask.withdraw(reason)
 
     def _settled(self) -> None:
         self.open = False
-        call, settled = self.call, self.on_settled
-        if call is not None and settled is not None:
-            self.call = self.on_settled = self.hear = None
-            settled(call, self.outcome, self.error)
+        if self.asks:
+            self._withdraw("The request is answered.")
+        call, back = self.call, self.back
+        if call is not None and back is not None:
+            self.call = self.back = None
+            back.settled(call, self.outcome, self.error)
         elif self.future is not None and not self.future.done():
             self.future.set_result(None)
 

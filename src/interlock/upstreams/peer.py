@@ -1,8 +1,10 @@
-"""The MCP client that sits at the near end of a link: ids, eras, progress, cancellation.
+"""The MCP client that sits at the near end of a link: ids, eras, progress, questions.
 
-A peer serves every caller of the node at once. Ids and progress tokens are its own, so callers
+A peer may serve every caller of the node at once. Ids and progress tokens are its own, so callers
 cannot collide; an answer that nobody waits for is dropped; an answer with an unknown id harms
-nobody.
+nobody. What an upstream asks or says goes to the caller whom it is about: that of the request on
+whose stream it came, else the only one who has any request under way. When that could be two
+people, it goes to none of them.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.call import Call, Done, Hear, Outcome, UpstreamAnsweredError
-from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
+from interlock.call import Answer, Ask, Call, ClientSession, Outcome, UpstreamAnsweredError
+from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL
+from interlock.ports import Back
 from interlock.protocol import jsonrpc, mcp
 from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.links.link import Link, NobodyYet, Ticket
@@ -42,6 +45,17 @@ class _Incoming(msgspec.Struct, gc=False):
 _decode_incoming = msgspec.json.Decoder(_Incoming).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
+_decode_updated = msgspec.json.Decoder(mcp.UpdatedParams).decode
+_decode_cancelled = msgspec.json.Decoder(mcp.CancelledParams).decode
+_decode_asked = msgspec.json.Decoder(mcp.AskedParams).decode
+
+_CHANGED: Final = {
+    mcp.TOOLS_CHANGED: "tools",
+    mcp.PROMPTS_CHANGED: "prompts",
+    mcp.RESOURCES_CHANGED: "resources",
+}
+_MOST_ASKS: Final = 100
+"""An upstream may have so many questions open; it must not fill the memory with more."""
 
 
 class Peer:
@@ -62,8 +76,23 @@ class Peer:
         self.capabilities: dict[str, Any] = {}
         self.instructions: str | None = None
         self.server_info: dict[str, Any] = {}
-        self.on_tools_changed: Callable[[], None] | None = None
+        self.asks: dict[bytes, Ask] = {}
+        """What the upstream wants to know, by its own raw ids."""
+        self.on_changed: Callable[[str], None] | None = None
+        """Told which list is a new one: `tools`, `prompts` or `resources`."""
+        self.on_updated: Callable[[str], None] | None = None
+        """Told the URI of a resource that is not what it was."""
+        self.on_acknowledged: Callable[[Raw], None] | None = None
+        """Told what a subscription of ours will bring."""
+        self.on_said: Callable[[str, bytes | Raw], None] | None = None
+        """Told of every other notification that is about no request in particular."""
         self.on_lost: Callable[[str], None] | None = None
+        self.session: ClientSession | None = None
+        """The only client that this peer speaks for, when it is one that stays connected."""
+        self.private = False
+        """Whether this peer speaks for one client only."""
+        self.back: Back | None = None
+        """Who is told of questions that are about no request in particular."""
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.own_info = own_info
         self.mask = mask
@@ -82,14 +111,12 @@ class Peer:
         self.revision = revision
         self._wording = Wording(era, revision, self.own_info, http=self.link.is_http)
 
-    def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
+    def start(self, call: Call, back: Back) -> Exchange:
         """Send a caller's request on, in this upstream's own words."""
         self._next_id = id = self._next_id + 1
-        exchange = Exchange(self, id, call.verb)
-        exchange.call = call
+        exchange = Exchange(self, id, call.verb, call)
         token = None
-        if hear is not None and call.meta is not None:
-            exchange.hear = hear
+        if call.meta is not None and call.on_notification is not None:
             exchange.token = token = call.meta.get(mcp.META_PROGRESS_TOKEN)
         wording = self._wording
         payload = wording.call(id, call, token)
@@ -105,7 +132,7 @@ class Peer:
         if exchange.error is not None:
             # It could not even be sent: the sender hears of that from here, and only from here.
             raise exchange.error
-        exchange.on_settled = settled
+        exchange.back = back
         return exchange
 
     def request(
@@ -168,7 +195,7 @@ class Peer:
         elif incoming.id is UNSET:
             self._notification(incoming.method, incoming.params, ticket)
         else:
-            self._refuse(incoming.method, jsonrpc.encode_value(incoming.id))
+            self._asked(incoming.method, jsonrpc.encode_value(incoming.id), incoming.params, ticket)
 
     def _unreadable(self, data: bytes, ticket: Ticket | None) -> None:
         """No message: a batch, where the revision has batches, or noise."""
@@ -222,43 +249,149 @@ class Peer:
             )
 
     def _notification(self, method: str, params: Raw | UnsetType, ticket: Ticket | None) -> None:
-        if method == mcp.PROGRESS:
-            self._progress(params)
-        elif method == mcp.TOOLS_CHANGED:
-            if self.on_tools_changed is not None:
-                self.on_tools_changed()
-        elif ticket is not None and isinstance(ticket, Exchange) and ticket.hear is not None:
-            self._tell(ticket.hear, method, b"{}" if params is UNSET else params)
-
-    def _progress(self, params: Raw | UnsetType) -> None:
-        if params is UNSET:
-            return
+        said = Raw(b"{}") if params is UNSET else params
         try:
-            token = _decode_progress(params).progress_token
-            exchange = self.pending.get(token) if isinstance(token, int) else None
-            if exchange is None or exchange.hear is None or exchange.token is None:
-                return
-            members = jsonrpc.decode_members(params)
-        except (msgspec.DecodeError, InterlockError):
+            if method == mcp.PROGRESS:
+                self._progress(said)
+            elif method in _CHANGED:
+                if self.on_changed is not None:
+                    self.on_changed(_CHANGED[method])
+            elif method == mcp.RESOURCE_UPDATED:
+                if self.on_updated is not None:
+                    self.on_updated(_decode_updated(said).uri)
+            elif method == mcp.ACKNOWLEDGED:
+                if self.on_acknowledged is not None:
+                    self.on_acknowledged(said)
+            elif method == mcp.CANCELLED:
+                self._withdrawn(said)
+            else:
+                exchange = self._whose(ticket)
+                if exchange is not None:
+                    self._tell(exchange, method, said)
+                elif self.on_said is not None:
+                    self.on_said(method, said)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.noise += 1
-            return
-        members["progressToken"] = Raw(exchange.token)
-        self._tell(exchange.hear, mcp.PROGRESS, jsonrpc.encode_members(members))
 
-    def _tell(self, hear: Hear, method: str, params: bytes | Raw) -> None:
+    def _progress(self, params: Raw) -> None:
+        token = _decode_progress(params).progress_token
+        exchange = self.pending.get(token) if isinstance(token, int) else None
+        if exchange is None or exchange.token is None:
+            return
+        members = jsonrpc.decode_members(params)
+        members["progressToken"] = Raw(exchange.token)
+        self._tell(exchange, mcp.PROGRESS, jsonrpc.encode_members(members))
+
+    def _tell(self, exchange: Exchange, method: str, params: bytes | Raw) -> None:
+        call, back = exchange.call, exchange.back
+        if call is None or back is None:
+            return
         try:
-            hear(method, params)
+            back.heard(call, method, params)
         except Exception:
             # One caller's trouble is not that of the others on this link.
             _log.exception("%s: a caller could not take %s", self.label, method)
 
-    def _refuse(self, method: str, id: bytes) -> None:
-        """A request from the upstream: alive we are, everything else we cannot do for it."""
+    def _whose(self, ticket: Ticket | None) -> Exchange | None:
+        """The request that something is about. None: there is none, or it could be another's."""
+        if isinstance(ticket, Exchange):
+            return None if ticket.call is None else ticket
+        latest: Exchange | None = None
+        for exchange in self.pending.values():
+            call = exchange.call
+            if call is None:
+                continue
+            if latest is not None and latest.call is not None and not self.private:
+                other = latest.call
+                if call.caller != other.caller or call.session is not other.session:
+                    return None
+            latest = exchange
+        return latest
+
+    # -- questions
+
+    def _asked(
+        self, method: str, id: bytes, params: Raw | UnsetType, ticket: Ticket | None
+    ) -> None:
+        """A request from the upstream: it wants to know something of whoever called it."""
         if method == mcp.PING:
             self.link.post(jsonrpc.result_response(id, b"{}"), b"")
             return
-        message = f"{method} is not offered to servers by this node."
-        self.link.post(jsonrpc.error_response(id, -32601, message), b"")
+        if self.era is mcp.Era.STATELESS:
+            message = f"{method}: MCP {self.revision} has no requests from servers."
+            self.link.post(jsonrpc.error_response(id, -32601, message), b"")
+            return
+        if id in self.asks or len(self.asks) >= _MOST_ASKS:
+            message = "This id is in use, or too many questions are open."
+            self.link.post(jsonrpc.error_response(id, -32600, message), b"")
+            return
+
+        def answered(answer: Answer) -> None:
+            self.asks.pop(id, None)
+            if exchange is not None and exchange.asks is not None:
+                exchange.asks.pop(id, None)
+            if answer.refused:
+                response = jsonrpc.error_response(id, answer.code, answer.message, answer.data)
+            else:
+                response = jsonrpc.result_response(id, answer.result)
+            self.link.post(response, b"")
+
+        ask = Ask(method, b"" if params is UNSET else bytes(params), answered)
+        exchange = self._whose(ticket)
+        call = None if exchange is None else exchange.call
+        back = self.back if exchange is None else exchange.back
+        if back is None or (call is None and self.session is None):
+            ask.refuse(-32601, f"Nobody who could answer {method} is calling this server now.")
+            return
+        self._expect_progress(ask)
+        self.asks[id] = ask
+        if exchange is not None:
+            if exchange.asks is None:
+                exchange.asks = {}
+            exchange.asks[id] = ask
+        try:
+            back.asked(ask, call, self.session)
+        except Exception:
+            _log.exception("%s: %s could not be put to its caller", self.label, method)
+            ask.refuse(-32603, "The node failed to relay this.")
+
+    def _expect_progress(self, ask: Ask) -> None:
+        """Pass on how the answer comes along, if the upstream wants to hear that."""
+        if not ask.params:
+            return
+        try:
+            meta = _decode_asked(ask.params).meta
+            token = None if meta is UNSET else meta.get(mcp.META_PROGRESS_TOKEN)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        if token is not None:
+            ask.progress_token = bytes(token)
+            ask.on_progress = lambda params: self.link.post(
+                jsonrpc.notification(mcp.PROGRESS, params), b""
+            )
+
+    def _withdrawn(self, params: Raw) -> None:
+        """The upstream no longer wants to know."""
+        named = _decode_cancelled(params)
+        if named.request_id is UNSET:
+            return
+        id = bytes(named.request_id)
+        ask = self.asks.pop(id, None)
+        if ask is not None:
+            ask.withdraw(named.reason or "The server no longer asks.")
+            return
+        try:
+            exchange = self.pending.get(int(id))
+        except ValueError:
+            return
+        if exchange is not None and exchange.method == mcp.LISTEN:
+            # How some end a subscription.
+            exchange.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", sent=True)
+
+    def _drop_asks(self, reason: str) -> None:
+        asks, self.asks = self.asks, {}
+        for ask in asks.values():
+            ask.withdraw(reason)
 
     def retired(self, reason: str) -> None:
         """The link takes nothing more; what is under way may still be answered."""
@@ -270,6 +403,7 @@ class Peer:
     def lost(self, reason: str) -> None:
         """The link is gone: everybody who waits is told."""
         self.retired(reason)
+        self._drop_asks(reason)
         for exchange in list(self.pending.values()):
             exchange.fail(
                 UPSTREAM_LOST, f"{self.label} was lost during the call: {reason}", sent=True

@@ -24,9 +24,10 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.call import Call, Done, Hear, UpstreamGoneError
+from interlock.call import Call, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.ports import Back
 from interlock.upstreams.changes import watch_changes
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.exchange import Exchange
@@ -96,10 +97,10 @@ class Supervisor:
 
     # -- what the pipeline asks
 
-    def start(self, call: Call, hear: Hear | None, settled: Done) -> Exchange:
+    def start(self, call: Call, back: Back) -> Exchange:
         peer = self.peer
         if peer is not None:
-            return peer.start(call, hear, settled)
+            return peer.start(call, back)
         problem = self.problem or "it is still starting"
         error = UpstreamGoneError(
             UPSTREAM_UNAVAILABLE, f"{self.key} is not available: {problem}", sent=False
@@ -186,7 +187,7 @@ class Supervisor:
         try:
             # What is announced while the list is being read counts already.
             self._relist.clear()
-            peer.on_tools_changed = self.relist
+            peer.on_changed = lambda _: self.relist()
             return peer, await list_tools(peer, timeout=LIST_TIMEOUT)
         except BaseException:
             await peer.close()
@@ -203,7 +204,7 @@ class Supervisor:
         try:
             await asyncio.shield(peer.closed)
         finally:
-            peer.on_lost = peer.on_tools_changed = None
+            peer.on_lost = peer.on_changed = None
             self.peer = None
             self._ready.clear()
             watcher.cancel()

@@ -43,7 +43,7 @@ class Answering:
         if meta is not None and mcp.META_PROGRESS_TOKEN in meta and facts.accepts_stream:
             quiet = call.client.era is mcp.Era.STATELESS and mcp.META_LOG_LEVEL not in meta
 
-            def hear(method: str, params: bytes | Raw) -> None:
+            def hear(call: Call, method: str, params: bytes | Raw) -> None:
                 if quiet and method != mcp.PROGRESS:
                     # A stateless client hears what it asked for, and it did not ask for logs.
                     return

@@ -236,7 +236,7 @@ class McpStream:
         if self._idle is not None and not self._under_way and not self._idle.done():
             self._idle.set_result(None)
 
-    def _hear(self, method: str, params: bytes | Raw) -> None:
+    def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         self._send(jsonrpc.notification(method, params))
 
     def _send(self, payload: bytes) -> None:
