@@ -13,6 +13,7 @@ from interlock.cli.check import check
 from interlock.cli.doctor import doctor
 from interlock.cli.import_clients import import_clients
 from interlock.cli.journal import journal
+from interlock.cli.login import login, logout
 from interlock.cli.status import status
 from interlock.cli.stdio import stdio
 from interlock.cli.tools import tools
@@ -58,6 +59,8 @@ app.command(rich_help_panel=_CONFIG)(check)
 # Whatever follows KEY is read by the command itself: a server's options look like ours.
 app.command(rich_help_panel=_CONFIG, context_settings={"allow_interspersed_args": False})(add)
 app.command("import", rich_help_panel=_CONFIG)(import_clients)
+app.command(rich_help_panel=_CONFIG)(login)
+app.command(rich_help_panel=_CONFIG)(logout)
 app.command(rich_help_panel=_CONFIG)(about.schema)
 app.command(rich_help_panel=_USE)(tools)
 app.command(rich_help_panel=_USE)(call)

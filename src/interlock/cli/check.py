@@ -99,6 +99,8 @@ def _reached_by(server: ServerConfig) -> str:
 
 
 def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    from interlock.config.secrets import OAUTH_REFERENCES
+
     for index, token in enumerate(config.tokens):
         yield ("tokens", index, "token"), token.token
     for key, server in config.enabled_servers.items():
@@ -112,6 +114,10 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
         for name in ("env", "headers"):
             for variable, text in getattr(server, name).items():
                 yield (*place, name, variable), text
+        for name in OAUTH_REFERENCES:
+            text = getattr(server.oauth, name)
+            if text is not None:
+                yield (*place, "oauth", name), text
 
 
 def _unresolved(text: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:

@@ -24,9 +24,12 @@ from interlock.cli import say
 from interlock.cli.reach import OWN_INFO
 from interlock.config import Config, ConfigError, ServerConfig, redact, redact_about, resolve_server
 from interlock.errors import InterlockError
+from interlock.node.places import tokens_path
+from interlock.stores.tokens import TokenStore
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.mask import secret_values
 from interlock.upstreams.negotiate import list_tools
+from interlock.upstreams.oauth.keyring import Keyring
 
 _LIST_WITHIN: Final = 30.0
 _STDERR_SHOWN: Final = 8
@@ -80,6 +83,7 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
         resolve=lambda one: _resolved(one, base_dir),
         secrets=lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
         clock=asyncio.get_running_loop().time,
+        bearer=Keyring(TokenStore(tokens_path(config, os.environ, base_dir))).bearer(key),
     )
     begun = time.monotonic()
     try:
@@ -155,6 +159,8 @@ def advice(
 
 def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
     status = error.status if isinstance(error, UpstreamGoneError) else 0
+    if "interlock login" in error.message:
+        return []
     if status in (401, 403):
         return ["give it a token: headers: {Authorization: Bearer ${env:NAME}}"]
     if status in (404, 405):

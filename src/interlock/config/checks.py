@@ -27,6 +27,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     servers: dict[str, ServerConfig] = values.get("servers", {})
     for key, server in servers.items():
         _check_server(reader, ("servers", key), server)
+        _check_oauth(reader, ("servers", key), server)
     _check_segments(reader, servers)
     _check_transparent(reader, servers)
     _check_tokens(reader, values)
@@ -103,8 +104,9 @@ def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> No
         if server.transport == "stdio":
             reader.report((*path, "transport"), "stdio needs command", "write auto, http or sse")
     elif given("command"):
-        if given("headers"):
-            reader.report((*path, "headers"), "headers is for a server with url", "remove it")
+        for name in ("headers", "oauth"):
+            if given(name):
+                reader.report((*path, name), f"{name} is for a server with url", "remove it")
         if server.transport in ("http", "sse"):
             reader.report(
                 (*path, "transport"), f"{server.transport} needs url", "write auto or stdio"
@@ -112,6 +114,47 @@ def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> No
     elif not server.url and not server.command and path not in reader.misspelt:
         reader.report(
             path, "a server needs url or command", "add url: http://host/path, or command: PROGRAM"
+        )
+
+
+def _check_oauth(reader: NodeReader, server_path: KeyPath, server: ServerConfig) -> None:
+    path, oauth = (*server_path, "oauth"), server.oauth
+    if path not in reader.places:
+        return
+
+    def given(name: str) -> bool:
+        return (*path, name) in reader.places
+
+    if any(name.lower() == "authorization" for name in server.headers):
+        reader.report(
+            path, "this server has an Authorization among its headers already", "remove one"
+        )
+    if given("client_secret") and given("private_key"):
+        reader.report(
+            (*path, "private_key"), "a client has either client_secret or private_key", "remove one"
+        )
+    for name in ("client_secret", "private_key"):
+        named = given("client_id") or (name == "private_key" and given("client_metadata_url"))
+        if given(name) and not named:
+            reader.report((*path, name), f"{name} is nothing without client_id", "add client_id")
+    proven = given("client_secret") or given("private_key")
+    if oauth.grant == "client_credentials" and not proven and path not in reader.misspelt:
+        reader.report(
+            (*path, "grant"),
+            "client_credentials needs a client that can prove itself",
+            "add client_id, and client_secret or private_key",
+        )
+    if oauth.redirect_port > quantities.HIGHEST_PORT:
+        reader.report((*path, "redirect_port"), "this is not a port", "use a number up to 65535")
+    if oauth.client_metadata_url and not quantities.is_client_document(oauth.client_metadata_url):
+        reader.report(
+            (*path, "client_metadata_url"),
+            "a client id metadata document has an https URL with a path",
+            "write one such as https://example.com/interlock.json",
+        )
+    if oauth.issuer and not quantities.is_confidential(oauth.issuer):
+        reader.report(
+            (*path, "issuer"), "secrets go there, and this is not https", "write an https URL"
         )
 
 

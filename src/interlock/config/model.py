@@ -32,6 +32,7 @@ NameStyle = Literal["auto", "dotted", "safe"]
 Transport = Literal["auto", "stdio", "http", "sse"]
 EffectName = Literal["read_only", "additive", "mutating", "irreversible"]
 Exposure = Literal["prefixed", "transparent"]
+GrantName = Literal["authorization_code", "client_credentials"]
 
 
 def _kind(name: str) -> Meta:
@@ -104,6 +105,46 @@ class JournalConfig(Section, frozen=True):
     max_rows: Annotated[Count, _says("Entries kept before the oldest go.")] = 1_000_000
 
 
+class OAuthConfig(Section, frozen=True):
+    """How the node signs in to a server that asks for it."""
+
+    enabled: Annotated[bool, _says("false: the node never signs in to this server.")] = True
+    grant: Annotated[
+        GrantName,
+        _says("Whether a human signs in (interlock login), or the node with its own credentials."),
+    ] = "authorization_code"
+    scopes: Annotated[
+        list[Text], _says("The scopes to ask for. Default: those that the server asks for.")
+    ] = field(default_factory=list)
+    issuer: Annotated[
+        Annotated[str, _kind("url")] | None,
+        _says("The only authorization server that may be used; name it when you have a client_id."),
+    ] = None
+    client_id: Annotated[
+        Annotated[Reference, Meta(min_length=1)] | None,
+        _says("The node's client there, when it was registered by hand."),
+    ] = None
+    client_secret: Annotated[
+        SecretReference | None, _says("The client's secret, by reference: ${env:NAME}.")
+    ] = None
+    private_key: Annotated[
+        SecretReference | None,
+        _says("Instead of a secret: the key (PEM) it signs with, by reference: ${file:path}."),
+    ] = None
+    client_metadata_url: Annotated[
+        Annotated[str, _kind("url")] | None,
+        _says("Where a client id metadata document of yours is published; it becomes the id."),
+    ] = None
+    redirect_port: Annotated[
+        Annotated[int, Meta(ge=0)],
+        _says("The port of this machine to which the browser comes back; 0 takes a free one."),
+    ] = 0
+
+    def __repr__(self) -> str:
+        # Once its references are resolved it holds secrets.
+        return f"OAuthConfig({self.grant})"
+
+
 class ServerConfig(Section, frozen=True):
     """One upstream. Exactly one of `url` and `command` is set."""
 
@@ -156,6 +197,7 @@ class ServerConfig(Section, frozen=True):
     headers: Annotated[
         dict[HeaderName, ScalarReference], _says("HTTP headers sent with every request to url.")
     ] = field(default_factory=dict)
+    oauth: OAuthConfig = field(default_factory=OAuthConfig)
     timeout: Annotated[
         Duration | None, _says("Deadline of a call to it. Default: the node's timeout.")
     ] = None

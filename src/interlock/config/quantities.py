@@ -31,6 +31,8 @@ LISTEN_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
 SECRET_PATTERN: Final = r"\$\{(env|file):"
 HOST_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?$"
 
+HIGHEST_PORT: Final = 65535
+
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES: Final = {
     "B": 1,
@@ -167,6 +169,25 @@ def check_url(text: str) -> str:
             "this is not a URL of an MCP server", "write http://host:port/path or https://host/path"
         )
     return text
+
+
+def is_confidential(url: str) -> bool:
+    """Whether what is sent to a URL stays between the two: https, or this machine.
+
+    One that is a reference is looked at when it is resolved.
+    """
+    if "${" in url:
+        return True
+    parts = urlsplit(url)
+    return parts.scheme.lower() == "https" or Address(parts.hostname or "", 0).loopback
+
+
+def is_client_document(url: str) -> bool:
+    """Whether a URL can be a client's id: https, with a path. See `is_confidential`."""
+    if "${" in url:
+        return True
+    parts = urlsplit(url)
+    return parts.scheme.lower() == "https" and parts.path not in ("", "/") and not parts.fragment
 
 
 def split_command(text: str) -> tuple[str, list[str]]:

@@ -32,6 +32,7 @@ _MEANT: Final = {
     "host": "listen", "port": "listen", "bind": "listen", "endpoint": "url", "prefix": "segment",
     "startup_timeout_sec": "start_timeout", "tool_timeout_sec": "timeout", "auth": "tokens",
     "enabled_tools": "allow", "disabled_tools": "deny", "http_headers": "headers",
+    "oauth2": "oauth", "client_key": "private_key",
     "include": "allow", "exclude": "deny", "hosts": "allowed_hosts", "origins": "allowed_origins",
 }  # fmt: skip
 

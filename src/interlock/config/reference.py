@@ -15,6 +15,7 @@ from interlock.config.model import (
     Config,
     JournalConfig,
     Limits,
+    OAuthConfig,
     ServerConfig,
     TokenConfig,
 )
@@ -83,9 +84,16 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
     (
         "`servers.KEY`",
         ServerConfig,
-        "`args`, `env` and `cwd` go with `command`, `headers` and `connections` with `url`. A text "
-        "instead of keys is the short form: a URL that starts with `http://` or `https://`, or a "
-        "command line.",
+        "`args`, `env` and `cwd` go with `command`, `headers`, `oauth` and `connections` with "
+        "`url`. A text instead of keys is the short form: a URL that starts with `http://` or "
+        "`https://`, or a command line.",
+    ),
+    (
+        "`servers.KEY.oauth`",
+        OAuthConfig,
+        "Nothing of it is needed for a server that lets clients register themselves; see "
+        "[sign-in.md](sign-in.md). A server with an `Authorization` among its `headers` is not "
+        "signed in to.",
     ),
     (
         "`tokens`",

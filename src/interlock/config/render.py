@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from interlock.config.model import ServerConfig
+from interlock.config.model import Section, ServerConfig
 from interlock.config.problems import BadValue
 from interlock.config.quantities import (
     default_segment,
@@ -75,6 +75,12 @@ def plain_server(key: str, server: ServerConfig) -> str | dict[str, Any]:
             continue
         if name == "segment" and value == default_segment(key):
             continue
+        if isinstance(value, Section):
+            value = {
+                part: given
+                for part in value.__struct_fields__
+                if (given := getattr(value, part)) != getattr(getattr(_DEFAULTS, name), part)
+            }
         fields[name] = format_duration(value) if name in _DURATIONS else value
     if set(fields) == {"url"} and is_url(fields["url"]):
         return str(fields["url"])

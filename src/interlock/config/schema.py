@@ -42,6 +42,7 @@ _ONE_WAY_TO_REACH_IT: Final[Schema] = {
         "env": ["command"],
         "cwd": ["command"],
         "headers": ["url"],
+        "oauth": ["url"],
     },
     "allOf": [
         {

@@ -19,6 +19,11 @@ from interlock.config.problems import BadValue, ConfigError
 
 MAX_SECRET_BYTES: Final = 1024 * 1024
 
+OAUTH_REFERENCES: Final = (
+    "issuer", "client_id", "client_secret", "private_key", "client_metadata_url",
+)  # fmt: skip
+"""The fields of `oauth` in which references stand."""
+
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)(?P<end>\}?)")
 _ENV: Final = re.compile(r"env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-.*)?", re.DOTALL)
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -119,6 +124,7 @@ def resolve_server(
     def maybe(text: str | None) -> str | None:
         return None if text is None else whole(text)
 
+    oauth = server.oauth
     cwd = maybe(server.cwd)
     return replace(
         server,
@@ -128,6 +134,7 @@ def resolve_server(
         env={name: whole(value) for name, value in server.env.items()},
         headers={name: whole(value) for name, value in server.headers.items()},
         cwd=None if cwd is None else str(_located(cwd, environ, base_dir)),
+        oauth=replace(oauth, **{name: maybe(getattr(oauth, name)) for name in OAUTH_REFERENCES}),
     )
 
 

@@ -29,15 +29,24 @@ from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stateless_wire import StatelessWire
 from interlock.faces.mcp.stream import McpStream, McpStreamServer
 from interlock.node.http_server import HttpServer
-from interlock.node.places import journal_path, make_private, socket_path, somebody_listens
+from interlock.node.places import (
+    journal_path,
+    make_private,
+    socket_path,
+    somebody_listens,
+    tokens_path,
+)
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
+from interlock.stores.tokens import TokenStore
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.mask import secret_values
+from interlock.upstreams.oauth.keyring import Keyring
+from interlock.upstreams.oauth.sign_in import Browser
 from interlock.upstreams.supervisor import State, Supervisor
 
 _log = logging.getLogger("interlock.node")
@@ -96,7 +105,10 @@ class Node:
         *,
         base_dir: Path,
         environ: Mapping[str, str] = os.environ,
+        browser: Browser | None = None,
     ) -> None:
+        """With a `browser` the node signs in to upstreams by itself; without one it says when
+        somebody has to run `interlock login`."""
         loop = asyncio.get_running_loop()
         self.config = config
         self.base_dir = base_dir
@@ -105,6 +117,8 @@ class Node:
         self._started = time.monotonic()
         self._supervisors: dict[str, Supervisor] = {}
         self._own_info = encode_value(OWN_INFO)
+        tokens = TokenStore(tokens_path(config, environ, base_dir))
+        self._keyring = Keyring(tokens, browser=browser)
         self._journal: Journal | None = None
         self._http: HttpServer | None = None
         self._unix: asyncio.Server | None = None
@@ -242,6 +256,7 @@ class Node:
         if self._http is not None:
             await self._http.stop()
         await asyncio.gather(*(one.end() for one in self._supervisors.values()))
+        await self._keyring.close()
         if self._journal is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
 
@@ -297,6 +312,7 @@ class Node:
                 configured, environ=self._environ, base_dir=self.base_dir
             ),
             clock=asyncio.get_running_loop().time,
+            bearer=self._keyring.bearer(key),
         )
         supervisor = Supervisor(
             key,

@@ -1,4 +1,5 @@
-"""Where a node keeps its files: the journal, and the socket by which its user finds it."""
+"""Where a node keeps its files: the journal, the tokens of upstreams, and the socket by which its
+user finds it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from interlock.config import Config
 from interlock.errors import CONFIG, InterlockError
 
 _SOCKET_NAME: Final = "node.sock"
+_TOKENS_NAME: Final = "tokens.db"
 _LONGEST_SOCKET_PATH: Final = 100
 """The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
 
@@ -56,6 +58,14 @@ def journal_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> 
     if config.journal.path is not None:
         return base_dir / Path(config.journal.path).expanduser()
     return state_dir(config, environ, base_dir) / "journal.db"
+
+
+def tokens_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The tokens of upstreams: of a user rather than of a node, so that whoever signs in need not
+    know at which address the node listens."""
+    if config.state_dir is not None:
+        return state_dir(config, environ, base_dir) / _TOKENS_NAME
+    return state_home(environ) / _TOKENS_NAME
 
 
 def make_private(folder: Path) -> None:

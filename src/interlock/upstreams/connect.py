@@ -17,6 +17,7 @@ from interlock.upstreams.links.process import child_environment
 from interlock.upstreams.links.stdio import StdioLink
 from interlock.upstreams.mask import Mask
 from interlock.upstreams.negotiate import open_peer
+from interlock.upstreams.oauth.bearer import OAuthBearer
 from interlock.upstreams.peer import Peer
 
 _STDERR_LINES: Final = 200
@@ -38,14 +39,18 @@ class Connector:
         resolve: Resolve,
         clock: Clock,
         secrets: Callable[[ServerConfig], Iterable[str]] | None = None,
+        bearer: OAuthBearer | None = None,
     ) -> None:
-        """`secrets` tells what the references of a server's config stand for."""
+        """`secrets` tells what the references of a server's config stand for; `bearer` signs in
+        where a server asks for it."""
         self._key = key
         self._configured = server
         self._own_info = own_info
         self._resolve = resolve
         self._clock = clock
         self._secrets = secrets
+        self._signs_in = bearer
+        self._bearer: OAuthBearer | None = None
         self.mask = Mask()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self.noise = 0
@@ -55,12 +60,16 @@ class Connector:
 
     async def connect(self) -> Peer:
         """An open peer. Raises InterlockError."""
+        if self._signs_in is not None:
+            await self._signs_in.until_worth_trying()
         # Resolved for every attempt: a secret that was missing may be there now.
         server = self._resolve(self._configured)
         if self._secrets is not None:
             self.mask.learn(self._secrets(self._configured))
         if server.url is None:
             return await self._spawn(server)
+        if self._signs_in is not None:
+            self._bearer = await self._signs_in.prepare(server, self.mask.learn)
         if server.transport == "sse":
             return await self._legacy(server, server.url)
         try:
@@ -115,13 +124,23 @@ class Connector:
 
     async def _streamable(self, server: ServerConfig, url: str) -> Peer:
         link = HttpLink(
-            self._key, url, server.headers, connections=server.connections, clock=self._clock
+            self._key,
+            url,
+            server.headers,
+            connections=server.connections,
+            clock=self._clock,
+            bearer=self._bearer,
         )
         return await self._open(server, link, False)
 
     async def _legacy(self, server: ServerConfig, url: str) -> Peer:
         link = LegacySseLink(
-            self._key, url, server.headers, connections=server.connections, clock=self._clock
+            self._key,
+            url,
+            server.headers,
+            connections=server.connections,
+            clock=self._clock,
+            bearer=self._bearer,
         )
         try:
             await link.open()
@@ -143,4 +162,6 @@ class Connector:
             self.noise = peer.noise
             await peer.close()
             raise
+        if self._bearer is not None:
+            self._bearer.opened()
         return peer

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote
 
 from interlock.config import ConfigError, ServerConfig, resolve
-from interlock.config.secrets import references
+from interlock.config.secrets import OAUTH_REFERENCES, references
 
 SHORTEST: Final = 6
 """Shorter values are words, and masking them would blot out the text."""
@@ -50,6 +50,7 @@ def secret_values(server: ServerConfig, *, environ: Mapping[str, str], base_dir:
         *server.args,
         *server.env.values(),
         *server.headers.values(),
+        *(getattr(server.oauth, name) or "" for name in OAUTH_REFERENCES),
     ]
     values: list[str] = []
     for text in texts:

@@ -18,6 +18,7 @@ from interlock.errors import (
 )
 from interlock.ports import Clock
 from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
+from interlock.upstreams.links.bearer import Bearer, SignInError
 from interlock.upstreams.links.http_pool import HttpConnection, HttpPool, Origin
 from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
 
@@ -108,13 +109,39 @@ class _Reply(msgspec.Struct, eq=False):
             self.link.unreachable(message)
 
 
-class _StreamReply(_Reply, eq=False):
+class _LentReply(_Reply, eq=False):
+    """The answer of a request with borrowed credentials: with others it may be sent again."""
+
+    pool: HttpPool | None = None
+    payload: bytes = b""
+    lines: bytes = b""
+    sent: bytes = b""
+    """The credentials that it carried."""
+    refused: tuple[int, ...] = ()
+    """The statuses by which it was refused so far."""
+
+    def request(self) -> bytes:
+        return self.link.request(self.payload, self.lines)
+
+    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        if status in (401, 403):
+            self.link.refused(self, status, headers)
+        else:
+            _Reply.whole(self, status, headers, body)
+
+
+class _StreamReply(_LentReply, eq=False):
     """The answer of the GET: a stream of announcements, or a word about why there is none."""
+
+    def request(self) -> bytes:
+        return self.link.stream_request()
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         # Also 404: many servers have no such stream at all. A session that is gone shows itself
         # on the next call.
-        if self.ticket is not None:
+        if status == 401 and self.pool is not None:
+            self.link.refused(self, status, headers)
+        elif self.ticket is not None:
             message = f"{self.link.label} offers no event stream (HTTP {status})."
             self.ticket.fail(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
 
@@ -195,9 +222,12 @@ class HttpLink:
         *,
         connections: int,
         clock: Clock,
+        bearer: Bearer | None = None,
     ) -> None:
         self.label = label
         self.url = url
+        self._bearer = bearer
+        self._line = b"" if bearer is None else bearer.current()
         self._clock = clock
         self._limit = connections
         self._own = header_lines(label, headers)
@@ -219,8 +249,12 @@ class HttpLink:
         self._pool = HttpPool(self.label, origin, self._limit, self._clock)
         self._streams = HttpPool(self.label, origin, _STREAM_CONNECTIONS, self._clock)
         self._base = (
-            f"Host: {origin.authority}\r\nAccept: application/json, text/event-stream\r\n"
-        ).encode() + self._own
+            (
+                f"Host: {origin.authority}\r\nAccept: application/json, text/event-stream\r\n"
+            ).encode()
+            + self._own
+            + self._line
+        )
         self._head = (
             b"POST %b HTTP/1.1\r\n" % origin.path.encode()
             + self._base
@@ -241,6 +275,27 @@ class HttpLink:
         self._version = self.session_header = self.session_offered = b""
         self._prefix = self._head
 
+    def _reply(self, ticket: Ticket | None, pool: HttpPool, payload: bytes, lines: bytes) -> _Reply:
+        """What becomes of a request that is about to leave, with the credentials of now."""
+        if self._bearer is None:
+            return _Reply(self, ticket)
+        line = self._renew_line()
+        return _LentReply(self, ticket, pool=pool, payload=payload, lines=lines, sent=line)
+
+    def _renew_line(self) -> bytes:
+        line = b"" if self._bearer is None else self._bearer.current()
+        if line is not self._line:
+            # They change while the link lives, and stand in the middle of ready-made heads.
+            before, self._line = self._line, line
+            self._base = self._base.removesuffix(before) + line
+            self._head = (
+                b"POST %b HTTP/1.1\r\n" % self._path
+                + self._base
+                + b"Content-Type: application/json\r\n"
+            )
+            self._prefix = self._head + self._version + self.session_header
+        return line
+
     async def follow(self, location: str) -> bool:
         """Go where a redirect points, if that is the same server."""
         try:
@@ -256,33 +311,41 @@ class HttpLink:
     # -- Link
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
-        ticket.carrier = reply = _Reply(self, ticket)
+        if self._bearer is None:
+            ticket.carrier = reply = _Reply(self, ticket)
+        else:
+            ticket.carrier = reply = self._reply(ticket, self._pool, payload, headers)
         self._pool.send(
             b"%b%bContent-Length: %d\r\n\r\n%b" % (self._prefix, headers, len(payload), payload),
             reply,
         )
 
     def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
-        ticket.carrier = reply = _Reply(self, ticket)
-        self._streams.send(self._request(payload, headers), reply)
+        ticket.carrier = reply = self._reply(ticket, self._streams, payload, headers)
+        self._streams.send(self.request(payload, headers), reply)
 
     def open_stream(self, ticket: Ticket) -> None:
         """GET the session's own event stream."""
+        pool = None if self._bearer is None else self._streams
+        ticket.carrier = reply = _StreamReply(self, ticket, pool=pool, sent=self._renew_line())
+        self._streams.send(self.stream_request(), reply)
+
+    def stream_request(self) -> bytes:
         request = b"GET %b HTTP/1.1\r\n" % self._path + self._base
-        request += self._version + self.session_header + b"\r\n"
-        ticket.carrier = reply = _StreamReply(self, ticket)
-        self._streams.send(request, reply)
+        return request + self._version + self.session_header + b"\r\n"
 
     async def hand_over(self, payload: bytes) -> None:
         """Send something that gets no answer, and wait until the server has taken it."""
         taken = Taken()
-        self._pool.send(self._request(payload, b""), taken)
+        self._renew_line()
+        self._pool.send(self.request(payload, b""), taken)
         await taken.done
 
     def post(self, payload: bytes, headers: bytes) -> None:
-        self._pool.send(self._request(payload, headers), _Reply(self, None))
+        reply = self._reply(None, self._pool, payload, headers)
+        self._pool.send(self.request(payload, headers), reply)
 
-    def _request(self, payload: bytes, headers: bytes) -> bytes:
+    def request(self, payload: bytes, headers: bytes) -> bytes:
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (
             self._prefix,
             headers,
@@ -304,6 +367,7 @@ class HttpLink:
 
     async def close(self) -> None:
         if self.session_header and not self._lost:
+            self._renew_line()
             request = b"DELETE %b HTTP/1.1\r\n" % self._path + self._base
             request += self._version + self.session_header + b"\r\n"
             self.session_header = b""
@@ -348,6 +412,38 @@ class HttpLink:
             status=status,
             location=location,
         )
+
+    def refused(self, reply: _LentReply, status: int, headers: dict[bytes, bytes]) -> None:
+        """Its credentials were refused, which proves that nobody acted on it: with others it may
+        be sent again."""
+        bearer, pool, ticket = self._bearer, reply.pool, reply.ticket
+        assert bearer is not None
+        assert pool is not None
+
+        def settle(error: InterlockError | None) -> None:
+            if ticket is not None and not ticket.open:
+                return
+            if error is None and not self._lost:
+                reply.sent = self._renew_line()
+                reply.connection = None
+                pool.send(reply.request(), reply)
+            elif error is None:
+                if ticket is not None:
+                    ticket.fail(UPSTREAM_LOST, f"{self.label} was lost meanwhile.", sent=False)
+            else:
+                if ticket is not None:
+                    ticket.fail(error.failure, error.message, sent=True, status=status)
+                if isinstance(error, SignInError) and error.lasting:
+                    self.unreachable(error.message)
+
+        if status in reply.refused:
+            # Once for each: a token that was missing may turn out to be too narrow, but one that
+            # is refused when it is new will not get better.
+            why = f"{self.label} goes on refusing the node's credentials (HTTP {status})."
+            settle(InterlockError(UPSTREAM_UNAVAILABLE, why))
+            return
+        reply.refused = (*reply.refused, status)
+        bearer.refused(status, headers.get(b"www-authenticate", b""), reply.sent, settle)
 
     def session_gone(self, ticket: Ticket) -> None:
         # The server said no before it did anything: the call can safely be sent again.

@@ -241,7 +241,11 @@ class HttpConnection(asyncio.Protocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > 64 * 1024:
             raise httptools.HttpParserError("too many headers")
-        self._headers[name.lower()] = value
+        name = name.lower()
+        if name == b"www-authenticate" and name in self._headers:
+            # The one header of an answer that is often sent in several.
+            value = self._headers[name] + b", " + value
+        self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         self._status = status = self._parser.get_status_code()

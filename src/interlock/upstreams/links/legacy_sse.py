@@ -17,6 +17,7 @@ from interlock.errors import (
 )
 from interlock.ports import Clock
 from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
+from interlock.upstreams.links.bearer import Bearer
 from interlock.upstreams.links.http import Taken, header_lines
 from interlock.upstreams.links.http_pool import HttpConnection, HttpPool, Origin
 from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
@@ -27,15 +28,18 @@ _ENDPOINT_WAIT: Final = 10.0
 class _Posted:
     """The answer of a POST: 202, the real one comes on the stream."""
 
-    __slots__ = ("_label", "_ticket", "connection")
+    __slots__ = ("_label", "_link", "_ticket", "connection")
 
-    def __init__(self, label: str, ticket: Ticket | None) -> None:
-        self._label = label
+    def __init__(self, link: LegacySseLink, ticket: Ticket | None) -> None:
+        self._label = link.label
+        self._link = link
         self._ticket = ticket
         self.connection: HttpConnection | None = None
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        if self._ticket is not None and not 200 <= status < 300:
+        if status == 401 and self._link.bearer is not None:
+            self._link.refused(self._ticket, headers)
+        elif self._ticket is not None and not 200 <= status < 300:
             self._ticket.fail(
                 UPSTREAM_UNAVAILABLE,
                 f"{self._label} answered with HTTP {status}.",
@@ -65,14 +69,24 @@ class LegacySseLink:
     receiver: Receiver
 
     def __init__(
-        self, label: str, url: str, headers: Mapping[str, str], *, connections: int, clock: Clock
+        self,
+        label: str,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        connections: int,
+        clock: Clock,
+        bearer: Bearer | None = None,
     ) -> None:
         self.label = label
+        self.bearer = bearer
+        self._line = b"" if bearer is None else bearer.current()
         self.receiver = NobodyYet()
         self.connection: HttpConnection | None = None
         self._url = url
         origin = Origin(url)
         self._base = f"Host: {origin.authority}\r\n".encode() + header_lines(label, headers)
+        self._base += self._line
         self._origin = origin
         self._stream = HttpPool(label, origin, 1, clock)
         self._pool = HttpPool(label, origin, connections, clock)
@@ -103,10 +117,29 @@ class LegacySseLink:
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         message = f"{self.label} answered with HTTP {status}."
-        if not self._endpoint.done():
+        if status == 401 and self.bearer is not None:
+            self.refused(None, headers)
+        elif not self._endpoint.done():
             self._endpoint.set_exception(
                 UpstreamGoneError(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
             )
+
+    def refused(self, ticket: Ticket | None, headers: dict[bytes, bytes]) -> None:
+        """The credentials were refused: this link has none but those that it began with. The next
+        one may have others, and a call that was refused can be sent there."""
+        assert self.bearer is not None
+
+        def settle(error: InterlockError | None) -> None:
+            message = f"{self.label} wants other credentials." if error is None else error.message
+            if ticket is not None and ticket.open:
+                ticket.fail(UPSTREAM_LOST, message, sent=error is not None, status=401)
+            gone = UpstreamGoneError(UPSTREAM_UNAVAILABLE, message, sent=False, status=401)
+            if not self._endpoint.done():
+                self._endpoint.set_exception(gone)
+            else:
+                self.failed(gone.failure, message, sent=False)
+
+        self.bearer.refused(401, headers.get(b"www-authenticate", b""), self._line, settle)
 
     def opened(self, headers: dict[bytes, bytes]) -> None:
         """The endpoint comes as the first event."""
@@ -159,7 +192,7 @@ class LegacySseLink:
         if self._lost:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
-        ticket.carrier = posted = _Posted(self.label, ticket)
+        ticket.carrier = posted = _Posted(self, ticket)
         self._pool.send(self._request(payload), posted)
 
     def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
@@ -167,7 +200,7 @@ class LegacySseLink:
 
     def post(self, payload: bytes, headers: bytes) -> None:
         if not self._lost:
-            self._pool.send(self._request(payload), _Posted(self.label, None))
+            self._pool.send(self._request(payload), _Posted(self, None))
 
     def _request(self, payload: bytes) -> bytes:
         return b"%bContent-Length: %d\r\n\r\n%b" % (self._post_head, len(payload), payload)

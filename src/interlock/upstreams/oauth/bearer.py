@@ -1,0 +1,165 @@
+"""The credentials of one upstream, as its links use them while the node runs.
+
+However many calls find out at once that a token has ended, one renewal is made, and all of them go
+on with what it brought. What `interlock login` stores is taken up when the next refusal, renewal
+or connection comes along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from interlock.config import ServerConfig
+from interlock.errors import INTERNAL, InterlockError
+from interlock.upstreams.links.bearer import Settle, SignInNeeded
+from interlock.upstreams.oauth.addresses import is_secure
+from interlock.upstreams.oauth.challenge import INSUFFICIENT_SCOPE, bearer_challenge
+from interlock.upstreams.oauth.fetch import Fetch
+from interlock.upstreams.oauth.sign_in import Browser
+from interlock.upstreams.oauth.tokens import Tokens, forbidden
+from interlock.upstreams.oauth.wallet import TokenStore
+
+LOOK_AGAIN: Final = 1.0
+"""How often a node that waits for a human looks whether one has come."""
+WAIT_AT_MOST: Final = 60.0
+"""After so long it asks the server again: it may no longer want a sign-in."""
+_RETRY: Final = 30.0
+
+_log = logging.getLogger("interlock.upstreams")
+
+
+def wants_oauth(server: ServerConfig) -> bool:
+    """Whether the node may sign in to a server: it has a URL, and no credentials of its own."""
+    own = any(name.lower() == "authorization" for name in server.headers)
+    return server.url is not None and server.oauth.enabled and not own
+
+
+class OAuthBearer:
+    """The credentials for one upstream."""
+
+    def __init__(
+        self,
+        key: str,
+        store: TokenStore,
+        *,
+        fetch: Fetch,
+        browser: Browser | None,
+        now: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._key = key
+        self._tokens = Tokens(key, store, fetch=fetch, browser=browser, now=now, sleep=sleep)
+        self._now = now
+        self._sleep = sleep
+        self._work: asyncio.Task[None] | None = None
+        self._waiting: list[Settle] = []
+
+    # -- for whoever connects
+
+    async def until_worth_trying(self) -> None:
+        """While only a human can help, wait until one did, or until it is time to ask again."""
+        tokens, waited = self._tokens, 0.0
+        if tokens.missed is None:
+            return
+        while waited < WAIT_AT_MOST and await tokens.stamp() == tokens.missed:
+            await self._sleep(LOOK_AGAIN)
+            waited += LOOK_AGAIN
+        tokens.missed = None
+
+    async def prepare(
+        self, server: ServerConfig, learn: Callable[[Iterable[str]], None]
+    ) -> OAuthBearer | None:
+        """Be ready for a new connection; None when this server gets no tokens.
+
+        `learn` is told every secret that comes by, so that it can be masked. Raises InterlockError.
+        """
+        url = server.url or ""
+        if not wants_oauth(server) or not is_secure(url):
+            # Over plain http a token would be anybody's.
+            return None
+        tokens = self._tokens
+        tokens.configure(url, server.oauth, learn)
+        tokens.connected = False
+        await self.settled()
+        try:
+            await tokens.load()
+        except InterlockError as error:
+            # Most servers want no token at all. Those that do will be told.
+            _log.warning("%s: %s", self._key, error.message)
+        if tokens.ended:
+            await tokens.renewed()
+        elif server.transport == "sse" and not tokens.line and tokens.by_itself:
+            # That transport does not show the challenge, so it is not waited for.
+            await tokens.obtain(None)
+        return self
+
+    async def settled(self) -> None:
+        """Wait for the renewal that is under way, if one is."""
+        if self._work is not None:
+            await asyncio.wait([self._work])
+
+    def opened(self) -> None:
+        """The server has let us in."""
+        self._tokens.connected = True
+
+    async def close(self, seconds: float) -> None:
+        """Let a renewal come to its end: half of one would lose the refresh token."""
+        work = self._work
+        if work is not None:
+            await asyncio.wait([work], timeout=seconds)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    # -- Bearer
+
+    def current(self) -> bytes:
+        tokens = self._tokens
+        if self._now() >= tokens.renew and self._work is None:
+            tokens.renew = math.inf
+            self._start(tokens.renewed, early=True)
+        return tokens.line
+
+    def refused(self, status: int, challenge: bytes, sent: bytes, settle: Settle) -> None:
+        tokens = self._tokens
+        asked = bearer_challenge(challenge.decode("latin-1"))
+        if status == 403 and (asked is None or asked.error != INSUFFICIENT_SCOPE):
+            settle(forbidden(self._key))
+        elif tokens.line and tokens.line is not sent:
+            # Somebody was faster: there is a newer one already.
+            settle(None)
+        else:
+            self._waiting.append(settle)
+            if self._work is None:
+                self._start(lambda: tokens.mend(status, asked, sent), early=False)
+
+    def _start(self, work: Callable[[], Awaitable[None]], *, early: bool) -> None:
+        self._work = asyncio.get_running_loop().create_task(
+            self._do(work, early=early), name=f"token:{self._key}"
+        )
+
+    async def _do(self, work: Callable[[], Awaitable[None]], *, early: bool) -> None:
+        error: InterlockError | None = None
+        try:
+            await work()
+        except InterlockError as failed:
+            error = failed
+        except Exception:
+            _log.exception("%s: getting its token failed inside the node", self._key)
+            error = InterlockError(INTERNAL, f"The node failed while signing in to {self._key}.")
+        finally:
+            self._work = None
+            waiting, self._waiting = self._waiting, []
+        if early and error is not None and not isinstance(error, SignInNeeded):
+            # The old token is still good for a while, and another try may do better.
+            _log.warning("%s: %s", self._key, error.message)
+            self._tokens.renew = self._now() + _RETRY
+        for settle in waiting:
+            try:
+                settle(error)
+            except Exception:
+                # One call's trouble is not that of the others.
+                _log.exception("%s: a call could not go on", self._key)
