@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -46,8 +46,10 @@ from interlock.stores.tokens import TokenStore
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.mask import secret_values
 from interlock.upstreams.oauth.keyring import Keyring
-from interlock.upstreams.oauth.sign_in import Browser
 from interlock.upstreams.supervisor import State, Supervisor
+
+if TYPE_CHECKING:
+    from interlock.upstreams.oauth.sign_in import Browser
 
 _log = logging.getLogger("interlock.node")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from interlock.call import UpstreamGoneError
 from interlock.config import OAuthConfig, ServerConfig
+from interlock.errors import InterlockError
 from interlock.upstreams.oauth.keyring import Keyring
 from interlock.upstreams.supervisor import State
 from tests.upstreams.harness import Kept
@@ -187,3 +190,44 @@ def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
             )
 
     at_home(tmp_path, body)
+
+
+def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        bearer = Keyring(world.store).bearer("up")
+        server = ServerConfig(url="http://mcp.example.com/mcp")
+        told: list[str] = []
+
+        def settle(error: InterlockError | None) -> None:
+            assert error is not None
+            told.append(error.message)
+
+        # It may be one that wants none; when it does, it is told why it gets none.
+        assert await bearer.prepare(server, lambda _: None) is bearer
+        bearer.refused(401, b"Bearer", b"", settle)
+        bearer.refused(401, b"Basic", b"", settle)
+        assert told == [
+            "up wants a token, and is reached over plain http: use its https URL.",
+            "up refused the node's credentials (HTTP 401): check the `headers` of this server.",
+        ]
+        await world.log_in()
+        assert await bearer.prepare(server, lambda _: None) is None
+        assert bearer.current() == b""
+
+    at_home(tmp_path, body)
+
+
+def test_a_node_without_sign_ins_loads_nothing_for_them(tmp_path: Path) -> None:
+    """Neither this package nor authlib: most nodes never need them."""
+    code = (
+        "import sys, interlock.node.node\n"
+        "print(sorted(m for m in sys.modules if m.startswith('interlock.upstreams.oauth.')),\n"
+        "      [m for m in sys.modules if m.startswith(('authlib', 'joserfc', 'cryptography'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split("]")[0] == (
+        "['interlock.upstreams.oauth.bearer', 'interlock.upstreams.oauth.keyring'"
+    )
+    assert done.stdout.endswith(" []\n")

@@ -3,6 +3,8 @@
 However many calls find out at once that a token has ended, one renewal is made, and all of them go
 on with what it brought. What `interlock login` stores is taken up when the next refusal, renewal
 or connection comes along.
+
+Most upstreams never want a token: the rest of this package is loaded when the first one does.
 """
 
 from __future__ import annotations
@@ -11,17 +13,15 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from interlock.config import ServerConfig
 from interlock.errors import INTERNAL, InterlockError
 from interlock.upstreams.links.bearer import Settle, SignInNeeded
-from interlock.upstreams.oauth.addresses import is_secure
-from interlock.upstreams.oauth.challenge import INSUFFICIENT_SCOPE, bearer_challenge
-from interlock.upstreams.oauth.fetch import Fetch
-from interlock.upstreams.oauth.sign_in import Browser
-from interlock.upstreams.oauth.tokens import Tokens, forbidden
-from interlock.upstreams.oauth.wallet import TokenStore
+
+if TYPE_CHECKING:
+    from interlock.upstreams.oauth.keyring import Keyring
+    from interlock.upstreams.oauth.tokens import Tokens
 
 LOOK_AGAIN: Final = 1.0
 """How often a node that waits for a human looks whether one has come."""
@@ -30,6 +30,9 @@ WAIT_AT_MOST: Final = 60.0
 _RETRY: Final = 30.0
 
 _log = logging.getLogger("interlock.upstreams")
+
+Learn = Callable[[Iterable[str]], None]
+"""Is told every secret that comes by, so that it can be masked."""
 
 
 def wants_oauth(server: ServerConfig) -> bool:
@@ -41,20 +44,15 @@ def wants_oauth(server: ServerConfig) -> bool:
 class OAuthBearer:
     """The credentials for one upstream."""
 
-    def __init__(
-        self,
-        key: str,
-        store: TokenStore,
-        *,
-        fetch: Fetch,
-        browser: Browser | None,
-        now: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
+    def __init__(self, key: str, keyring: Keyring) -> None:
         self._key = key
-        self._tokens = Tokens(key, store, fetch=fetch, browser=browser, now=now, sleep=sleep)
-        self._now = now
-        self._sleep = sleep
+        self._keyring = keyring
+        self._now = keyring.now
+        self._server = ServerConfig()
+        self._learn: Learn = lambda _: None
+        self._connected = False
+        self._tokens: Tokens | None = None
+        """Where they come from; None for as long as nobody asked for any."""
         self._work: asyncio.Task[None] | None = None
         self._waiting: list[Settle] = []
 
@@ -63,27 +61,28 @@ class OAuthBearer:
     async def until_worth_trying(self) -> None:
         """While only a human can help, wait until one did, or until it is time to ask again."""
         tokens, waited = self._tokens, 0.0
-        if tokens.missed is None:
+        if tokens is None or tokens.missed is None:
             return
         while waited < WAIT_AT_MOST and await tokens.stamp() == tokens.missed:
-            await self._sleep(LOOK_AGAIN)
+            await self._keyring.sleep(LOOK_AGAIN)
             waited += LOOK_AGAIN
         tokens.missed = None
 
-    async def prepare(
-        self, server: ServerConfig, learn: Callable[[Iterable[str]], None]
-    ) -> OAuthBearer | None:
+    async def prepare(self, server: ServerConfig, learn: Learn) -> OAuthBearer | None:
         """Be ready for a new connection; None when this server gets no tokens.
 
-        `learn` is told every secret that comes by, so that it can be masked. Raises InterlockError.
+        Raises InterlockError.
         """
-        url = server.url or ""
-        if not wants_oauth(server) or not is_secure(url):
-            # Over plain http a token would be anybody's.
+        self._server, self._learn, self._connected = server, learn, False
+        if not wants_oauth(server):
             return None
-        tokens = self._tokens
-        tokens.configure(url, server.oauth, learn)
-        tokens.connected = False
+        # That transport does not show the challenge, so it is not waited for.
+        at_once = server.transport == "sse" and server.oauth.grant == "client_credentials"
+        if self._tokens is None and not at_once and not self._keyring.store.exists():
+            return self
+        tokens = self._have_tokens()
+        if tokens is None:
+            return None
         await self.settled()
         try:
             await tokens.load()
@@ -92,19 +91,35 @@ class OAuthBearer:
             _log.warning("%s: %s", self._key, error.message)
         if tokens.ended:
             await tokens.renewed()
-        elif server.transport == "sse" and not tokens.line and tokens.by_itself:
-            # That transport does not show the challenge, so it is not waited for.
+        elif at_once and not tokens.line:
             await tokens.obtain(None)
         return self
+
+    def _have_tokens(self) -> Tokens | None:
+        """Where tokens for this server come from; None when none may be sent to it."""
+        from interlock.upstreams.oauth.addresses import is_secure
+        from interlock.upstreams.oauth.tokens import Tokens
+
+        url = self._server.url or ""
+        if not is_secure(url):
+            # Over plain http a token would be anybody's.
+            return None
+        if self._tokens is None:
+            self._tokens = Tokens(self._key, self._keyring)
+        self._tokens.connected = self._connected
+        self._tokens.configure(url, self._server.oauth, self._learn)
+        return self._tokens
+
+    def opened(self) -> None:
+        """The server has let us in."""
+        self._connected = True
+        if self._tokens is not None:
+            self._tokens.connected = True
 
     async def settled(self) -> None:
         """Wait for the renewal that is under way, if one is."""
         if self._work is not None:
             await asyncio.wait([self._work])
-
-    def opened(self) -> None:
-        """The server has let us in."""
-        self._tokens.connected = True
 
     async def close(self, seconds: float) -> None:
         """Let a renewal come to its end: half of one would lose the refresh token."""
@@ -118,16 +133,23 @@ class OAuthBearer:
 
     def current(self) -> bytes:
         tokens = self._tokens
+        if tokens is None:
+            return b""
         if self._now() >= tokens.renew and self._work is None:
             tokens.renew = math.inf
             self._start(tokens.renewed, early=True)
         return tokens.line
 
     def refused(self, status: int, challenge: bytes, sent: bytes, settle: Settle) -> None:
-        tokens = self._tokens
+        from interlock.upstreams.oauth.challenge import INSUFFICIENT_SCOPE, bearer_challenge
+        from interlock.upstreams.oauth.tokens import forbidden, insecure
+
+        tokens = self._tokens or self._have_tokens()
         asked = bearer_challenge(challenge.decode("latin-1"))
         if status == 403 and (asked is None or asked.error != INSUFFICIENT_SCOPE):
             settle(forbidden(self._key))
+        elif tokens is None:
+            settle(insecure(self._key, asked))
         elif tokens.line and tokens.line is not sent:
             # Somebody was faster: there is a newer one already.
             settle(None)
@@ -156,7 +178,8 @@ class OAuthBearer:
         if early and error is not None and not isinstance(error, SignInNeeded):
             # The old token is still good for a while, and another try may do better.
             _log.warning("%s: %s", self._key, error.message)
-            self._tokens.renew = self._now() + _RETRY
+            if self._tokens is not None:
+                self._tokens.renew = self._now() + _RETRY
         for settle in waiting:
             try:
                 settle(error)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -21,18 +21,15 @@ from interlock.upstreams.links.bearer import SignInNeeded
 from interlock.upstreams.oauth import scopes
 from interlock.upstreams.oauth.addresses import canonical
 from interlock.upstreams.oauth.challenge import BearerChallenge
-from interlock.upstreams.oauth.fetch import Fetch
+from interlock.upstreams.oauth.fetch import fetch
 from interlock.upstreams.oauth.grant import Grant
 from interlock.upstreams.oauth.messages import require_extra
-from interlock.upstreams.oauth.sign_in import (
-    Browser,
-    Occasion,
-    ask_for_token,
-    by_credentials,
-    sign_in,
-)
+from interlock.upstreams.oauth.sign_in import Occasion, ask_for_token, by_credentials, sign_in
 from interlock.upstreams.oauth.trouble import SignInFailed, Trouble, told
-from interlock.upstreams.oauth.wallet import TokenStore, Wallet
+from interlock.upstreams.oauth.wallet import Wallet
+
+if TYPE_CHECKING:
+    from interlock.upstreams.oauth.keyring import Keyring
 
 LEASE: Final = 40.0
 """How long one process may take for a renewal before another may try."""
@@ -44,16 +41,7 @@ _VISITS_WITHIN: Final = 60.0
 class Tokens:
     """What there is for one upstream, and the ways to have something better."""
 
-    def __init__(
-        self,
-        key: str,
-        store: TokenStore,
-        *,
-        fetch: Fetch,
-        browser: Browser | None,
-        now: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
+    def __init__(self, key: str, keyring: Keyring) -> None:
         self.line = b""
         """The header line; the same object for as long as the token is the same."""
         self.renew = math.inf
@@ -64,14 +52,13 @@ class Tokens:
         self.missed: int | None = None
         """The version of the grant that was not good enough, while a human is waited for."""
         self._key = key
-        self._store = store
-        self._fetch = fetch
-        self._browser = browser
-        self._now = now
-        self._sleep = sleep
+        self._store = keyring.store
+        self._browser = keyring.browser
+        self._now = keyring.now
+        self._sleep = keyring.sleep
         self._url = ""
         self._settings = OAuthConfig()
-        self._wallet = Wallet(store, key, "")
+        self._wallet = Wallet(keyring.store, key, "")
         self._learn: Callable[[Iterable[str]], None] = lambda _: None
         self._stamp = 0
         self._visits: deque[float] = deque(maxlen=_MOST_VISITS)
@@ -154,7 +141,7 @@ class Tokens:
         occasion = Occasion(self._url, self._settings, asked, self.grant, more)
         if self.by_itself:
             with told(self._key):
-                grant = await by_credentials(occasion, self._fetch, now=self._now())
+                grant = await by_credentials(occasion, fetch, now=self._now())
             if self.grant is None or self.grant.issuer != grant.issuer:
                 self._stamp = await self._wallet.keep(grant.spent()) or 0
             self._take(grant, self._stamp)
@@ -162,9 +149,7 @@ class Tokens:
         if self._browser is None or self._too_many_visits():
             raise await self._need_somebody()
         with told(self._key):
-            grant = await sign_in(
-                occasion, self._browser, self._wallet, self._fetch, now=self._now()
-            )
+            grant = await sign_in(occasion, self._browser, self._wallet, fetch, now=self._now())
         self._take(grant, await self._wallet.keep(grant) or 0)
 
     async def _step_up(self, asked: BearerChallenge) -> None:
@@ -231,7 +216,7 @@ class Tokens:
                     fields,
                     grant_type="refresh_token",
                     settings=self._settings,
-                    fetch=self._fetch,
+                    fetch=fetch,
                 )
         except SignInFailed as failed:
             code = failed.trouble.code
@@ -284,6 +269,17 @@ class Tokens:
         if lasting:
             self.missed = await self._wallet.stamp()
         return SignInNeeded(sentence, lasting=lasting)
+
+
+def insecure(key: str, asked: BearerChallenge | None) -> InterlockError:
+    """A refusal by a server to which no token may be sent."""
+    if asked is None:
+        why = (
+            f"{key} refused the node's credentials (HTTP 401): check the `headers` of this server."
+        )
+    else:
+        why = f"{key} wants a token, and is reached over plain http: use its https URL."
+    return InterlockError(UPSTREAM_UNAVAILABLE, why)
 
 
 def forbidden(key: str, scope: str | None = None) -> InterlockError:
