@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from interlock.config import ServerConfig
+from interlock.config import OAuthConfig, ServerConfig
 from interlock.config.quantities import SERVER_KEY_PATTERN, default_segment
 from interlock.config.secrets import escape
 
@@ -56,11 +56,34 @@ def _some(required: dict[str, Any], optional: dict[str, Any]) -> st.SearchStrate
     return shape.map(lambda given: ServerConfig(**given))
 
 
+def sign_ins() -> st.SearchStrategy[OAuthConfig]:
+    """Ways to sign in that a config may hold."""
+    shared = {
+        "enabled": st.booleans(),
+        "scopes": st.lists(words, max_size=2),
+        "issuer": hosts.map("https://{}".format),
+        "redirect_port": st.integers(min_value=0, max_value=65535),
+        "client_metadata_url": hosts.map("https://{}/client.json".format),
+    }
+    proven: dict[str, Any] = {
+        "client_id": words.map(escape),
+        "client_secret": st.just("${env:X}"),
+        "grant": st.sampled_from(["authorization_code", "client_credentials"]),
+    }
+    shapes = st.fixed_dictionaries({}, optional=shared) | st.fixed_dictionaries(
+        proven, optional=shared
+    )
+    return shapes.map(lambda given: OAuthConfig(**given))
+
+
 def remote_servers() -> st.SearchStrategy[ServerConfig]:
     return _some(
         {"url": urls},
         {
-            "headers": st.dictionaries(headers, values, max_size=2),
+            "oauth": sign_ins(),
+            "headers": st.dictionaries(
+                headers.filter(lambda name: name.lower() != "authorization"), values, max_size=2
+            ),
             "transport": st.sampled_from(["auto", "http", "sse"]),
         },
     )

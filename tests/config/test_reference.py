@@ -12,6 +12,7 @@ from interlock.config import (
     Config,
     JournalConfig,
     Limits,
+    OAuthConfig,
     ServerConfig,
     TokenConfig,
     parse_config,
@@ -19,7 +20,7 @@ from interlock.config import (
 from interlock.config.reference import EXAMPLE, config_reference
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
-SECTIONS = [Config, ServerConfig, TokenConfig, Limits, BreakerConfig, JournalConfig]
+SECTIONS = [Config, ServerConfig, OAuthConfig, TokenConfig, Limits, BreakerConfig, JournalConfig]
 
 
 def test_the_page_is_not_stale() -> None:

@@ -1,0 +1,244 @@
+"""`interlock login` and `logout`, as a person uses them, beside a node that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.upstreams.oauth.fetch import fetch
+from tests.cli.program import INTERLOCK, World
+from tests.cli.waiting import PATIENCE, wait_until
+from tests.upstreams.oauth.authority import Authority, Protected
+
+NEEDED = "jira needs you to sign in: run `interlock login jira`"
+SERVER = {"jira": {"url": "https://mcp.example.com/mcp"}}
+
+
+class Person:
+    """Somebody at a terminal, with a browser."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.said: list[str] = []
+        self.page = ""
+
+    async def login(self, *arguments: str, answer: bool = True, stdin: int | None = None) -> int:
+        """Run `login`, and do in the browser what its page asks for; the exit code."""
+        process = await asyncio.create_subprocess_exec(
+            *INTERLOCK,
+            "login",
+            *arguments,
+            cwd=self.world.cwd,
+            env=self.world.environ,
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while line := (await process.stdout.readline()).decode():
+                    self.said.append(line)
+                    page = re.match(r"  (http\S+)", line)
+                    if page is not None:
+                        self.page = page[1]
+                        if answer:
+                            await self.agree()
+                    elif "paste its address" in line:
+                        await self.paste(stdin)
+                return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def agree(self) -> None:
+        answer = await fetch("GET", self.page, {})
+        back = answer.headers[b"location"].decode()
+        # Somebody else knocks first, and is sent away.
+        other = await fetch("GET", re.sub("state=[^&]*", "state=forged", back), {})
+        assert other.status == 400
+        assert (await fetch("GET", back, {})).status == 200
+
+    async def paste(self, terminal: int | None) -> None:
+        answer = await fetch("GET", self.page, {})
+        os.write(self.terminal, b"what?\n" + answer.headers[b"location"] + b"\n")
+
+    terminal = -1
+
+    @property
+    def output(self) -> str:
+        return "".join(self.said)
+
+    async def run(self, *arguments: str) -> Any:
+        return await asyncio.to_thread(self.world.run, *arguments)
+
+
+def at_a_terminal(
+    world: World, body: Callable[[Person, Authority, Protected], Awaitable[None]]
+) -> None:
+    async def main() -> None:
+        async with Authority() as authority, Protected(authority) as server:
+            world.config({"jira": server.url()})
+            await body(Person(world), authority, server)
+
+    asyncio.run(main())
+
+
+def test_signing_in_beside_a_running_node(world: World) -> None:
+    async def body(person: Person, authority: Authority, server: Protected) -> None:
+        server.scope = "read"
+        node = await asyncio.to_thread(world.up)
+
+        def upstream() -> dict[str, Any]:
+            (one,) = node.status()["upstreams"]
+            return dict(one)
+
+        await asyncio.to_thread(
+            wait_until, "it asks for a human", lambda: upstream()["problem"] == NEEDED
+        )
+        told = await person.run("status")
+        assert NEEDED in told.stdout
+        told = await person.run("doctor")
+        assert told.returncode == 1
+        assert f"✗ jira: {NEEDED}" in told.stdout
+        called = await person.run("call", "jira.echo", "text=hi")
+        assert called.returncode != 0
+        assert "interlock login jira" in called.stderr
+
+        assert await person.login("jira", "--no-browser") == 0, person.output
+        assert person.said[-1] == "Signed in to jira, with the scopes read.\n"
+        await asyncio.to_thread(
+            wait_until, "it is ready", lambda: upstream()["state"] == "ready" or None
+        )
+        called = await person.run("call", "jira.echo", "text=hi")
+        assert called.stdout == "hi\n"
+        told = await person.run("doctor")
+        assert "✓ jira" in told.stdout
+
+        # The token was given back: the node notices with the next call.
+        told = await person.run("logout", "jira")
+        assert told.stdout == "Signed out of jira.\n"
+        assert len(authority.revoked) == 2
+        called = await person.run("call", "jira.echo", "text=hi")
+        assert "interlock login jira" in called.stderr
+        told = await person.run("logout", "jira")
+        assert told.stdout == "There was no sign-in to jira.\n"
+
+        assert await asyncio.to_thread(node.end) == 0
+        kept = (world.state / "interlock" / "tokens.db").stat()
+        assert kept.st_mode & 0o777 == 0o600
+        written = person.output + "".join(node.seen)
+        for path in world.state.rglob("journal.db*"):
+            written += path.read_bytes().decode("latin-1")
+        assert not [secret for secret in authority.secrets() if secret in written]
+
+    at_a_terminal(world, body)
+
+
+def test_a_browser_on_another_machine(world: World) -> None:
+    """It ends up at an address that leads nowhere there, and a human carries it over."""
+
+    async def body(person: Person, authority: Authority, server: Protected) -> None:
+        ours, theirs = pty.openpty()
+        person.terminal = ours
+        try:
+            code = await person.login("jira", "--no-browser", answer=False, stdin=theirs)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert code == 0, person.output
+        assert "That is not the address of this sign-in." in person.output
+        assert person.said[-1] == "Signed in to jira.\n"
+
+    at_a_terminal(world, body)
+
+
+def test_the_same_client_and_port_again(world: World) -> None:
+    async def body(person: Person, authority: Authority, server: Protected) -> None:
+        for _ in range(2):
+            assert await person.login("jira", "--no-browser") == 0, person.output
+        assert len(authority.to("/register")) == 1
+
+    at_a_terminal(world, body)
+
+
+def test_a_refusal_is_a_sentence(world: World) -> None:
+    async def body(person: Person, authority: Authority, server: Protected) -> None:
+        authority.consents = False
+        assert await person.login("jira", "--no-browser") == 4
+        assert person.said[-1] == (
+            "interlock: Cannot sign in to jira: it was refused in the browser.\n"
+        )
+        await authority.stop()
+        assert await person.login("jira", "--no-browser") == 4
+        assert "cannot connect to 127.0.0.1" in person.said[-1]
+
+    at_a_terminal(world, body)
+
+
+def test_a_server_without_a_way_to_renew(world: World) -> None:
+    async def body(person: Person, authority: Authority, server: Protected) -> None:
+        authority.refreshable = False
+        assert await person.login("jira", "--no-browser") == 0
+        assert "no way to renew it" in person.output
+
+    at_a_terminal(world, body)
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ({"command": "run"}, "jira is started by the node"),
+        (
+            {"url": "https://e.com", "headers": {"authorization": "Bearer ${env:X}"}},
+            "its headers have Authorization",
+        ),
+        ({"url": "https://e.com", "oauth": {"enabled": False}}, "oauth.enabled is false"),
+        (
+            {
+                "url": "https://e.com",
+                "oauth": {
+                    "grant": "client_credentials",
+                    "client_id": "x",
+                    "client_secret": "${env:X}",
+                },
+            },
+            "needs nobody to sign in",
+        ),
+        ({"url": "http://example.com/mcp"}, "over plain http"),
+        ({"url": "https://e.com", "oauth": {"client_id": "${env:NOWHERE}"}}, "NOWHERE is not set"),
+    ],
+)
+@pytest.mark.parametrize("command", ["login", "logout"])
+def test_where_there_is_nothing_to_sign_in_to(
+    world: World, server: dict[str, Any], words: str, command: str
+) -> None:
+    world.config({"jira": server})
+    done = world.run_here(command, "jira")
+    assert done.returncode == 3
+    assert words in done.stderr
+
+
+def test_a_server_that_is_not_there(world: World) -> None:
+    world.config(SERVER)
+    done = world.run_here("login", "jra")
+    assert done.returncode == 3
+    assert "there is no server 'jra' in the config" in done.stderr
+    assert "there are: jira" in done.stderr
+
+
+def test_references_of_oauth_are_checked(world: World) -> None:
+    oauth = {"client_id": "x", "client_secret": "${env:NOWHERE}", "issuer": "https://i.example.com"}
+    path = world.config({"jira": {"url": "https://e.com/mcp", "oauth": oauth}})
+    done = world.run_here("check")
+    assert done.returncode == 1
+    assert "servers.jira.oauth.client_secret: the environment variable NOWHERE" in done.stderr
+    assert Path(path).exists()
