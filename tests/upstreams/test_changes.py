@@ -185,16 +185,27 @@ def test_a_stateless_server_without_subscriptions() -> None:
     run(body)
 
 
-@ERAS
-def test_who_announces_nothing_is_not_listened_to(eras: str) -> None:
+def test_a_stateless_server_that_announces_nothing_is_not_listened_to() -> None:
     async def body() -> None:
-        async with Streamable(eras, get="stream") as server:
+        async with Streamable("stateless", get="stream") as server:
             async with kept(ServerConfig(url=server.url())) as one:
                 await one.ready()
                 await one.text("echo", text="x")
             kinds = {(request.method, request.rpc) for request in server.requests}
             assert ("GET", "") not in kinds
             assert ("POST", "subscriptions/listen") not in kinds
+
+    run(body)
+
+
+def test_a_session_is_heard_even_if_it_announces_no_changes() -> None:
+    """Questions, logs and updates come on the same stream."""
+
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server:
+            async with kept(ServerConfig(url=server.url())) as one:
+                await one.ready()
+                await server.until(lambda: server.streams)
 
     run(body)
 

@@ -12,7 +12,7 @@ import pytest
 from interlock.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, Failure
-from interlock.upstreams.links import http, http_pool
+from interlock.upstreams.links import http_pool, http_replies
 from interlock.upstreams.supervisor import State
 from tests.upstreams import answer_shapes as shapes
 from tests.upstreams.answer_shapes import JSON, Shape
@@ -303,7 +303,7 @@ def test_a_body_that_is_too_long_is_refused(shape: Shape, monkeypatch: pytest.Mo
 def test_an_event_that_is_too_long_does_not_take_the_others_with_it(
     last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MAX_MESSAGE", 10_000)
+    monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
 
     async def body(one: Kept, server: Streamable) -> None:
         async def habit(request: Request, answer: Answer) -> bool:
@@ -328,7 +328,7 @@ def test_an_event_that_is_too_long_does_not_take_the_others_with_it(
 def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "MAX_MESSAGE", 10_000)
+    monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
     monkeypatch.setattr(http_pool, "LINGER", 3600.0)
 
     async def body(one: Kept, server: Streamable) -> None:

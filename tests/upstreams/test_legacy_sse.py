@@ -31,7 +31,9 @@ def test_the_official_server_of_old(loop: str) -> None:
                     call = one.start(
                         "report",
                         {"steps": 3},
-                        hear=lambda _call, _method, params, heard=heard: heard.append(json.loads(bytes(params))),
+                        hear=lambda _call, _method, params, heard=heard: heard.append(
+                            json.loads(bytes(params))
+                        ),
                         token=1,
                     )
                     assert text(await within(call)) == "reported"

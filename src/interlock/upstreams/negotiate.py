@@ -15,8 +15,6 @@ from msgspec import Raw
 from interlock.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc, mcp
-from interlock.upstreams.links.http import HttpLink
-from interlock.upstreams.links.legacy_sse import LegacySseLink
 from interlock.upstreams.peer import Peer
 
 PROBE_WAIT: Final = 5.0
@@ -89,15 +87,14 @@ async def _discover(peer: Peer) -> mcp.DiscoverResult | None:
     peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
     link = peer.link
     for _ in range(2):
-        if isinstance(link, HttpLink):
-            link.speak(mcp.LATEST_STATELESS)
+        link.speak(mcp.LATEST_STATELESS)
         try:
             return _read_discovery((await peer.request(mcp.DISCOVER)).result)
         except UpstreamAnsweredError as error:
             _judge_error(peer, error)
             return None
         except UpstreamGoneError as gone:
-            if gone.status in (301, 302, 307, 308) and isinstance(link, HttpLink):
+            if gone.status in (301, 302, 307, 308):
                 if await link.follow(gone.location):
                     continue
                 raise InterlockError(
@@ -148,8 +145,7 @@ def _adopt(peer: Peer, found: mcp.DiscoverResult) -> None:
 async def _initialize(peer: Peer) -> None:
     link = peer.link
     peer.adopt(mcp.Era.SESSION, mcp.LATEST_SESSION)
-    if isinstance(link, HttpLink):
-        link.say_nothing()
+    link.say_nothing()
     params = {
         "protocolVersion": mcp.LATEST_SESSION,
         "capabilities": {},
@@ -176,14 +172,9 @@ async def _initialize(peer: Peer) -> None:
     peer.capabilities = answer.capabilities
     peer.instructions = answer.instructions
     peer.server_info = _about(peer, answer.server_info)
-    if isinstance(link, HttpLink):
-        link.speak(answer.protocol_version, session=link.session_offered)
-    greeting = jsonrpc.notification(mcp.INITIALIZED)
-    if isinstance(link, HttpLink | LegacySseLink):
-        # Over HTTP the next request may overtake it, and strict servers answer nothing before it.
-        await link.hand_over(greeting)
-    else:
-        link.post(greeting, b"")
+    link.speak(answer.protocol_version, session=link.session_offered)
+    # Over HTTP the next request may overtake it, and strict servers answer nothing before it.
+    await link.hand_over(jsonrpc.notification(mcp.INITIALIZED))
 
 
 def _about(peer: Peer, info: dict[str, Any]) -> dict[str, Any]:

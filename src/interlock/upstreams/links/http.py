@@ -7,20 +7,26 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urljoin
 
-import msgspec
-
 from interlock.errors import (
     UPSTREAM_LOST,
     UPSTREAM_PROTOCOL,
     UPSTREAM_UNAVAILABLE,
-    Failure,
     InterlockError,
 )
 from interlock.ports import Clock
-from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
+from interlock.protocol.mcp import SESSION_REVISIONS
+from interlock.protocol.sse import SseDecoder
 from interlock.upstreams.links.bearer import Bearer, SignInError
-from interlock.upstreams.links.http_pool import HttpConnection, HttpPool, Origin
-from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
+from interlock.upstreams.links.http_pool import HttpPool, Origin
+from interlock.upstreams.links.http_replies import (
+    LONGEST_EVENT_ID,
+    LentReply,
+    PostReply,
+    ResumedReply,
+    StreamReply,
+)
+from interlock.upstreams.links.http_words import Taken, forgot_session, header_lines
+from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Stream, Ticket
 
 SESSION_GONE: Final = "the server no longer knows the session"
 _FAREWELL: Final = 1.0
@@ -28,184 +34,19 @@ _LAST_ANSWERS: Final = 0.5
 """How long calls under way may still be answered after one heard that the session is gone."""
 _STREAM_CONNECTIONS: Final = 8
 """Connections beside the pool's limit, for streams that stay open."""
-
-
-class _Reply(msgspec.Struct, eq=False):
-    """The answer of one POST."""
-
-    link: HttpLink
-    ticket: Ticket | None
-    connection: HttpConnection | None = None
-    events: SseDecoder | None = None
-
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        link, ticket = self.link, self.ticket
-        if ticket is None:
-            return
-        if link.session_header == b"" and b"mcp-session-id" in headers:
-            link.session_offered = headers[b"mcp-session-id"].strip()
-        if status == 200 or _speaks(status, body):
-            if status != 200 and link.session_header and _forgot_session(status, body, ticket.id):
-                link.session_gone(ticket)
-                return
-            link.receiver.deliver(body, ticket)
-            if ticket.open:
-                # It answered something else: nobody may be left waiting for nothing.
-                kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-                why = f"{link.label} answered something that was not asked."
-                if kind and kind != b"application/json":
-                    shown = kind.decode("latin-1")[:60]
-                    why = f"{link.label} answered with {shown}, which is not MCP; is the URL right?"
-                ticket.fail(
-                    UPSTREAM_PROTOCOL,
-                    why,
-                    sent=True,
-                    status=status,
-                )
-                if self.connection is not None:
-                    # Answers and requests may have got out of step on it, and would stay so.
-                    self.connection.distrust()
-            return
-        link.bad_status(ticket, status, headers, body)
-
-    def opened(self, headers: dict[bytes, bytes]) -> None:
-        if self.link.session_header == b"" and b"mcp-session-id" in headers:
-            self.link.session_offered = headers[b"mcp-session-id"].strip()
-        self.events = SseDecoder(MAX_MESSAGE)
-
-    def chunk(self, data: bytes) -> None:
-        assert self.events is not None
-        try:
-            self._take(self.events.feed(data))
-        except OversizeEvent as exc:
-            self._take(exc.events)
-            self._too_long(exc.message)
-        ticket, connection = self.ticket, self.connection
-        if ticket is not None and not ticket.open and connection is not None:
-            connection.answered()
-
-    def _take(self, events: list[SseEvent]) -> None:
-        for event in events:
-            if event.data and event.event == "message":
-                self.link.receiver.deliver(event.data, self.ticket)
-
-    def _too_long(self, why: str) -> None:
-        # It was the answer, or something on the way to it that nobody can do without.
-        ticket = self.ticket
-        if ticket is not None and ticket.open:
-            ticket.fail(UPSTREAM_PROTOCOL, f"{self.link.label}: {why}", sent=True)
-            self.link.drop(ticket)
-
-    def ended(self) -> None:
-        if self.ticket is not None and self.ticket.open:
-            self.ticket.fail(
-                UPSTREAM_LOST, f"{self.link.label} ended the stream without an answer.", sent=True
-            )
-
-    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
-        if self.ticket is not None:
-            self.ticket.fail(failure, message, sent=sent)
-        if failure is UPSTREAM_UNAVAILABLE:
-            self.link.unreachable(message)
-
-
-class _LentReply(_Reply, eq=False):
-    """The answer of a request with borrowed credentials: with others it may be sent again."""
-
-    pool: HttpPool | None = None
-    payload: bytes = b""
-    lines: bytes = b""
-    sent: bytes = b""
-    """The credentials that it carried."""
-    refused: tuple[int, ...] = ()
-    """The statuses by which it was refused so far."""
-
-    def request(self) -> bytes:
-        return self.link.request(self.payload, self.lines)
-
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        if status in (401, 403):
-            self.link.refused(self, status, headers)
-        else:
-            _Reply.whole(self, status, headers, body)
-
-
-class _StreamReply(_LentReply, eq=False):
-    """The answer of the GET: a stream of announcements, or a word about why there is none."""
-
-    def request(self) -> bytes:
-        return self.link.stream_request()
-
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        # Also 404: many servers have no such stream at all. A session that is gone shows itself
-        # on the next call.
-        if status == 401 and self.pool is not None:
-            self.link.refused(self, status, headers)
-        elif self.ticket is not None:
-            message = f"{self.link.label} offers no event stream (HTTP {status})."
-            self.ticket.fail(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
-
-    def _too_long(self, why: str) -> None:
-        """Nobody waits for it, so nobody misses it."""
-
-
-class Taken:
-    """The answer to something that gets none: whatever it is, it was heard."""
-
-    def __init__(self) -> None:
-        self.connection: HttpConnection | None = None
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def _said(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        self._said()
-
-    def opened(self, headers: dict[bytes, bytes]) -> None:
-        self._said()
-
-    def chunk(self, data: bytes) -> None:
-        self._said()
-
-    def ended(self) -> None:
-        self._said()
-
-    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
-        self._said()
-
-
-def header_lines(label: str, headers: Mapping[str, str]) -> bytes:
-    """The configured headers as they are sent. Raises InterlockError for one that cannot be."""
-    for name, value in headers.items():
-        if "\r" in value or "\n" in value or "\0" in value:
-            raise InterlockError(
-                UPSTREAM_UNAVAILABLE,
-                f"Cannot connect to {label}: the value of its header {name} holds a line end.",
-            )
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-
-
-def _speaks(status: int, body: bytes) -> bool:
-    """Whether an answer with an error status is a JSON-RPC error all the same."""
-    return (
-        400 <= status < 500
-        and status not in (401, 403)
-        and body[:1] == b"{"
-        and b'"jsonrpc"' in body
-    )
-
-
-def _forgot_session(status: int, body: bytes, id: int) -> bool:
-    """Whether a refusal says that the session is unknown, as a restarted server does.
-
-    404 is the rule. Many say 400 and a sentence. Both speak of no request in particular: an
-    error that answers this very request is its answer, whatever its status.
-    """
-    if b'"id":%d' % id in body.replace(b" ", b""):
-        return False
-    return status == 404 or (status == 400 and b"ession" in body)
+_ASIDE_CONNECTIONS: Final = 8
+"""Connections for what must not wait behind calls: answers to the server's own questions, which
+those very calls may be waiting for, and notifications."""
+_TAKEN_WITHIN: Final = 30.0
+"""How long a server may leave one of these without a word and keep its connection."""
+RESUME_AFTER: Final = 1.0
+"""The wait before a broken stream is taken up again, when the server names none."""
+_RESUME_SOONEST: Final = 0.05
+_RESUME_LATEST: Final = 30.0
+_MOST_RESUMPTIONS: Final = 5
+"""So often in a row may a stream be taken up again and bring nothing."""
+_LASTING: Final = 5.0
+"""A stream that was open for so many seconds was not taken up in vain."""
 
 
 class HttpLink:
@@ -247,7 +88,9 @@ class HttpLink:
         self.url = url
         origin = Origin(url)
         self._pool = HttpPool(self.label, origin, self._limit, self._clock)
-        self._streams = HttpPool(self.label, origin, _STREAM_CONNECTIONS, self._clock)
+        streams = _STREAM_CONNECTIONS + self._limit
+        self._streams = HttpPool(self.label, origin, streams, self._clock)
+        self._asides = HttpPool(self.label, origin, _ASIDE_CONNECTIONS, self._clock)
         self._base = (
             (
                 f"Host: {origin.authority}\r\nAccept: application/json, text/event-stream\r\n"
@@ -262,25 +105,30 @@ class HttpLink:
         )
         self._path = origin.path.encode()
         self._version = b""
+        self._resumes = False
         self._prefix = self._head
 
     def speak(self, revision: str, *, session: bytes = b"") -> None:
         """Send this revision, and this session id, with everything from now on."""
         self._version = b"MCP-Protocol-Version: %b\r\n" % revision.encode()
+        self._resumes = revision in SESSION_REVISIONS
         self.session_header = b"Mcp-Session-Id: %b\r\n" % session if session else b""
         self._prefix = self._head + self._version + self.session_header
 
     def say_nothing(self) -> None:
         """Send neither revision nor session: nothing is agreed yet."""
         self._version = self.session_header = self.session_offered = b""
+        self._resumes = False
         self._prefix = self._head
 
-    def _reply(self, ticket: Ticket | None, pool: HttpPool, payload: bytes, lines: bytes) -> _Reply:
+    def _reply(
+        self, ticket: Ticket | None, pool: HttpPool, payload: bytes, lines: bytes
+    ) -> PostReply:
         """What becomes of a request that is about to leave, with the credentials of now."""
         if self._bearer is None:
-            return _Reply(self, ticket)
+            return PostReply(self, ticket)
         line = self._renew_line()
-        return _LentReply(self, ticket, pool=pool, payload=payload, lines=lines, sent=line)
+        return LentReply(self, ticket, pool=pool, payload=payload, lines=lines, sent=line)
 
     def _renew_line(self) -> bytes:
         line = b"" if self._bearer is None else self._bearer.current()
@@ -312,7 +160,7 @@ class HttpLink:
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         if self._bearer is None:
-            ticket.carrier = reply = _Reply(self, ticket)
+            ticket.carrier = reply = PostReply(self, ticket)
         else:
             ticket.carrier = reply = self._reply(ticket, self._pool, payload, headers)
         self._pool.send(
@@ -324,26 +172,43 @@ class HttpLink:
         ticket.carrier = reply = self._reply(ticket, self._streams, payload, headers)
         self._streams.send(self.request(payload, headers), reply)
 
-    def open_stream(self, ticket: Ticket) -> None:
-        """GET the session's own event stream."""
+    def open_stream(self, stream: Stream) -> bool:
+        """GET the session's own event stream, from where it was left."""
         pool = None if self._bearer is None else self._streams
-        ticket.carrier = reply = _StreamReply(self, ticket, pool=pool, sent=self._renew_line())
-        self._streams.send(self.stream_request(), reply)
+        line = self._renew_line()
+        stream.carrier = reply = StreamReply(self, stream, pool=pool, sent=line, stream=stream)
+        self._streams.send(reply.request(), reply)
+        return True
 
-    def stream_request(self) -> bytes:
+    def stream_request(self, after: str = "") -> bytes:
         request = b"GET %b HTTP/1.1\r\n" % self._path + self._base
+        if after:
+            request += b"Last-Event-ID: %b\r\n" % after.encode()
         return request + self._version + self.session_header + b"\r\n"
 
     async def hand_over(self, payload: bytes) -> None:
-        """Send something that gets no answer, and wait until the server has taken it."""
         taken = Taken()
         self._renew_line()
-        self._pool.send(self.request(payload, b""), taken)
+        self._asides.send(self.request(payload, b""), taken)
         await taken.done
 
     def post(self, payload: bytes, headers: bytes) -> None:
-        reply = self._reply(None, self._pool, payload, headers)
-        self._pool.send(self.request(payload, headers), reply)
+        reply = self._reply(None, self._asides, payload, headers)
+        request = self.request(payload, headers)
+        if not self._pool.send_if_free(request, reply):
+            self._asides.send(request, reply)
+        asyncio.get_running_loop().call_later(_TAKEN_WITHIN, self._give_up, reply)
+
+    def _give_up(self, reply: PostReply) -> None:
+        """Let go of what carries this request, wherever it is."""
+        connection = reply.connection
+        if connection is None:
+            self._pool.withdraw(reply)
+            self._streams.withdraw(reply)
+            self._asides.withdraw(reply)
+        elif connection.reply is reply:
+            # Its answer is still to come, or half read: the connection cannot be used again.
+            connection.abort()
 
     def request(self, payload: bytes, headers: bytes) -> bytes:
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (
@@ -355,15 +220,11 @@ class HttpLink:
 
     def drop(self, ticket: Ticket) -> None:
         reply = ticket.carrier
-        if not isinstance(reply, _Reply):
+        if not isinstance(reply, PostReply):
             return
-        connection = reply.connection
-        if connection is None:
-            self._pool.withdraw(reply)
-            self._streams.withdraw(reply)
-        elif connection.reply is reply:
-            # Its answer is still to come, or half read: the connection cannot be used again.
-            connection.abort()
+        if isinstance(reply, ResumedReply) and reply.timer is not None:
+            reply.timer.cancel()
+        self._give_up(reply)
 
     async def close(self) -> None:
         if self.session_header and not self._lost:
@@ -373,22 +234,64 @@ class HttpLink:
             self.session_header = b""
             farewell = Taken()
             # Not in the queue of the calls: there it might wait for ever.
-            self._streams.send(request, farewell)
+            self._asides.send(request, farewell)
             try:
                 await asyncio.wait([farewell.done], timeout=_FAREWELL)
             except asyncio.CancelledError:
                 # Nobody has the time any more to say goodbye.
-                await asyncio.gather(self._streams.close(), self._pool.close())
+                await asyncio.gather(
+                    self._asides.close(), self._streams.close(), self._pool.close()
+                )
                 raise
+        await self._asides.close()
         await self._streams.close()
         await self._pool.close(self._grace)
 
     # -- what replies report
 
+    def resume(self, broken: PostReply, ticket: Ticket) -> bool:
+        """Take up a stream again that ended before its answer came, if the server said how.
+
+        Servers of sessions end a stream on purpose too, rather than keep it open for long. The
+        request itself is never sent again.
+        """
+        events = broken.events
+        after = "" if events is None else events.last_event_id
+        if (
+            events is None
+            or not after
+            or not self._resumes
+            or self._lost
+            or not ticket.open
+            or len(after) > LONGEST_EVENT_ID
+        ):
+            return False
+        attempt = 1
+        if isinstance(broken, ResumedReply) and after == broken.after:
+            lasted = self._clock() - broken.began if broken.connection is not None else 0.0
+            attempt = 1 if lasted > _LASTING else broken.attempt + 1
+        if attempt > _MOST_RESUMPTIONS:
+            return False
+        wait = RESUME_AFTER if events.retry is None else events.retry / 1000
+        wait = min(max(wait, _RESUME_SOONEST) * 2 ** (attempt - 1), _RESUME_LATEST)
+        pool = None if self._bearer is None else self._streams
+        rest = SseDecoder(MAX_MESSAGE)
+        rest.last_event_id, rest.retry = after, events.retry
+        reply = ResumedReply(self, ticket, events=rest, pool=pool, after=after, attempt=attempt)
+        ticket.carrier = reply
+        reply.timer = asyncio.get_running_loop().call_later(wait, self._take_up, reply)
+        return True
+
+    def _take_up(self, reply: ResumedReply) -> None:
+        if reply.ticket is not None and reply.ticket.open:
+            reply.sent = self._renew_line()
+            reply.began = self._clock()
+            self._streams.send(reply.request(), reply)
+
     def bad_status(
         self, ticket: Ticket, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
-        if self.session_header and _forgot_session(status, body, ticket.id):
+        if self.session_header and forgot_session(status, body, ticket.id):
             self.session_gone(ticket)
             return
         if status in (401, 403):
@@ -413,12 +316,14 @@ class HttpLink:
             location=location,
         )
 
-    def refused(self, reply: _LentReply, status: int, headers: dict[bytes, bytes]) -> None:
+    def refused(self, reply: LentReply, status: int, headers: dict[bytes, bytes]) -> None:
         """Its credentials were refused, which proves that nobody acted on it: with others it may
         be sent again."""
         bearer, pool, ticket = self._bearer, reply.pool, reply.ticket
         assert bearer is not None
         assert pool is not None
+        # The rest of a stream was asked for then; its own request has long been there.
+        gone = isinstance(reply, ResumedReply)
 
         def settle(error: InterlockError | None) -> None:
             if ticket is not None and not ticket.open:
@@ -429,7 +334,7 @@ class HttpLink:
                 pool.send(reply.request(), reply)
             elif error is None:
                 if ticket is not None:
-                    ticket.fail(UPSTREAM_LOST, f"{self.label} was lost meanwhile.", sent=False)
+                    ticket.fail(UPSTREAM_LOST, f"{self.label} was lost meanwhile.", sent=gone)
             else:
                 if ticket is not None:
                     ticket.fail(error.failure, error.message, sent=True, status=status)
@@ -453,6 +358,11 @@ class HttpLink:
             self._grace = _LAST_ANSWERS
             self.receiver.retired(SESSION_GONE)
             self._pool.fail_waiting(f"{self.label}: {SESSION_GONE}.")
+
+    def out_of_reach(self, reason: str) -> None:
+        """A connection could not be made. What the calls have may be good all the same."""
+        if not self._pool.connected:
+            self.unreachable(reason)
 
     def unreachable(self, reason: str) -> None:
         if not self._lost:

@@ -354,6 +354,19 @@ class HttpPool:
         self._waiting.append((request, reply))
         self._open_more()
 
+    def send_if_free(self, request: bytes, reply: Reply) -> bool:
+        """Send now if a connection is free; never wait for one."""
+        now = self._clock()
+        if any(not one.closed and now - one.idle_since <= IDLE_KEPT for one in self._idle):
+            self.send(request, reply)
+            return True
+        return False
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is any connection."""
+        return bool(self._all)
+
     def withdraw(self, reply: Reply) -> None:
         """Forget a request that still waits for a connection."""
         for waiting in self._waiting:

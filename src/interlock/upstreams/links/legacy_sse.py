@@ -18,11 +18,14 @@ from interlock.errors import (
 from interlock.ports import Clock
 from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
 from interlock.upstreams.links.bearer import Bearer
-from interlock.upstreams.links.http import Taken, header_lines
 from interlock.upstreams.links.http_pool import HttpConnection, HttpPool, Origin
-from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
+from interlock.upstreams.links.http_words import Taken, header_lines
+from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, OneChannel, Receiver, Ticket
 
 _ENDPOINT_WAIT: Final = 10.0
+_ASIDE_CONNECTIONS: Final = 8
+"""For answers to the server's own questions, and notifications: a server may keep a call's POST
+open until that call is answered, and these must not wait behind it."""
 
 
 class _Posted:
@@ -62,10 +65,9 @@ class _Posted:
             self._ticket.fail(failure, message, sent=sent)
 
 
-class LegacySseLink:
+class LegacySseLink(OneChannel):
     """One event stream, and the endpoint that it named."""
 
-    is_http = False
     receiver: Receiver
 
     def __init__(
@@ -90,6 +92,7 @@ class LegacySseLink:
         self._origin = origin
         self._stream = HttpPool(label, origin, 1, clock)
         self._pool = HttpPool(label, origin, connections, clock)
+        self._asides = HttpPool(label, origin, _ASIDE_CONNECTIONS, clock)
         self._events = SseDecoder(MAX_MESSAGE)
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._post_head = b""
@@ -200,15 +203,16 @@ class LegacySseLink:
 
     def post(self, payload: bytes, headers: bytes) -> None:
         if not self._lost:
-            self._pool.send(self._request(payload), _Posted(self, None))
+            posted, request = _Posted(self, None), self._request(payload)
+            if not self._pool.send_if_free(request, posted):
+                self._asides.send(request, posted)
 
     def _request(self, payload: bytes) -> bytes:
         return b"%bContent-Length: %d\r\n\r\n%b" % (self._post_head, len(payload), payload)
 
     async def hand_over(self, payload: bytes) -> None:
-        """Send something that gets no answer, and wait until the server has taken it."""
         taken = Taken()
-        self._pool.send(self._request(payload), taken)
+        self._asides.send(self._request(payload), taken)
         await taken.done
 
     def drop(self, ticket: Ticket) -> None:
@@ -220,4 +224,5 @@ class LegacySseLink:
     async def close(self) -> None:
         self._lost = True
         await self._stream.close()
+        await self._asides.close()
         await self._pool.close()

@@ -29,6 +29,18 @@ class Ticket(Protocol):
         """
 
 
+class Stream(Ticket, Protocol):
+    """The stream of what belongs to no request, which no answer ends."""
+
+    last_event_id: str
+    """Where to go on; empty: nothing is known of what came before. The link keeps it."""
+    retry: float | None
+    """The seconds that the server wants to pass before it is opened again. The link keeps it."""
+
+    def opened(self) -> None:
+        """The server has taken the request: from now on it is heard."""
+
+
 class Receiver(Protocol):
     """What a link delivers to."""
 
@@ -71,6 +83,17 @@ class Link(Protocol):
     receiver: Receiver
     is_http: bool
     """Whether requests need MCP's HTTP headers, and each has a stream of its own."""
+    session_offered: bytes
+    """The session id that came with the answer to `initialize`, if one did."""
+
+    def say_nothing(self) -> None:
+        """Name neither revision nor session from now on: nothing is agreed yet."""
+
+    def speak(self, revision: str, *, session: bytes = b"") -> None:
+        """Name this revision, and this session, with everything from now on."""
+
+    async def follow(self, location: str) -> bool:
+        """Go where a redirect points, if that is the same server."""
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         """Send a request. `headers`: ready header lines, for links that have headers."""
@@ -78,11 +101,37 @@ class Link(Protocol):
     def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         """Send a request whose answer stays open: it must not take the place of another."""
 
+    def open_stream(self, stream: Stream) -> bool:
+        """Open the stream of what belongs to no request. False: it comes without one."""
+
     def post(self, payload: bytes, headers: bytes) -> None:
-        """Send something that gets no answer."""
+        """Send something that gets no answer, at once: no call that is under way delays it."""
+
+    async def hand_over(self, payload: bytes) -> None:
+        """Send something that gets no answer, and wait until the server has taken it."""
 
     def drop(self, ticket: Ticket) -> None:
         """Stop carrying this request; its answer is not wanted any more."""
 
     async def close(self) -> None:
         """End the link and everything that it started."""
+
+
+class OneChannel:
+    """The part of a link that is easy when everything comes on one channel: there are no headers
+    to say anything in, and no streams to open."""
+
+    is_http = False
+    session_offered = b""
+
+    def say_nothing(self) -> None:
+        """There are no headers."""
+
+    def speak(self, revision: str, *, session: bytes = b"") -> None:
+        """There are no headers."""
+
+    async def follow(self, location: str) -> bool:
+        return False
+
+    def open_stream(self, stream: Stream) -> bool:
+        return False

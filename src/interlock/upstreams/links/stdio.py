@@ -18,7 +18,7 @@ from interlock.config import redact
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
-from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, Receiver, Ticket
+from interlock.upstreams.links.link import MAX_MESSAGE, NobodyYet, OneChannel, Receiver, Ticket
 from interlock.upstreams.links.process import STDERR, STDIN, STDOUT, Process
 
 POLITE: Final = 2.0
@@ -43,10 +43,9 @@ def answered_id(head: bytes) -> int | None:
     return None if match is None else int(match[1])
 
 
-class StdioLink:
+class StdioLink(OneChannel):
     """One started process."""
 
-    is_http = False
     receiver: Receiver
 
     def __init__(
@@ -215,6 +214,10 @@ class StdioLink:
         # A process that asks and asks but never reads must not fill our memory with answers.
         if self._stdin.get_write_buffer_size() <= _MOST_UNWRITTEN:
             self._stdin.write(on_one_line(payload) + b"\n")
+
+    async def hand_over(self, payload: bytes) -> None:
+        # What is written first is read first.
+        self.post(payload, b"")
 
     def drop(self, ticket: Ticket) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""

@@ -14,16 +14,15 @@ from typing import Any, Final
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
-from interlock.upstreams.links.link import NobodyYet, Receiver, Ticket
+from interlock.upstreams.links.link import NobodyYet, OneChannel, Receiver, Ticket
 
 MAX_LINE: Final = 256 * 1024 * 1024
 """What comes from one's own node is believed, up to here: a list of all its tools is one line."""
 
 
-class UnixLink(asyncio.Protocol):
+class UnixLink(OneChannel, asyncio.Protocol):
     """One connection."""
 
-    is_http = False
     receiver: Receiver
 
     def __init__(self, label: str) -> None:
@@ -86,6 +85,10 @@ class UnixLink(asyncio.Protocol):
     def post(self, payload: bytes, headers: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(on_one_line(payload) + b"\n")
+
+    async def hand_over(self, payload: bytes) -> None:
+        # What is written first is read first.
+        self.post(payload, b"")
 
     def drop(self, ticket: Ticket) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""

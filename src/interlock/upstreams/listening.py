@@ -1,0 +1,259 @@
+"""Subscriptions of the stateless wire: one `subscriptions/listen` that is kept open.
+
+What a subscription brings is settled when it is made. To hear of another resource a new one is
+made, and the old one ended when the new one is acknowledged, so that nothing is missed between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from interlock.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.protocol import mcp
+from interlock.upstreams.exchange import Exchange
+from interlock.upstreams.links.http_words import may_come_back
+from interlock.upstreams.pauses import Pauses
+from interlock.upstreams.peer import Peer
+
+ACKNOWLEDGED_WITHIN: Final = 10.0
+_FOR_GOOD: Final = frozenset({-32600, -32601, -32602, -32020, -32021, -32022})
+"""Errors that the same request will meet again."""
+_KINDS: Final = {
+    "tools": "toolsListChanged",
+    "prompts": "promptsListChanged",
+    "resources": "resourcesListChanged",
+}
+
+_log = logging.getLogger("interlock.upstreams")
+
+
+class _Honoured(msgspec.Struct, rename="camel"):
+    resource_subscriptions: list[str] | UnsetType = UNSET
+
+
+class _Acknowledgement(msgspec.Struct):
+    notifications: _Honoured | UnsetType = UNSET
+    meta: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name="_meta")
+
+
+class _Subscription:
+    """One `subscriptions/listen`, from the request to its end."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        loop = asyncio.get_running_loop()
+        self.exchange = exchange
+        self.began = loop.time()
+        self.acknowledged: asyncio.Future[_Honoured | None] = loop.create_future()
+        """Done with what the server will tell of; None: it did not say."""
+        self.over: asyncio.Future[None] = loop.create_future()
+        if exchange.open:
+            exchange.future = self.over
+        else:
+            self.over.set_result(None)
+
+    def end(self) -> None:
+        self.exchange.abandon("The node no longer listens.")
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+class Listening:
+    """A stateless server: what it announces, and the resources that are watched."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        relist: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]],
+        uris: Iterable[str],
+    ) -> None:
+        self.watched: dict[str, None] = dict.fromkeys(uris)
+        self.ready = asyncio.Event()
+        self._peer = peer
+        self._relist = relist
+        self._sleep = sleep
+        self._current: _Subscription | None = None
+        self._new: _Subscription | None = None
+        self._changing = asyncio.Lock()
+        self._moved = asyncio.Event()
+        """Set when there is another subscription than the keeper knows of."""
+        self._refused = False
+        self._lists_missed = False
+        self._updates_missed = bool(self.watched)
+        self._announced = {
+            member: True
+            for kind, member in _KINDS.items()
+            if isinstance(peer.capabilities.get(kind), dict)
+            and peer.capabilities[kind].get("listChanged")
+        }
+        peer.on_acknowledged = self._acknowledged
+
+    # -- keeping it open
+
+    async def keep(self) -> None:
+        peer, pauses = self._peer, Pauses()
+        loop = asyncio.get_running_loop()
+        try:
+            while not peer.closed.done():
+                began = loop.time()
+                if self._current is None and not await self._open_again():
+                    await self._until_moved()
+                    continue
+                current = self._current
+                if current is not None:
+                    await asyncio.wait(
+                        [current.over, peer.closed], return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if current is not self._current:
+                        # Another one has taken its place.
+                        continue
+                    self._current = None
+                    self._lists_missed = self._updates_missed = True
+                    began = current.began
+                if peer.closed.done():
+                    return
+                await self._sleep(pauses.after(loop.time() - began))
+        finally:
+            self.ready.set()
+            if self._current is not None:
+                self._current.end()
+
+    async def _open_again(self) -> bool:
+        """Try to have a subscription. False: there is none to be had, or to be wanted."""
+        async with self._changing:
+            if self._current is not None:
+                return True
+            if self._refused or not (self._announced or self.watched):
+                return False
+            try:
+                honoured = await self._replace(tuple(self.watched), patient=True)
+            except UpstreamAnsweredError as error:
+                self._lists_missed = True
+                self._refused = error.code in _FOR_GOOD
+            except UpstreamGoneError as gone:
+                self._lists_missed = True
+                self._refused = not may_come_back(gone.status)
+            else:
+                for uri in [uri for uri in self.watched if not _covers(honoured, uri)]:
+                    del self.watched[uri]
+                    _log.warning("%s: %s is watched no longer", self._peer.label, uri)
+            return not self._refused
+
+    async def _until_moved(self) -> None:
+        self.ready.set()
+        moved = asyncio.ensure_future(self._moved.wait())
+        try:
+            await asyncio.wait([moved, self._peer.closed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            moved.cancel()
+        self._moved.clear()
+
+    # -- another subscription
+
+    async def watch(self, uri: str) -> None:
+        async with self._changing:
+            if uri in self.watched:
+                return
+            await self._replace((*self.watched, uri), needs=uri)
+            self.watched[uri] = None
+
+    async def unwatch(self, uri: str) -> None:
+        async with self._changing:
+            self.watched.pop(uri, None)
+            if self._announced or self.watched:
+                await self._replace(tuple(self.watched))
+            elif self._current is not None:
+                last, self._current = self._current, None
+                last.end()
+
+    async def _replace(
+        self, uris: tuple[str, ...], *, needs: str = "", patient: bool = False
+    ) -> _Honoured | None:
+        """Subscribe to these, then end what was there before. Raises InterlockError.
+
+        `needs`: it is of no use without this one. `patient`: it counts even if the server never
+        acknowledges it.
+        """
+        peer = self._peer
+        wanted: dict[str, Any] = dict(self._announced)
+        if uris:
+            wanted["resourceSubscriptions"] = list(uris)
+        exchange = peer.request(mcp.LISTEN, {"notifications": wanted}, stays_open=True)
+        self._new = new = _Subscription(exchange)
+        try:
+            await asyncio.wait(
+                [new.acknowledged, new.over, peer.closed],
+                timeout=ACKNOWLEDGED_WITHIN,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            honoured = self._judge(new, needs, patient)
+        except BaseException:
+            new.end()
+            raise
+        finally:
+            self._new = None
+        old, self._current = self._current, new
+        if old is not None:
+            old.end()
+        self._refused = False
+        self._moved.set()
+        self.ready.set()
+        self._catch_up()
+        return honoured
+
+    def _judge(self, new: _Subscription, needs: str, patient: bool) -> _Honoured | None:
+        """What the server promised. Raises InterlockError when that is not enough."""
+        label = self._peer.label
+        if new.acknowledged.done():
+            honoured = new.acknowledged.result()
+        elif new.exchange.error is not None:
+            raise new.exchange.error
+        elif new.over.done() or self._peer.closed.done():
+            raise UpstreamGoneError(
+                UPSTREAM_LOST, f"{label} ended the subscription at once.", sent=True
+            )
+        elif patient:
+            honoured = None
+        else:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"{label} did not acknowledge a subscription in time."
+            )
+        if needs and not _covers(honoured, needs):
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"{label} does not tell when {needs} changes."
+            )
+        return honoured
+
+    def _acknowledged(self, params: Raw) -> None:
+        new = self._new
+        if new is None or new.acknowledged.done():
+            return
+        said = msgspec.json.decode(params, type=_Acknowledgement)
+        id = UNSET if said.meta is UNSET else said.meta.get(mcp.META_SUBSCRIPTION, UNSET)
+        if id is UNSET or bytes(id) == b"%d" % new.exchange.id:
+            new.acknowledged.set_result(None if said.notifications is UNSET else said.notifications)
+
+    def _catch_up(self) -> None:
+        """Have everything looked at again that may have changed while nobody heard."""
+        lists, self._lists_missed = self._lists_missed, False
+        updates, self._updates_missed = self._updates_missed, False
+        if lists:
+            self._relist()
+        if updates and self._peer.on_updated is not None:
+            for uri in list(self.watched):
+                self._peer.on_updated(uri)
+
+
+def _covers(honoured: _Honoured | None, uri: str) -> bool:
+    """Whether a resource is among what the server will tell of, as far as it said."""
+    if honoured is None:
+        return True
+    uris = honoured.resource_subscriptions
+    return uris is not UNSET and uri in uris
