@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from interlock.catalog.offering import Offering, read_offering
 from interlock.catalog.snapshot import Snapshot
 from interlock.config import ServerConfig
-from interlock.protocol.mcp import Era
+from interlock.protocol.mcp import (
+    PROMPTS_LIST,
+    RESOURCES_LIST,
+    TEMPLATES_LIST,
+    TOOLS_LIST,
+    Era,
+)
 
 INFO = {"name": "interlock", "version": "1"}
 KEY = b"k" * 32
+MEMBER = {
+    TOOLS_LIST: "tools",
+    PROMPTS_LIST: "prompts",
+    RESOURCES_LIST: "resources",
+    TEMPLATES_LIST: "resourceTemplates",
+}
 
 
 def definition(name: Any, **members: Any) -> bytes:
     """A tool as an upstream lists it."""
     return json.dumps({"name": name, "inputSchema": {"type": "object"}, **members}).encode()
+
+
+def prompt(name: Any, **members: Any) -> bytes:
+    """A prompt as an upstream lists it."""
+    return json.dumps({"name": name, **members}).encode()
+
+
+def resource(uri: Any, **members: Any) -> bytes:
+    """A resource as an upstream lists it."""
+    return json.dumps({"uri": uri, "name": "r", **members}).encode()
+
+
+def template(uri: Any, **members: Any) -> bytes:
+    """A template as an upstream lists it."""
+    return json.dumps({"uriTemplate": uri, "name": "t", **members}).encode()
 
 
 def server(**settings: Any) -> ServerConfig:
@@ -26,16 +53,33 @@ def server(**settings: Any) -> ServerConfig:
 
 def offer(
     key: str,
-    tools: Iterable[str | bytes],
+    tools: Iterable[str | bytes] = (),
     *,
+    prompts: Iterable[str | bytes] = (),
+    resources: Iterable[str | bytes] = (),
+    templates: Iterable[str | bytes] = (),
     root: str | None = None,
     http: bool = False,
+    serves_resources: bool = False,
     **settings: Any,
 ) -> Offering:
-    """What the upstream `key` offers: each tool by its name only, or as raw bytes."""
-    raw = [definition(tool) if isinstance(tool, str) else tool for tool in tools]
+    """What the upstream `key` offers: each thing by its name or URI only, or as raw bytes."""
     settings.setdefault("segment", key)
-    return read_offering(key, server(**settings), raw, root_segment=root, http=http)
+    return read_offering(
+        key,
+        server(**settings),
+        _raw(tools, definition),
+        prompts=_raw(prompts, prompt),
+        resources=_raw(resources, resource),
+        templates=_raw(templates, template),
+        root_segment=root,
+        http=http,
+        serves_resources=serves_resources,
+    )
+
+
+def _raw(entries: Iterable[str | bytes], written: Callable[[str], bytes]) -> list[bytes]:
+    return [written(one) if isinstance(one, str) else one for one in entries]
 
 
 def merged(*offerings: Offering, page_size: int = 0) -> Snapshot:
@@ -45,21 +89,35 @@ def merged(*offerings: Offering, page_size: int = 0) -> Snapshot:
 
 
 def pages(
-    snapshot: Snapshot, style: str = "dotted", era: Era = Era.SESSION
+    snapshot: Snapshot,
+    style: str = "dotted",
+    era: Era = Era.SESSION,
+    verb: str = TOOLS_LIST,
 ) -> list[dict[str, Any]]:
     """Every page, as a client walks them."""
-    found = [json.loads(snapshot.tools_page(era, style))]
+    found = [json.loads(snapshot.page(verb, era, style))]
     while "nextCursor" in found[-1]:
-        assert len(found) <= len(snapshot.tools), "the walk does not end"
-        found.append(json.loads(snapshot.tools_page(era, style, found[-1]["nextCursor"])))
+        assert len(found) <= 1_000, "the walk does not end"
+        found.append(json.loads(snapshot.page(verb, era, style, found[-1]["nextCursor"])))
     return found
 
 
 def shown(
-    snapshot: Snapshot, style: str = "dotted", era: Era = Era.SESSION
+    snapshot: Snapshot,
+    style: str = "dotted",
+    era: Era = Era.SESSION,
+    verb: str = TOOLS_LIST,
 ) -> list[dict[str, Any]]:
-    """Every tool that a client sees, in order."""
-    return [tool for page in pages(snapshot, style, era) for tool in page["tools"]]
+    """Everything that a client sees in one of the lists, in order."""
+    return [line for page in pages(snapshot, style, era, verb) for line in page[MEMBER[verb]]]
+
+
+def uris_shown(snapshot: Snapshot) -> list[str]:
+    return [line["uri"] for line in shown(snapshot, verb=RESOURCES_LIST)]
+
+
+def templates_shown(snapshot: Snapshot) -> list[str]:
+    return [line["uriTemplate"] for line in shown(snapshot, verb=TEMPLATES_LIST)]
 
 
 def names_shown(snapshot: Snapshot, style: str = "dotted") -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Offering
-from interlock.protocol.mcp import Era
+from interlock.protocol.mcp import TOOLS_LIST, Era
 from tests.catalog.offers import definition, names_shown, offer, pages
 
 
@@ -18,11 +18,13 @@ class Listener:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self.heard = 0
+        self.kinds: list[set[str]] = []
         self.seen: list[str] = []
         self.end = catalog.on_change(self)
 
-    def __call__(self) -> None:
+    def __call__(self, kinds: frozenset[str]) -> None:
         self.heard += 1
+        self.kinds.append(set(kinds))
         self.seen = names_shown(self._catalog.current)
 
 
@@ -104,13 +106,13 @@ def test_the_same_list_again_is_no_news(catalog: Catalog, listener: Listener) ->
     assert catalog.current.number == snapshot.number
 
 
-def test_an_upstream_without_tools_is_no_news(catalog: Catalog, listener: Listener) -> None:
+def test_an_upstream_that_offers_nothing_is_no_news(catalog: Catalog, listener: Listener) -> None:
     snapshot = catalog.current
     catalog.post(offer("a", []))
     catalog.withdraw("a")
     catalog.withdraw("never there")
     assert listener.heard == 0
-    assert catalog.current is snapshot
+    assert catalog.current.number == snapshot.number
 
 
 def test_a_withdrawn_offer_is_gone(catalog: Catalog, listener: Listener) -> None:
@@ -137,12 +139,12 @@ def test_a_snapshot_is_kept_until_something_changes(catalog: Catalog) -> None:
     catalog.post(offer("a", ["x"]))
     snapshot = catalog.current
     assert catalog.current is snapshot
-    page = snapshot.tools_page(Era.SESSION, "dotted")
-    assert catalog.current.tools_page(Era.SESSION, "dotted") is page
+    page = snapshot.page(TOOLS_LIST, Era.SESSION, "dotted")
+    assert catalog.current.page(TOOLS_LIST, Era.SESSION, "dotted") is page
     catalog.post(offer("b", ["y"]))
     assert catalog.current is not snapshot
     # Whoever holds the old one goes on reading it.
-    assert snapshot.tools_page(Era.SESSION, "dotted") is page
+    assert snapshot.page(TOOLS_LIST, Era.SESSION, "dotted") is page
 
 
 def test_many_offers_cost_one_merge(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
@@ -190,7 +192,7 @@ def test_a_cursor_outlives_the_snapshot_that_made_it() -> None:
     catalog.post(offer("a", ["x", "y"]))
     cursor = pages(catalog.current)[0]["nextCursor"]
     catalog.post(offer("b", ["z"]))
-    page = catalog.current.tools_page(Era.SESSION, "dotted", cursor)
+    page = catalog.current.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
     assert b'"a.y"' in page
 
 
@@ -206,12 +208,12 @@ def test_who_stops_listening_hears_no_more(catalog: Catalog, listener: Listener)
 def test_a_listener_may_leave_while_it_is_told(catalog: Catalog) -> None:
     heard: list[str] = []
 
-    def once() -> None:
+    def once(kinds: frozenset[str]) -> None:
         heard.append("once")
         end()
 
     end = catalog.on_change(once)
-    catalog.on_change(lambda: heard.append("other"))
+    catalog.on_change(lambda _: heard.append("other"))
     catalog.post(offer("a", ["x"]))
     catalog.post(offer("b", ["x"]))
     assert heard == ["once", "other", "other"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.catalog.definitions import MAX_REASONS
 from interlock.catalog.effects import EffectLevel
 from interlock.catalog.offering import Offering, read_offering
+from interlock.catalog.set_aside import MAX_REASONS
 from tests.catalog.offers import definition, offer, server
 from tests.protocol import json_values
 
@@ -243,8 +243,8 @@ def test_a_schema_that_does_not_say_object_is_made_to(
         (definition(None), "?", "Expected `str`"),
         (definition(5), "?", "Expected `str`"),
         (definition(["a"]), "?", "Expected `str`"),
-        (definition(""), "?", "The tool has no name."),
-        (definition("x" * 1025), "x" * 100 + "…", "Its name is longer than 1024 characters."),
+        (definition(""), "?", "`name` is empty."),
+        (definition("x" * 1025), "x" * 100 + "…", "`name` is longer than 1024 characters."),
         (b'{"name":"a"}', "a", "missing required field `inputSchema`"),
         (definition("a", inputSchema=None), "a", "not an object"),
         (definition("a", inputSchema=[]), "a", "`inputSchema` is not an object."),
@@ -273,7 +273,7 @@ def test_a_name_that_is_listed_twice_counts_once() -> None:
     first = definition("a", description="first")
     offering = offer("s", [first, "b", definition("a", description="second")])
     assert [tool.description for tool in offering.tools] == ["first", ""]
-    assert reasons(offering) == [("a", "The upstream lists this name more than once.")]
+    assert reasons(offering) == [("a", "The upstream lists this more than once.")]
 
 
 def test_a_member_that_stands_twice_leaves_one_name() -> None:
@@ -290,16 +290,16 @@ def test_a_giant_description_is_the_clients_to_bear() -> None:
 
 
 def test_more_tools_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.catalog.definitions.MAX_TOOLS", 10)
+    monkeypatch.setattr("interlock.catalog.set_aside.MAX_ENTRIES", 10)
     offering = offer("s", [f"t{number:03}" for number in range(10 + MAX_REASONS + 7)])
     assert [tool.upstream_name for tool in offering.tools] == [f"t{n:03}" for n in range(10)]
     assert len(offering.set_aside) == MAX_REASONS + 1
-    assert offering.set_aside[0].reason == "More than 10 tools."
+    assert offering.set_aside[0].reason == "More than 10 entries of this kind."
     assert offering.set_aside[-1].reason == "7 more entries are not shown."
 
 
 def test_what_is_filtered_out_does_not_count_as_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.catalog.definitions.MAX_TOOLS", 2)
+    monkeypatch.setattr("interlock.catalog.set_aside.MAX_ENTRIES", 2)
     offering = offer("s", ["no1", "no2", "a", "b"], deny=["no*"])
     assert canonical(offering).keys() == {"a", "b"}
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from interlock.catalog.names import hashed
 from interlock.catalog.offering import Offering
-from interlock.catalog.snapshot import LIST_TTL_MS, Snapshot
+from interlock.catalog.pages import LIST_TTL_MS
+from interlock.catalog.snapshot import Snapshot
 from interlock.errors import INVALID_CURSOR, InterlockError
-from interlock.protocol.mcp import META_SERVER_INFO, Era
+from interlock.protocol.mcp import META_SERVER_INFO, TOOLS_LIST, Era
 from tests.catalog.offers import INFO, definition, merged, names_shown, offer, pages, reached, shown
 from tests.protocol import json_values
 
@@ -206,9 +207,9 @@ def test_the_order_in_which_upstreams_come_changes_nothing(
     described: dict[str, Any], chance: Any
 ) -> None:
     offers = offers_of(described)
-    expected = [merged(*offers).tools_page(Era.SESSION, style) for style in STYLES]
+    expected = [merged(*offers).page(TOOLS_LIST, Era.SESSION, style) for style in STYLES]
     chance.shuffle(offers)
-    assert [merged(*offers).tools_page(Era.SESSION, style) for style in STYLES] == expected
+    assert [merged(*offers).page(TOOLS_LIST, Era.SESSION, style) for style in STYLES] == expected
 
 
 @given(upstreams, st.data())
@@ -276,11 +277,11 @@ def test_upstreams_stand_in_the_order_of_their_segments() -> None:
 def test_a_list_is_made_once_per_era_and_style() -> None:
     snapshot = merged(offer("s", ["a", "b"]))
     made = {
-        (era, style): snapshot.tools_page(era, style) for era, style in product(Era, STYLES)
+        (era, style): snapshot.page(TOOLS_LIST, era, style) for era, style in product(Era, STYLES)
     }  # fmt: skip
     assert len(set(made.values())) == 4
     for (era, style), page in made.items():
-        assert snapshot.tools_page(era, style) is page
+        assert snapshot.page(TOOLS_LIST, era, style) is page
 
 
 # --- pages ---
@@ -305,8 +306,8 @@ def test_all_pages_together_are_the_list(era: Era, style: str, page_size: int) -
 def test_a_page_is_made_once() -> None:
     snapshot = merged(offer("s", ["a", "b", "c"]), page_size=1)
     cursor = pages(snapshot)[0]["nextCursor"]
-    assert snapshot.tools_page(Era.SESSION, "dotted", cursor) is snapshot.tools_page(
-        Era.SESSION, "dotted", cursor
+    assert snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor) is snapshot.page(
+        TOOLS_LIST, Era.SESSION, "dotted", cursor
     )
 
 
@@ -317,7 +318,7 @@ def test_a_page_is_made_once() -> None:
 def test_a_cursor_that_was_made_up_is_refused(cursor: str) -> None:
     snapshot = merged(offer("s", ["a", "b"]), page_size=1)
     with pytest.raises(InterlockError, match="not made by this node") as caught:
-        snapshot.tools_page(Era.SESSION, "dotted", cursor)
+        snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
     assert caught.value.failure is INVALID_CURSOR
 
 
@@ -325,7 +326,7 @@ def test_a_cursor_that_was_made_up_is_refused(cursor: str) -> None:
 def test_no_text_is_a_cursor_by_chance(cursor: str) -> None:
     snapshot = merged(offer("s", ["a", "b"]), page_size=1)
     with pytest.raises(InterlockError):
-        snapshot.tools_page(Era.SESSION, "dotted", cursor)
+        snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
 
 
 def test_a_cursor_of_another_node_is_refused() -> None:
@@ -333,7 +334,7 @@ def test_a_cursor_of_another_node_is_refused() -> None:
     theirs = Snapshot(1, offers, page_size=1, server_info=b"{}", key=b"o" * 32)
     cursor = pages(theirs)[0]["nextCursor"]
     with pytest.raises(InterlockError, match="not made by this node"):
-        merged(*offers, page_size=1).tools_page(Era.SESSION, "dotted", cursor)
+        merged(*offers, page_size=1).page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
 
 
 def test_a_cursor_survives_a_change_elsewhere() -> None:
@@ -343,14 +344,16 @@ def test_a_cursor_survives_a_change_elsewhere() -> None:
         offer("a", ["new"]), offer("b", ["b1", "b2"]), offer("c", ["new"]), offer("d", ["d1"]),
         page_size=2,
     )  # fmt: skip
-    page = json.loads(changed.tools_page(Era.SESSION, "dotted", cursor))
+    page = json.loads(changed.page(TOOLS_LIST, Era.SESSION, "dotted", cursor))
     assert [tool["name"] for tool in page["tools"]] == ["c.new", "d.d1"]
 
 
 def test_a_cursor_to_the_last_tool_leads_to_an_empty_page() -> None:
     before = merged(offer("b", ["b1", "b2"]), offer("d", ["d1"]), page_size=2)
     cursor = pages(before)[0]["nextCursor"]
-    page = merged(offer("b", ["b1", "b2"]), page_size=2).tools_page(Era.SESSION, "dotted", cursor)
+    page = merged(offer("b", ["b1", "b2"]), page_size=2).page(
+        TOOLS_LIST, Era.SESSION, "dotted", cursor
+    )
     assert json.loads(page) == {"tools": []}
 
 
@@ -358,7 +361,7 @@ def test_a_cursor_whose_tool_is_gone_says_so() -> None:
     before = merged(offer("b", ["b1", "b2"]), page_size=1)
     cursor = pages(before)[0]["nextCursor"]
     with pytest.raises(InterlockError, match="has changed") as caught:
-        merged(offer("b", ["b2"]), page_size=1).tools_page(Era.SESSION, "dotted", cursor)
+        merged(offer("b", ["b2"]), page_size=1).page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
     assert caught.value.failure is INVALID_CURSOR
 
 
@@ -368,5 +371,5 @@ def test_cursors_from_before_a_change_do_not_fill_the_memory() -> None:
     cursors = [page["nextCursor"] for page in pages(fine)[:-1]]
     coarse = merged(offer("s", tools), page_size=10)
     for cursor in cursors:
-        coarse.tools_page(Era.SESSION, "dotted", cursor)
-    assert len(coarse._pages) <= 5
+        coarse.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
+    assert len(coarse._pages[TOOLS_LIST]._made) <= 5

@@ -7,10 +7,19 @@ that come up at once cost one merge, and a change in one upstream touches that o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from interlock.catalog.offering import Offering, Tool
+from interlock.catalog.offering import Listed, Offering, Resource, Tool
 from interlock.catalog.snapshot import Snapshot
+
+TOOLS: Final = "tools"
+PROMPTS: Final = "prompts"
+RESOURCES: Final = "resources"
+"""Templates count as resources."""
+
+Changed = Callable[[frozenset[str]], None]
+"""Is told which kinds of lists are new ones."""
 
 
 class Catalog:
@@ -22,7 +31,7 @@ class Catalog:
         # Cursors are sealed with a key of this process: they need not outlive it.
         self._key = os.urandom(32)
         self._offerings: dict[str, Offering] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Changed] = []
         self._number = 0
         self._snapshot: Snapshot | None = None
 
@@ -55,19 +64,14 @@ class Catalog:
         """An upstream offers something new in place of what it offered."""
         before = self._offerings.get(offering.upstream)
         self._offerings[offering.upstream] = offering
-        if before is None and not offering.tools:
-            return
-        if before is not None and _reads_alike(before, offering):
-            # The same list again, as after most reconnects: nobody needs to hear of it.
-            self._snapshot = None
-            return
-        self._changed()
+        # The same lists again, as after most reconnects, are no news to anybody.
+        self._changed(_differences(before or Offering(offering.upstream, ""), offering))
 
     def withdraw(self, upstream: str) -> None:
         """An upstream offers nothing any more."""
         gone = self._offerings.pop(upstream, None)
-        if gone is not None and gone.tools:
-            self._changed()
+        if gone is not None:
+            self._changed(_differences(gone, Offering(upstream, "")))
 
     def configure(self, *, page_size: int) -> None:
         """Apply node settings that may change while it runs."""
@@ -75,7 +79,7 @@ class Catalog:
             self._page_size = page_size
             self._snapshot = None
 
-    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def on_change(self, listener: Changed) -> Callable[[], None]:
         """Call `listener` after every change. Returns what ends that."""
         self._listeners.append(listener)
 
@@ -85,20 +89,49 @@ class Catalog:
 
         return end
 
-    def _changed(self) -> None:
-        self._number += 1
+    def _changed(self, kinds: frozenset[str]) -> None:
         self._snapshot = None
+        if not kinds:
+            return
+        self._number += 1
         for listener in tuple(self._listeners):
-            listener()
+            listener(kinds)
 
 
-def _reads_alike(one: Offering, other: Offering) -> bool:
-    """Whether every client, whatever it sees of the two, sees the same."""
-    return len(one.tools) == len(other.tools) and all(
+def _differences(one: Offering, other: Offering) -> frozenset[str]:
+    """The kinds of which some client, whatever it sees of the two, sees something else."""
+    different = set()
+    if not _tools_read_alike(one.tools, other.tools):
+        different.add(TOOLS)
+    if not _read_alike(one.prompts, other.prompts):
+        different.add(PROMPTS)
+    segments_shown = bool(one.resources or one.templates or other.resources or other.templates)
+    if segments_shown and (
+        (one.segment, one.transparent) != (other.segment, other.transparent)
+        or not _uris_read_alike(one.resources, other.resources)
+        or not _uris_read_alike(one.templates, other.templates)
+    ):
+        different.add(RESOURCES)
+    return frozenset(different)
+
+
+def _tools_read_alike(some: Sequence[Tool], others: Sequence[Tool]) -> bool:
+    return _read_alike(some, others) and all(
+        a.effect == b.effect for a, b in zip(some, others, strict=True)
+    )
+
+
+def _read_alike(some: Sequence[Listed], others: Sequence[Listed]) -> bool:
+    return len(some) == len(others) and all(
         a.canonical == b.canonical
         and a.safe_name == b.safe_name
         and a.transparent_name == b.transparent_name
         and a.listed == b.listed
-        and a.effect == b.effect
-        for a, b in zip(one.tools, other.tools, strict=True)
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+def _uris_read_alike(some: Sequence[Resource], others: Sequence[Resource]) -> bool:
+    return len(some) == len(others) and all(
+        a.uri == b.uri and a.listed == b.listed for a, b in zip(some, others, strict=True)
     )

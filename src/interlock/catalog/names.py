@@ -11,9 +11,9 @@ while its owner is away, because a client may still call from a list that it rea
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 SEGMENT: Final = re.compile(r"[a-z0-9_-]{1,63}")
 MAX_SEGMENT: Final = 63
@@ -65,6 +65,43 @@ def style_for(client_name: str, setting: str) -> str:
     if setting != AUTO:
         return setting
     return SAFE if client_name.lower().startswith(_REFUSES_DOTS) else DOTTED
+
+
+class Names(NamedTuple):
+    """What a tool or a prompt is called."""
+
+    canonical: str
+    safe_name: str
+    transparent_name: str | None
+    """Without a prefix, for an upstream that is shown as it is."""
+
+
+def give(wanted: Sequence[tuple[str, str]], prefix: str, *, bare: bool) -> list[Names | None]:
+    """Names for everything of one kind that one upstream offers: (its own name, the name shown).
+
+    None for what would have a name that is too long. With `bare` there are names without a prefix.
+    """
+    given: list[Names | None] = [None] * len(wanted)
+    leaves = Leaves()
+    safe_names: set[str] = set()
+    bare_names: set[str] = set()
+    # Who gets which name must not depend on the order in which the upstream happens to list.
+    for place in sorted(range(len(wanted)), key=lambda place: _precedence(*wanted[place])):
+        shown = wanted[place][1]
+        canonical = f"{prefix}.{leaves.take(shown)}"
+        if len(canonical) > MAX_CANONICAL:
+            continue
+        is_bare = bare and shown not in bare_names
+        bare_names.add(shown)
+        safe_name = safe("" if is_bare else prefix, shown, canonical, safe_names)
+        safe_names.add(safe_name)
+        given[place] = Names(canonical, safe_name, shown if is_bare else None)
+    return given
+
+
+def _precedence(own: str, shown: str) -> tuple[bool, bool, bool, str]:
+    """Who chooses first: the renamed, then those whose name needs no mending, by their own name."""
+    return shown == own, not is_lawful(shown), not is_safe(shown), own
 
 
 class Leaves:

@@ -1,41 +1,52 @@
-"""What one upstream offers, read once from its list and made ready to be merged."""
+"""What one upstream offers, read once from its lists and made ready to be merged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Raw
 
 from interlock.catalog import names
-from interlock.catalog.definitions import SetAside, Wanted, sift
+from interlock.catalog.apps import screen_of
+from interlock.catalog.definitions import (
+    Wanted,
+    session_members,
+    sift_tools,
+    stateless_members,
+)
 from interlock.catalog.effects import Effect, classify
+from interlock.catalog.entries import (
+    sift_prompts,
+    sift_resources,
+    sift_templates,
+)
+from interlock.catalog.names import Names
+from interlock.catalog.set_aside import SetAside, SetAsides
 from interlock.config import ServerConfig
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
+from interlock.protocol.mcp import Era
+from interlock.protocol.uri_templates import UriTemplate, read_template
+
+T = TypeVar("T")
 
 
-class Tool:
-    """One tool: where it leads, what it does to the world, and how it reads in a list.
-
-    Immutable but for `validator`, which the validation stage compiles on the first call.
-    """
+class Listed:
+    """Something with a name: where it leads, what it is called, and how it reads in a list."""
 
     __slots__ = (
         "canonical",
         "description",
-        "effect",
-        "effect_word",
         "header_params",
         "listed",
-        "repeatable",
         "safe_name",
         "segment",
         "transparent_name",
         "upstream",
         "upstream_name",
         "upstream_name_json",
-        "validator",
     )
 
     def __init__(
@@ -44,33 +55,20 @@ class Tool:
         upstream: str,
         segment: str,
         upstream_name: str,
-        canonical: str,
-        safe_name: str,
-        transparent_name: str | None,
+        called: Names,
         description: str,
-        effect: Effect,
-        params: tuple[HeaderParam, ...],
-        listed: bytes,
+        members: dict[str, Raw],
+        params: tuple[HeaderParam, ...] = (),
     ) -> None:
         self.upstream = upstream
         self.segment = segment
         self.upstream_name = upstream_name
         self.upstream_name_json = encode_value(upstream_name)
-        self.canonical = canonical
-        self.safe_name = safe_name
-        self.transparent_name = transparent_name
+        self.canonical, self.safe_name, self.transparent_name = called
         self.description = description
-        self.effect = effect
-        self.effect_word = effect.level.word
-        self.repeatable = effect.repeatable
         self.header_params = params
-        self.listed = listed
+        self.listed = _behind(members)
         """The definition behind its name: `,"description":…}`."""
-        self.validator: Any = None
-
-    def input_schema(self) -> Any:
-        """The schema of the arguments, decoded when it is needed."""
-        return decode_value(decode_members(b"{" + self.listed[1:])["inputSchema"])
 
     def shown_as(self, style: str) -> str:
         """The name that a client with this name style sees."""
@@ -80,76 +78,199 @@ class Tool:
             return self.transparent_name
         return self.safe_name if style == names.SAFE else self.canonical
 
+    def listed_in(self, era: Era) -> bytes:
+        """`listed`, without what clients of this era cannot bear."""
+        return self.listed
 
-class Offering:
-    """Everything one upstream offers, in the order in which it is listed."""
 
-    __slots__ = ("segment", "set_aside", "tools", "upstream")
+class Prompt(Listed):
+    """One prompt."""
+
+    __slots__ = ()
+
+
+class Tool(Listed):
+    """One tool, and what it does to the world.
+
+    Immutable but for `validator`, which the validation stage compiles on the first call.
+    """
+
+    __slots__ = (
+        "_session_listed",
+        "_stateless_listed",
+        "effect",
+        "effect_word",
+        "repeatable",
+        "screen",
+        "validator",
+    )
 
     def __init__(
-        self, upstream: str, segment: str, tools: tuple[Tool, ...], set_aside: tuple[SetAside, ...]
+        self,
+        *,
+        upstream: str,
+        segment: str,
+        upstream_name: str,
+        called: Names,
+        description: str,
+        members: dict[str, Raw],
+        params: tuple[HeaderParam, ...],
+        effect: Effect,
     ) -> None:
-        self.upstream = upstream
-        self.segment = segment
-        self.tools = tools
-        self.set_aside = set_aside
+        super().__init__(
+            upstream=upstream,
+            segment=segment,
+            upstream_name=upstream_name,
+            called=called,
+            description=description,
+            members=members,
+            params=params,
+        )
+        self.effect = effect
+        self.effect_word = effect.level.word
+        self.repeatable = effect.repeatable
+        self.screen = screen_of(members)
+        """The URI of the resource that shows its results, for hosts that show such things."""
+        known = session_members(members)
+        self._session_listed = self.listed if known is members else _behind(known)
+        known = stateless_members(members)
+        self._stateless_listed = self.listed if known is members else _behind(known)
+        self.validator: Any = None
+
+    def listed_in(self, era: Era) -> bytes:
+        return self._stateless_listed if era is Era.STATELESS else self._session_listed
+
+    def input_schema(self) -> Any:
+        """The schema of the arguments, decoded when it is needed."""
+        return decode_value(decode_members(b"{" + self.listed[1:])["inputSchema"])
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """One resource, or one template: its URI at home, and how it reads in a list."""
+
+    uri: str
+    """Of a template: the template."""
+    listed: bytes
+    """What stands behind the URI: `,"name":…}`."""
+    template: UriTemplate | None = None
+    """What URIs are matched with. None: nothing is."""
+
+
+class Offering(msgspec.Struct, frozen=True, eq=False):
+    """Everything one upstream offers, in the order in which it is listed."""
+
+    upstream: str
+    segment: str
+    tools: tuple[Tool, ...] = ()
+    prompts: tuple[Prompt, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    templates: tuple[Resource, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    transparent: bool = False
+    """Whether it is shown as if it were directly connected."""
+    serves_resources: bool = False
+    """Whether it can be asked for resources, be they listed or not."""
 
 
 def read_offering(
     key: str,
     server: ServerConfig,
-    definitions: Iterable[Raw | bytes],
+    tools: Iterable[Raw | bytes],
     *,
+    prompts: Iterable[Raw | bytes] = (),
+    resources: Iterable[Raw | bytes] = (),
+    templates: Iterable[Raw | bytes] = (),
     root_segment: str | None = None,
     http: bool = False,
+    serves_resources: bool = False,
 ) -> Offering:
-    """An upstream's raw tool definitions as an offering, filtered and renamed by its config.
+    """An upstream's raw lists as an offering, filtered and renamed by its config.
 
     Never raises: whatever an upstream lists, what can be used of it is used.
     """
     segment = server.segment or key
     prefix = f"{root_segment}.{segment}" if root_segment else segment
-    wanted, set_aside = sift(definitions, server, http=http)
-    tools: list[Tool | None] = [None] * len(wanted)
-    leaves = names.Leaves()
-    safe_names: set[str] = set()
-    bare_names: set[str] = set()
-    # Who gets which name must not depend on the order in which the upstream happens to list.
-    for place in sorted(range(len(wanted)), key=lambda place: _precedence(wanted[place])):
-        definition, members, params, shown = wanted[place]
-        own = definition.name
-        canonical = f"{prefix}.{leaves.take(shown)}"
-        if len(canonical) > names.MAX_CANONICAL:
-            set_aside.add(own, f"Its full name is longer than {names.MAX_CANONICAL} characters.")
-            continue
-        bare = server.expose == "transparent" and shown not in bare_names
-        bare_names.add(shown)
-        safe_name = names.safe("" if bare else prefix, shown, canonical, safe_names)
-        safe_names.add(safe_name)
-        description = server.descriptions.get(own)
-        if description is not None:
-            members["description"] = Raw(encode_value(description))
-        tools[place] = Tool(
+    transparent = server.expose == "transparent"
+    asides = {kind: SetAsides(kind) for kind in ("tool", "prompt", "resource", "template")}
+    wanted = sift_tools(tools, server, asides["tool"], http=http)
+    own = [one.definition.name for one in wanted]
+    shown = [server.rename.get(name, name) for name in own]
+    called = names.give(list(zip(own, shown, strict=True)), prefix, bare=transparent)
+    offered_tools = [
+        _tool(key, segment, one, name, server)
+        for one, name in _with_names(wanted, called, own, asides["tool"])
+    ]
+    read = sift_prompts(prompts, asides["prompt"])
+    own = [one.entry.name for one in read]
+    called = names.give(list(zip(own, own, strict=True)), prefix, bare=transparent)
+    offered_prompts = [
+        Prompt(
             upstream=key,
             segment=segment,
-            upstream_name=own,
-            canonical=canonical,
-            safe_name=safe_name,
-            transparent_name=shown if bare else None,
-            description=definition.description or "" if description is None else description,
-            effect=classify(
-                own, definition.annotations, server.effects, trusted=server.trust_annotations
-            ),
-            params=params,
-            listed=b"," + encode_members(members)[1:],
+            upstream_name=one.entry.name,
+            called=name,
+            description=one.entry.description or "",
+            members=one.members,
         )
-    listed = [tool for tool in tools if tool is not None]
-    if server.expose != "transparent":
-        listed.sort(key=lambda tool: tool.canonical)
-    return Offering(key, segment, tuple(listed), set_aside.all())
+        for one, name in _with_names(read, called, own, asides["prompt"])
+    ]
+    offered_resources = [
+        Resource(one.uri, _behind(one.members))
+        for one in sift_resources(resources, asides["resource"])
+    ]
+    offered_templates = [
+        Resource(one.uri, _behind(one.members), read_template(one.uri))
+        for one in sift_templates(templates, asides["template"])
+    ]
+    if not transparent:
+        offered_tools.sort(key=lambda tool: tool.canonical)
+        offered_prompts.sort(key=lambda prompt: prompt.canonical)
+        offered_resources.sort(key=lambda resource: resource.uri)
+        offered_templates.sort(key=lambda template: template.uri)
+    return Offering(
+        upstream=key,
+        segment=segment,
+        tools=tuple(offered_tools),
+        prompts=tuple(offered_prompts),
+        resources=tuple(offered_resources),
+        templates=tuple(offered_templates),
+        set_aside=tuple(one for kind in asides.values() for one in kind.all()),
+        transparent=transparent,
+        serves_resources=serves_resources or bool(offered_resources or offered_templates),
+    )
 
 
-def _precedence(wanted: Wanted) -> tuple[bool, bool, bool, str]:
-    """Who chooses first: the renamed, then those whose name needs no mending, by their own name."""
-    shown, own = wanted.shown, wanted.definition.name
-    return shown == own, not names.is_lawful(shown), not names.is_safe(shown), own
+def _with_names(
+    entries: Sequence[T], called: Sequence[Names | None], own: Sequence[str], set_aside: SetAsides
+) -> Iterator[tuple[T, Names]]:
+    """The entries that got names, with them."""
+    for entry, given, name in zip(entries, called, own, strict=True):
+        if given is None:
+            set_aside.add(name, f"Its full name is longer than {names.MAX_CANONICAL} characters.")
+        else:
+            yield entry, given
+
+
+def _tool(key: str, segment: str, wanted: Wanted, called: Names, server: ServerConfig) -> Tool:
+    definition, members, params = wanted
+    own = definition.name
+    description = server.descriptions.get(own)
+    if description is not None:
+        members["description"] = Raw(encode_value(description))
+    return Tool(
+        upstream=key,
+        segment=segment,
+        upstream_name=own,
+        called=called,
+        description=definition.description or "" if description is None else description,
+        members=members,
+        params=params,
+        effect=classify(
+            own, definition.annotations, server.effects, trusted=server.trust_annotations
+        ),
+    )
+
+
+def _behind(members: dict[str, Raw]) -> bytes:
+    """Members as they stand behind another one."""
+    return b"," + encode_members(members)[1:]

@@ -1,32 +1,35 @@
 """The merged namespace as callers see it: immutable, swapped whole when something changes.
 
 Lists are bytes that are made once per (era, name style) and kept; a call finds its tool with one
-dictionary look-up, whichever form of the name it used. What a name shows in a list is what it
-reaches on a call: names in lists are given out first, each to one tool, and only what is left over
-serves as another spelling.
+dictionary look-up, whichever form of the name it used. What is not about tools is put together
+when somebody asks for it first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import blake2b
-from typing import Final
+from typing import Any
 
-from interlock.catalog import names
-from interlock.catalog.offering import Offering, Tool
-from interlock.errors import INVALID_CURSOR, InterlockError
+from interlock.catalog.apps import with_screen
+from interlock.catalog.namespace import Namespace
+from interlock.catalog.offering import Listed, Offering, Prompt, Tool
+from interlock.catalog.pages import Pages, Paging
+from interlock.catalog.uris import ResourceRoute, ShownResource, Uris
 from interlock.protocol.jsonrpc import encode_value
-from interlock.protocol.mcp import META_SERVER_INFO, Era
-
-LIST_TTL_MS: Final = 10_000
-"""How long a stateless client may keep a list without asking. Changes are announced anyway."""
+from interlock.protocol.mcp import (
+    PROMPTS_LIST,
+    RESOURCES_LIST,
+    TEMPLATES_LIST,
+    TOOLS_LIST,
+    Era,
+)
 
 
 class Snapshot:
     """One state of the catalog."""
 
     __slots__ = (
-        "_key", "_other_names", "_page_size", "_pages", "_server_info", "by_name", "number",
+        "_named", "_offerings", "_pages", "_paging", "_prompts", "_uris", "by_name", "number",
         "tools",
     )  # fmt: skip
 
@@ -40,111 +43,119 @@ class Snapshot:
         key: bytes,
     ) -> None:
         self.number = number
-        # Two upstreams with one segment are a mistake of the config. Nothing is shown twice.
-        by_canonical: dict[str, Tool] = {}
-        for offering in sorted(offerings, key=lambda one: (one.segment, one.upstream)):
-            for tool in offering.tools:
-                by_canonical.setdefault(tool.canonical, tool)
-        self.tools: tuple[Tool, ...] = tuple(by_canonical.values())
-        self._page_size = page_size
-        self._server_info = server_info
-        self._key = key
-        self._pages: dict[tuple[Era, str, int], bytes] = {}
-        self.by_name: dict[str, Tool] = {}
-        self._other_names: dict[tuple[Tool, str], str] = {}
-        self._give_names()
+        self._offerings = sorted(offerings, key=lambda one: (one.segment, one.upstream))
+        self._named = Namespace(tool for one in self._offerings for tool in one.tools)
+        self.tools: tuple[Tool, ...] = self._named.everything
+        self.by_name: dict[str, Tool] = self._named.by_name
+        self._paging = Paging(size=page_size, server_info=server_info, key=key)
+        self._prompts: Namespace[Prompt] | None = None
+        self._uris: Uris | None = None
+        self._pages: dict[str, Pages[Any]] = {}
 
-    def _give_names(self) -> None:
-        by_name = self.by_name
-        shown_as_themselves = []
-        for tool in self.tools:
-            if tool.transparent_name is None:
-                by_name[tool.canonical] = tool
-            else:
-                shown_as_themselves.append(tool)
-        for tool in shown_as_themselves:
-            self._claim(tool, names.DOTTED)
-        for tool in self.tools:
-            self._claim(tool, names.SAFE)
-        for tool in self.tools:
-            by_name.setdefault(tool.canonical, tool)
-            by_name.setdefault(tool.safe_name, tool)
-        for tool in self.tools:
-            prefix = tool.canonical.rpartition(".")[0]
-            by_name.setdefault(f"{prefix}.{tool.upstream_name}", tool)
-
-    def _claim(self, tool: Tool, style: str) -> None:
-        """Give the tool its name in lists of this style: another one if that is taken."""
-        first = name = tool.shown_as(style)
-        attempt = 0
-        while self.by_name.setdefault(name, tool) is not tool:
-            attempt += 1
-            name = names.hashed(first, f"{tool.canonical} {attempt}")
-        if attempt:
-            self._other_names[tool, style] = name
-
-    def shown_as(self, tool: Tool, style: str) -> str:
-        """The name of a tool in the lists of clients with this name style."""
-        return self._other_names.get((tool, style)) or tool.shown_as(style)
+    # -- tools and prompts
 
     def resolve(self, name: str) -> Tool | None:
         """The tool that `name` means, in any of the forms that are accepted."""
         return self.by_name.get(name)
 
+    def shown_as(self, tool: Tool, style: str) -> str:
+        """The name of a tool in the lists of clients with this name style."""
+        return self._named.shown_as(tool, style)
+
     def names(self) -> Iterable[str]:
-        """Every name that a call may use."""
+        """Every name that a call of a tool may use."""
         return self.by_name.keys()
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        return self._prompt_names.everything
+
+    def prompt(self, name: str) -> Prompt | None:
+        """The prompt that `name` means, in any of the forms that are accepted."""
+        return self._prompt_names.by_name.get(name)
+
+    @property
+    def _prompt_names(self) -> Namespace[Prompt]:
+        if self._prompts is None:
+            self._prompts = Namespace(each for one in self._offerings for each in one.prompts)
+        return self._prompts
+
+    # -- resources
+
+    @property
+    def uris(self) -> Uris:
+        if self._uris is None:
+            self._uris = Uris(self._offerings)
+        return self._uris
+
+    def resource(self, uri: str) -> ResourceRoute | None:
+        """Where a client's URI leads. Raises InterlockError when it could lead to several."""
+        return self.uris.resource(uri)
+
+    def shown_uri(self, upstream: str, own_uri: str) -> str:
+        """How clients see a URI of this upstream."""
+        return self.uris.shown_uri(upstream, own_uri)
+
+    def colliding(self, upstream: str) -> bool:
+        """Whether anything that this upstream lists is shown under another URI than its own."""
+        return self.uris.colliding(upstream)
+
+    # -- lists
+
+    def page(self, verb: str, era: Era, style: str, cursor: str | None = None) -> bytes:
+        """The result of one of the four lists, ready to be sent. Raises InterlockError for a
+        cursor that leads nowhere.
+        """
+        pages = self._pages.get(verb)
+        if pages is None:
+            pages = self._pages[verb] = self._paged(verb)
+        # URIs have no styles.
+        return pages.page(era, style if verb in (TOOLS_LIST, PROMPTS_LIST) else "", cursor)
 
     def tools_page(self, era: Era, style: str, cursor: str | None = None) -> bytes:
         """The result of `tools/list`, ready to be sent."""
-        start = 0 if cursor is None else self._position(cursor)
-        page = self._pages.get((era, style, start))
-        if page is None:
-            page = self._render(era, style, start)
-            # Only pages that a walk from the beginning comes by: cursors from before a change may
-            # lead to any place, and a page for each would fill the memory.
-            if start == 0 or (self._page_size and start % self._page_size == 0):
-                self._pages[era, style, start] = page
-        return page
+        return self.page(TOOLS_LIST, era, style, cursor)
 
-    def _render(self, era: Era, style: str, start: int) -> bytes:
-        end = start + self._page_size if self._page_size else len(self.tools)
-        shown = self.tools[start:end]
-        parts = [b'{"resultType":"complete","tools":[' if era is Era.STATELESS else b'{"tools":[']
-        parts.append(
-            b",".join(
-                b'{"name":%b%b' % (encode_value(self.shown_as(tool, style)), tool.listed)
-                for tool in shown
-            )
-        )
-        parts.append(b"]")
-        if end < len(self.tools):
-            parts.append(b',"nextCursor":%b' % encode_value(self._cursor(shown[-1])))
-        if era is Era.STATELESS:
-            parts.append(b',"ttlMs":%d,"cacheScope":"private"' % LIST_TTL_MS)
-            parts.append(b',"_meta":{"%b":%b}' % (META_SERVER_INFO.encode(), self._server_info))
-        parts.append(b"}")
-        return b"".join(parts)
+    def _paged(self, verb: str) -> Pages[Any]:
+        if verb == TOOLS_LIST:
+            return Pages(
+                verb, "tools", self.tools, identity=_canonical, line=self._tool_line,
+                paging=self._paging,
+            )  # fmt: skip
+        if verb == PROMPTS_LIST:
+            named = self._prompt_names
+            return Pages(
+                verb, "prompts", self.prompts, identity=_canonical, paging=self._paging,
+                line=lambda prompt, era, style: _line(
+                    b"name", named.shown_as(prompt, style), prompt.listed_in(era)
+                ),
+            )  # fmt: skip
+        if verb == RESOURCES_LIST:
+            return self._paged_uris(verb, "resources", b"uri", self.uris.resources)
+        if verb == TEMPLATES_LIST:
+            return self._paged_uris(verb, "resourceTemplates", b"uriTemplate", self.uris.templates)
+        raise ValueError(f"{verb} is not a list")
 
-    # A cursor names the last tool of the page before it, so it survives a change of the catalog;
-    # the seal keeps callers from making up positions.
-    def _cursor(self, last: Tool) -> str:
-        return f"{self._seal(last.canonical)}.{last.canonical}"
+    def _paged_uris(
+        self, verb: str, member: str, first: bytes, shown: tuple[ShownResource, ...]
+    ) -> Pages[ShownResource]:
+        return Pages(
+            verb, member, shown, identity=lambda one: one.identity, paging=self._paging,
+            line=lambda one, _era, _style: _line(first, one.uri, one.listed),
+        )  # fmt: skip
 
-    def _seal(self, name: str) -> str:
-        return blake2b(name.encode(), key=self._key, digest_size=9).hexdigest()
+    def _tool_line(self, tool: Tool, era: Era, style: str) -> bytes:
+        listed = tool.listed_in(era)
+        if tool.screen is not None:
+            shown = self.shown_uri(tool.upstream, tool.screen)
+            if shown != tool.screen:
+                listed = with_screen(listed, tool.screen, shown)
+        return _line(b"name", self._named.shown_as(tool, style), listed)
 
-    def _position(self, cursor: str) -> int:
-        seal, _, name = cursor.partition(".")
-        if not name or seal != self._seal(name):
-            raise InterlockError(
-                INVALID_CURSOR,
-                "This cursor was not made by this node: list again without a cursor.",
-            )
-        for index, tool in enumerate(self.tools):
-            if tool.canonical == name:
-                return index + 1
-        raise InterlockError(
-            INVALID_CURSOR,
-            "The list has changed since this cursor was made: list again without a cursor.",
-        )
+
+def _canonical(one: Listed) -> str:
+    return one.canonical
+
+
+def _line(first: bytes, value: str, rest: bytes) -> bytes:
+    return b'{"%b":%b%b' % (first, encode_value(value), rest)

@@ -153,7 +153,7 @@ class Node:
         self._sessions = Sessions(
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
-        self.catalog.on_change(self._listeners.tools_changed)
+        self.catalog.on_change(self._lists_changed)
         self._face: McpHttpFace | None = None
         self._lane: type[FastLane] | None = None
         self._app: NodeApp | None = None
@@ -348,10 +348,16 @@ class Node:
             http=supervisor.is_http,
         )
         for one in offering.set_aside:
-            _log.warning("%s: tool %s is not shown: %s", supervisor.key, one.name, one.reason)
+            _log.warning(
+                "%s: %s %s is not shown: %s", supervisor.key, one.kind, one.name, one.reason
+            )
         self.catalog.post(offering)
         if supervisor.key == self.pipeline.transparent:
             # Whoever sees it as itself hears what it announces, even if its list reads as before.
+            self._listeners.tools_changed()
+
+    def _lists_changed(self, kinds: frozenset[str]) -> None:
+        if "tools" in kinds:
             self._listeners.tools_changed()
 
     def _state_changed(self, supervisor: Supervisor) -> None:

@@ -1,0 +1,64 @@
+"""Names of all upstreams together: what a name shows in a list is what it reaches on a call.
+
+Names in lists are given out first, each to one thing; only what is left over serves as another
+spelling. Tools have one such namespace, and prompts another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from interlock.catalog import names
+from interlock.catalog.offering import Listed
+
+T = TypeVar("T", bound=Listed)
+
+
+class Namespace(Generic[T]):
+    """Everything of one kind, by each of its names."""
+
+    __slots__ = ("_other_names", "by_name", "everything")
+
+    def __init__(self, everything: Iterable[T]) -> None:
+        # Two upstreams with one segment are a mistake of the config. Nothing is shown twice.
+        by_canonical: dict[str, T] = {}
+        for one in everything:
+            by_canonical.setdefault(one.canonical, one)
+        self.everything: tuple[T, ...] = tuple(by_canonical.values())
+        self.by_name: dict[str, T] = {}
+        self._other_names: dict[tuple[T, str], str] = {}
+        self._give_names()
+
+    def _give_names(self) -> None:
+        by_name = self.by_name
+        shown_as_themselves = []
+        for one in self.everything:
+            if one.transparent_name is None:
+                by_name[one.canonical] = one
+            else:
+                shown_as_themselves.append(one)
+        for one in shown_as_themselves:
+            self._claim(one, names.DOTTED)
+        for one in self.everything:
+            self._claim(one, names.SAFE)
+        for one in self.everything:
+            by_name.setdefault(one.canonical, one)
+            by_name.setdefault(one.safe_name, one)
+        for one in self.everything:
+            prefix = one.canonical.rpartition(".")[0]
+            by_name.setdefault(f"{prefix}.{one.upstream_name}", one)
+
+    def _claim(self, one: T, style: str) -> None:
+        """Give it its name in lists of this style: another one if that is taken."""
+        first = name = one.shown_as(style)
+        attempt = 0
+        while self.by_name.setdefault(name, one) is not one:
+            attempt += 1
+            name = names.hashed(first, f"{one.canonical} {attempt}")
+        if attempt:
+            self._other_names[one, style] = name
+
+    def shown_as(self, one: T, style: str) -> str:
+        """Its name in the lists of clients with this name style."""
+        return self._other_names.get((one, style)) or one.shown_as(style)
