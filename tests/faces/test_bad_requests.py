@@ -279,7 +279,7 @@ def test_methods_that_nobody_serves(plain: Running, method: str) -> None:
     assert said(answer) == (404, -32601)
     assert answer.json["id"] == 1
     # A session's 404 would say that the session is over.
-    assert said(plain.once(plain.session().request(method))) == (200, -32601)
+    assert said(plain.once(plain.session().request(method, {"uri": "x:y"}))) == (200, -32601)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.faces.mcp import stream
+from interlock.faces.mcp import conversation, stream
 from interlock.node import node as node_room
 from interlock.stores.journal_reader import JournalReader
 from tests.faces.running import Running, text_of
@@ -338,11 +338,11 @@ def test_changes_on_both_eras(start: Any) -> None:
         node.do(lambda: node.shop.offer("other"))
         told = [wire.line() for _ in range(3)]
         assert {one["method"] for one in told} == {"notifications/tools/list_changed"}
-        # Two subscriptions, and the session itself.
+        # The session itself, and two subscriptions.
         assert [one.get("params") for one in told] == [
+            None,
             {"_meta": {META + "subscriptionId": "a"}},
             {"_meta": {META + "subscriptionId": 3}},
-            None,
         ]
         tools = ask(wire, "tools/list")["result"]["tools"]
         assert [one["name"] for one in tools] == ["shop.other"]
@@ -385,7 +385,7 @@ def test_a_filter_that_cannot_be_read(plain: Running) -> None:
 
 
 def test_more_at_once_than_anybody_means(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_MOST_UNDER_WAY", 3)
+    monkeypatch.setattr(conversation, "_MOST_UNDER_WAY", 3)
     with plain.local() as wire:
         listen(wire, "a")
         listen(wire, "b")
@@ -393,7 +393,7 @@ def test_more_at_once_than_anybody_means(plain: Running, monkeypatch: pytest.Mon
         held = plain.shop.wait_for_hold("third")
         for data in (
             call("echo", {"text": "x"}, "d"),
-            message("subscriptions/listen", {"_meta": meta()}, "e") + b"\n",
+            message("subscriptions/listen", {"notifications": {}, "_meta": meta()}, "e") + b"\n",
         ):
             wire.send(data)
             assert wire.line()["error"]["data"]["error"] == "too_busy"

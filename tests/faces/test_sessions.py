@@ -25,6 +25,22 @@ class Clock:
         return self.now
 
 
+class Way:
+    """The way to a client that listens, or does not."""
+
+    def __init__(self, connected: int) -> None:
+        self.connected = connected
+
+    def send(self, payload: bytes, call: Call | None, *, question: bool = False) -> bool:
+        return True
+
+    def ping(self) -> None: ...
+
+    def stop_listening(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class Book:
     """Sessions with a clock by hand, and a list of those that were closed."""
 
@@ -88,13 +104,13 @@ def test_those_in_use_go_last() -> None:
     book = Book(most=3)
     calling, listening, quiet = (book.open(name) for name in ("calling", "listening", "quiet"))
     calling.calls[b"1"] = waiting()
-    listening.streams = 1
+    listening.way = Way(1)
     book.open("new")
     assert book.closed == ["quiet"]
     assert not quiet.alive
     # But there is a bound, whoever uses what.
     for one in list(book.sessions._sessions.values()):
-        one.streams = 1
+        one.way = Way(1)
     book.open("newer")
     assert book.closed == ["quiet", "calling"]
     assert len(book.sessions) == 3
@@ -113,7 +129,7 @@ def test_a_quiet_session_ends() -> None:
     quiet, used = book.open("quiet"), book.open("used")
     calling, listening = book.open("calling"), book.open("listening")
     calling.calls[b"1"] = waiting()
-    listening.streams = 1
+    listening.way = Way(1)
     book.clock.now += 60
     assert book.known(used)
     book.open("new", later=60)
@@ -146,6 +162,7 @@ def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start: Any) -> No
     with node.connect() as stream, node.connect() as call:
         stream.send(first.get())
         assert stream.head()[0] == 200
+        stream.primed()
         call.send(first.call("hold", {"text": "dropped"}))
         held = node.shop.wait_for_hold("dropped")
         second = node.session()

@@ -124,6 +124,7 @@ def test_a_session_with_two_streams_hears_it_on_the_newer_one(start: Any) -> Non
         for wire, whose in ((older, session), (newer, session), (others, other)):
             wire.send(whose.get())
             opened(wire)
+            wire.primed()
         node.do(lambda: post(node, "one"))
         assert newer.event()["method"] == CHANGED
         assert others.event()["method"] == CHANGED
@@ -170,14 +171,17 @@ def test_only_what_was_asked_for_and_is_served(start: Any, asked: Any, honoured:
         wire.silent()
 
 
-def test_no_filter_is_an_empty_one(plain: Running) -> None:
-    with plain.connect() as wire:
-        assert listen(plain, wire, {})["notifications"] == {}
-
-
-@pytest.mark.parametrize("broken", [[], "all", None, 5])
-def test_a_filter_that_cannot_be_read(plain: Running, broken: Any) -> None:
-    answer = plain.once(plain.stateless("subscriptions/listen", {"notifications": broken}))
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        *({"notifications": broken} for broken in ([], "all", None, 5)),
+        *({"notifications": {"resourceSubscriptions": broken}} for broken in ("x:y", [1], {})),
+        {"notifications": {"resourceSubscriptions": ["x:y"] * 1_001}},
+    ],
+)
+def test_a_filter_that_cannot_be_read(plain: Running, params: Any) -> None:
+    answer = plain.once(plain.stateless("subscriptions/listen", params))
     assert (answer.status, answer.error["code"]) == (400, -32602)
 
 
@@ -204,6 +208,7 @@ def test_a_session_takes_its_streams_and_calls_along(plain: Running) -> None:
     with plain.connect() as stream, plain.connect() as call:
         stream.send(session.get())
         opened(stream)
+        stream.primed()
         call.send(session.call("hold", {"text": "deleted"}))
         held = plain.shop.wait_for_hold("deleted")
         assert plain.once(session.delete()).status == 200
@@ -220,8 +225,9 @@ def test_a_node_that_stops_ends_its_streams_in_order(start: Any) -> None:
     with node.connect() as get, node.connect() as one, node.connect() as other:
         get.send(session.get())
         opened(get)
+        get.primed()
         listen(node, one, id="one")
-        listen(node, other, {}, id=2)
+        listen(node, other, {"notifications": {}}, id=2)
         node.stop()
         for wire, id in ((one, "one"), (other, 2)):
             assert wire.event() == {

@@ -53,6 +53,8 @@ class Wire:
         if family == socket.AF_INET:
             # So that every `send` is a packet of its own.
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.last_event_id = ""
+        """The id of the last event that had one."""
         self._buffer = b""
 
     def __enter__(self) -> Wire:
@@ -110,9 +112,23 @@ class Wire:
 
     def event(self) -> Any:
         """The next message of an event stream; None for a comment."""
-        data = self.chunk()
-        assert data, "the stream has ended"
-        return parse_event(data)
+        while True:
+            data = self.chunk()
+            assert data, "the stream has ended"
+            fields = event_fields(data)
+            self.last_event_id = fields.get("id", self.last_event_id)
+            if not fields:
+                return None
+            # An event that only brings an id is no message.
+            if fields["data"]:
+                return json.loads(fields["data"])
+
+    def primed(self) -> dict[str, str]:
+        """The event that brings an id before there is anything to say."""
+        fields = event_fields(self.chunk())
+        assert fields["data"] == ""
+        self.last_event_id = fields["id"]
+        return fields
 
     def stream_end(self) -> None:
         left = self.chunk()
@@ -166,14 +182,17 @@ class Wire:
         self._buffer += data
 
 
-def parse_event(data: bytes) -> Any:
-    """One event as it came in one chunk; None for a comment."""
+def event_fields(data: bytes) -> dict[str, str]:
+    """The fields of one event as it came in one chunk; none for a comment."""
     assert data.endswith(b"\r\n\r\n"), data
     if data.startswith(b":"):
-        return None
-    fields = [line.partition(b": ") for line in data[:-4].split(b"\r\n")]
-    assert {name for name, _, _ in fields} <= {b"data", b"event"}, data
-    return json.loads(b"\n".join(value for name, _, value in fields if name == b"data"))
+        return {}
+    found: dict[str, list[str]] = {}
+    for line in data[:-4].decode().split("\r\n"):
+        name, _, value = line.partition(": ")
+        found.setdefault(name, []).append(value)
+    assert set(found) <= {"data", "event", "id", "retry"}, data
+    return {name: "\n".join(values) for name, values in found.items()}
 
 
 # -- requests

@@ -33,7 +33,14 @@ def test_names() -> None:
         b"last-event-id",
         b"mcp-param-",
     )
-    assert NAME_FIELD == {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+    assert NAME_FIELD == {
+        "tools/call": "name",
+        "prompts/get": "name",
+        "resources/read": "uri",
+        "tasks/get": "taskId",
+        "tasks/update": "taskId",
+        "tasks/cancel": "taskId",
+    }
 
 
 # --- values ---

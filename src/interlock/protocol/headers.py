@@ -32,6 +32,9 @@ NAME_FIELD: Final[Mapping[str, str]] = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
 }
 """The methods that need `Mcp-Name`, and the field of `params` that it mirrors."""
 
@@ -270,9 +273,9 @@ def check_request_headers(
         return None
     if name is None:
         return "Mcp-Name header is malformed: it holds characters or base64 that are not allowed"
-    if field == "uri":
-        # An address can hold a credential, so it is not repeated.
-        return "Mcp-Name header value does not match params.uri in the body"
+    if field != "name":
+        # An address can hold a credential, and a task's id may be one: neither is repeated.
+        return f"Mcp-Name header value does not match params.{field} in the body"
     return f"Mcp-Name header value {_clip(name)} does not match body value {_clip(body_name)}"
 
 

@@ -66,10 +66,14 @@ class HttpExchange(msgspec.Struct, eq=False):
     head: Head
     body: bytes
     keep_alive: bool
-    on_disconnect: Callable[[], object] | None = None
+    on_disconnect: Callable[[HttpExchange], object] | None = None
     request_id: bytes = b""
     """The id of the request in the body, for whoever answers it."""
     session: Any = None
+    call: Any = None
+    """The call that it became, for whoever must end it when the client hangs up."""
+    outlet: Any = None
+    """What remembers the events of this stream, where they can be asked for again."""
     streaming: bool = False
     done: bool = False
 
@@ -148,13 +152,13 @@ class HttpExchange(msgspec.Struct, eq=False):
             % (_STATUS_LINES[200], self.lane.date_line(), headers, _STREAM_HEAD, framing)
         )
 
-    def event(self, data: bytes, *, id: str | None = None) -> None:
+    def event(self, data: bytes) -> None:
         """Send one message on the stream."""
-        self._chunk(encode_event(data, id=id))
+        self.write_event(encode_event(data))
 
     def ping(self) -> None:
         """Keep whatever stands between us and the client from closing a quiet stream."""
-        self._chunk(COMMENT_PING)
+        self.write_event(COMMENT_PING)
 
     def end_stream(self) -> None:
         if self.done:
@@ -168,9 +172,10 @@ class HttpExchange(msgspec.Struct, eq=False):
         """The client has gone away."""
         self.done = True
         if self.on_disconnect is not None:
-            self.on_disconnect()
+            self.on_disconnect(self)
 
-    def _chunk(self, data: bytes) -> None:
+    def write_event(self, data: bytes) -> None:
+        """Send an event that is encoded already."""
         if self.done:
             return
         if self.lane.unread() > _MOST_UNREAD:

@@ -17,6 +17,8 @@ from interlock.errors import (
 from interlock.faces.http.exchange import HttpExchange
 from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
+from interlock.faces.mcp.outlets import Outlet
+from interlock.faces.mcp.sessions import HttpSession
 from interlock.faces.mcp.writing import write_error, write_result
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Clock
@@ -36,24 +38,16 @@ class Answering:
         self._hello = hello
         self._clock = clock
         self._pulse: asyncio.TimerHandle | None = None
+        # Looked up once, and not for every call.
+        self._heard = self.hear
+        self._over = self._done
 
     def start(self, exchange: HttpExchange, facts: Facts, call: Call) -> None:
         """Send the call on its way; `exchange.request_id` is answered when it is over."""
-        meta = call.meta
-        if meta is not None and mcp.META_PROGRESS_TOKEN in meta and facts.accepts_stream:
-            quiet = call.client.era is mcp.Era.STATELESS and mcp.META_LOG_LEVEL not in meta
-
-            def hear(call: Call, method: str, params: bytes | Raw) -> None:
-                if quiet and method != mcp.PROGRESS:
-                    # A stateless client hears what it asked for, and it did not ask for logs.
-                    return
-                # Progress turns a plain answer into a stream, the first time there is any.
-                exchange.open_stream()
-                exchange.event(notification(method, params))
-
-            call.on_notification = hear
+        if facts.accepts_stream:
+            call.on_notification = self._heard
         call.context = exchange
-        call.on_done = self._done
+        call.on_done = self._over
         if self._pulse is None:
             self._pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
         self._pipeline.begin(call)
@@ -72,6 +66,40 @@ class Answering:
             self._pulse.cancel()
             self._pulse = None
 
+    def hear(self, call: Call, method: str, params: bytes | Raw) -> None:
+        """Progress or a log message: it turns a plain answer into a stream, the first time."""
+        if method == mcp.LOG_MESSAGE and not wants_logs(call):
+            return
+        self.tell(call.context, notification(method, params))
+
+    def tell(self, exchange: HttpExchange, payload: bytes) -> None:
+        """Send a message that is not the last one of an answer."""
+        outlet = self.open(exchange)
+        if outlet is not None:
+            outlet.send(payload)
+        else:
+            exchange.event(payload)
+
+    @staticmethod
+    def open(exchange: HttpExchange) -> Outlet | None:
+        """Turn an answer into a stream. On a session it is one that can be resumed."""
+        session: HttpSession | None = exchange.session
+        if session is None:
+            exchange.open_stream()
+            return None
+        return session.outlets.open_for(exchange)
+
+    @staticmethod
+    def finish(exchange: HttpExchange, payload: bytes | None) -> None:
+        """The last message of an answer that became a stream, when there is one, and its end."""
+        outlet: Outlet | None = exchange.outlet
+        if outlet is not None:
+            outlet.finish(payload)
+            return
+        if payload is not None:
+            exchange.event(payload)
+        exchange.end_stream()
+
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         exchange: HttpExchange = call.context
         session = exchange.session
@@ -86,8 +114,7 @@ class Answering:
                 if not exchange.streaming:
                     exchange.respond_result(id, result)
                 else:
-                    exchange.event(result_response(id, result))
-                    exchange.end_stream()
+                    self.finish(exchange, result_response(id, result))
                 return
             except InterlockError as unwritable:
                 error = unwritable
@@ -95,13 +122,12 @@ class Answering:
         if error.failure is CANCELLED:
             # A cancelled request gets no answer; its connection gets an end.
             exchange.open_stream()
-            exchange.end_stream()
+            self.finish(exchange, None)
             return
         status, body = write_error(id, error, client)
         status = _status(status, error, client)
         if exchange.streaming:
-            exchange.event(body)
-            exchange.end_stream()
+            self.finish(exchange, body)
         elif status == 401:
             exchange.respond(401, body, headers=_CHALLENGE)
         else:
@@ -118,13 +144,28 @@ class Answering:
             if now - call.started < QUIET:
                 break
             exchange = call.context
-            if isinstance(exchange, HttpExchange) and not exchange.done:
-                facts = exchange.head.facts
-                if isinstance(facts, Facts) and facts.accepts_stream:
-                    exchange.open_stream()
-                    exchange.ping()
+            if isinstance(exchange, HttpExchange):
+                self._show_life(exchange)
         if waiting:
             self._pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
+
+    def _show_life(self, exchange: HttpExchange) -> None:
+        facts = exchange.head.facts
+        if exchange.done and exchange.outlet is None:
+            return
+        if isinstance(facts, Facts) and facts.accepts_stream:
+            outlet = self.open(exchange)
+            if outlet is not None:
+                outlet.ping()
+            else:
+                exchange.ping()
+
+
+def wants_logs(call: Call) -> bool:
+    """Whether log messages may be sent for it: the stateless wire has them only on request."""
+    return call.client.era is mcp.Era.SESSION or (
+        call.meta is not None and mcp.META_LOG_LEVEL in call.meta
+    )
 
 
 def _status(status: int, error: InterlockError, client: Client | None) -> int:

@@ -10,12 +10,19 @@ from interlock.call import Client, Credentials
 from interlock.errors import ProtocolError
 from interlock.faces.http.exchange import Head
 from interlock.faces.http.guard import Guard
-from interlock.faces.mcp.sessions import Session
+from interlock.faces.mcp.sessions import HttpSession
 from interlock.protocol import headers, mcp
 
 _STREAM: Final = b"text/event-stream"
 _SAID_ONCE: Final = frozenset(
-    {b"authorization", b"content-type", b"host", b"origin", headers.SESSION_ID}
+    {
+        b"authorization",
+        b"content-type",
+        b"host",
+        b"origin",
+        headers.LAST_EVENT_ID,
+        headers.SESSION_ID,
+    }
 )
 """Headers that the node decides by: of two, somebody on the way may have read the other."""
 
@@ -58,7 +65,7 @@ class Facts:
         self.said = b""
         """Its `_meta`, as it came."""
         self.meta: dict[str, Raw] | None = None
-        self.found: Session | None = None
+        self.found: HttpSession | None = None
         """The session that the id led to the last time."""
         in_session = self.session is not None and (
             self.version is None or self.version in mcp.SESSION_REVISIONS

@@ -34,6 +34,11 @@ class Hello:
         """Who the node is may have changed."""
         self.server_info = encode_value(self._introduce().server_info)
 
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What the node says that it can do."""
+        return self._introduce().capabilities
+
     def initialize_result(self, revision: str) -> bytes:
         about = self._introduce()
         result: dict[str, Any] = {

@@ -1,14 +1,15 @@
 """Who wants to hear about changes, and telling them: once, after the new list is ready.
 
 Session clients listen on a stream of their session, stateless clients on the answer of
-`subscriptions/listen`. Changes that come in a burst, as when a node starts, are told as one.
+`subscriptions/listen`, and hear only what they asked for there. Changes that come in a burst, as
+when a node starts, are told as one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
@@ -18,128 +19,198 @@ from interlock.protocol import jsonrpc, mcp
 
 BURST: Final = 0.05
 PING_EVERY = 15.0
+_MOST_FOLLOWED: Final = 1_000
+"""So many resources may be named in one subscription."""
 
-_SESSION_CHANGED: Final = jsonrpc.notification(mcp.TOOLS_CHANGED)
+TOOLS: Final = frozenset({"tools"})
+_CHANGED: Final = {
+    "tools": mcp.TOOLS_CHANGED,
+    "prompts": mcp.PROMPTS_CHANGED,
+    "resources": mcp.RESOURCES_CHANGED,
+}
+"""How a new list is announced, by its kind. In this order, when there are several."""
+_FILTERS: Final = {kind: f"{kind}ListChanged" for kind in _CHANGED}
+_FOLLOWED: Final = "resourceSubscriptions"
 
 
-class _Listener:
-    """Somebody who listens. `subscription` is the raw id of a stateless listen request."""
+class Follows(Protocol):
+    """Where a follower says which resources it wants to hear of; its `updated` is told."""
 
-    __slots__ = ("changed", "end", "ping", "send", "session", "subscription")
+    def follow(self, follower: Any, uris: Iterable[str]) -> None: ...
+
+    def unfollow(self, follower: Any) -> None: ...
+
+
+class Subscription:
+    """A stateless client that listens: the answer to its `subscriptions/listen`."""
+
+    __slots__ = ("_end", "_honoured", "_meta", "_send", "id", "ping")
 
     def __init__(
         self,
+        id: bytes,
+        honoured: dict[str, Any],
         send: Callable[[bytes], None],
         ping: Callable[[], None],
         end: Callable[[], None],
-        *,
-        changed: bytes | None,
-        subscription: bytes | None = None,
-        session: Session | None = None,
     ) -> None:
-        self.send = send
+        self.id = id
+        """The raw id of the request; everything told on the subscription carries it."""
         self.ping = ping
-        self.end = end
-        self.changed = changed
-        self.subscription = subscription
-        self.session = session
+        self._honoured = honoured
+        self._send = send
+        self._end = end
+        self._meta = b'{"%b":%b}' % (mcp.META_SUBSCRIPTION.encode(), id)
+
+    def acknowledge(self) -> None:
+        honoured = jsonrpc.encode_value(self._honoured)
+        params = b'{"_meta":%b,"notifications":%b}' % (self._meta, honoured)
+        self._send(jsonrpc.notification(mcp.ACKNOWLEDGED, params))
+
+    def changed(self, kind: str) -> None:
+        if _FILTERS[kind] in self._honoured:
+            self._send(jsonrpc.notification(_CHANGED[kind], b'{"_meta":%b}' % self._meta))
+
+    def updated(self, uri: str) -> None:
+        """A resource that it follows is not what it was."""
+        params = b'{"uri":%b,"_meta":%b}' % (jsonrpc.encode_value(uri), self._meta)
+        self._send(jsonrpc.notification(mcp.RESOURCE_UPDATED, params))
+
+    def finish(self) -> None:
+        """The node ends it, and says so."""
+        result = b'{"resultType":"complete","_meta":%b}' % self._meta
+        self._send(jsonrpc.result_response(self.id, result))
+        self._end()
 
 
 class Listeners:
     """Everybody who listens, on any wire."""
 
-    def __init__(self) -> None:
-        self._listeners: dict[_Listener, None] = {}
+    def __init__(self, follows: Follows | None = None) -> None:
+        self.follows = follows
+        self._sessions: dict[Session, None] = {}
+        self._subscriptions: dict[Subscription, None] = {}
+        self._news: set[str] = set()
         self._told: asyncio.TimerHandle | None = None
         self._pinger: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._listeners)
+        """How many streams are listened on."""
+        return len(self._subscriptions) + sum(one.way.connected for one in self._sessions)
+
+    # -- stateless clients
 
     @staticmethod
-    def honoured(params: dict[str, Raw]) -> dict[str, bool]:
-        """The part of a listen request's filter that this node serves."""
-        wanted = jsonrpc.decode_value(params.get("notifications", Raw(b"{}")))
+    def honoured(params: dict[str, Raw], capabilities: dict[str, Any]) -> dict[str, Any]:
+        """The part of a listen request's filter that this node serves. Raises ProtocolError."""
+        if "notifications" not in params:
+            raise ProtocolError(
+                "`notifications` is missing: what is to be listened for?", INVALID_PARAMS
+            )
+        wanted = jsonrpc.decode_value(params["notifications"])
         if not isinstance(wanted, dict):
             raise ProtocolError("`notifications` must be an object.", INVALID_PARAMS)
-        return {"toolsListChanged": True} if wanted.get("toolsListChanged") is True else {}
+        honoured: dict[str, Any] = {}
+        for kind, name in _FILTERS.items():
+            if wanted.get(name) is True and _offers(capabilities, kind, "listChanged"):
+                honoured[name] = True
+        uris = wanted.get(_FOLLOWED)
+        if uris is None:
+            return honoured
+        if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
+            raise ProtocolError(f"`{_FOLLOWED}` must be a list of URIs.", INVALID_PARAMS)
+        if len(uris) > _MOST_FOLLOWED:
+            raise ProtocolError(
+                f"`{_FOLLOWED}` may name {_MOST_FOLLOWED} resources: use several subscriptions.",
+                INVALID_PARAMS,
+            )
+        if uris and _offers(capabilities, "resources", "subscribe"):
+            honoured[_FOLLOWED] = uris
+        return honoured
 
     def add_stateless(
         self,
         id: bytes,
-        honoured: dict[str, bool],
+        honoured: dict[str, Any],
         send: Callable[[bytes], None],
         ping: Callable[[], None],
         end: Callable[[], None],
     ) -> Callable[[], None]:
         """Acknowledge a subscription and serve it. Returns what ends it."""
-        meta = b'{"%b":%b}' % (mcp.META_SUBSCRIPTION.encode(), id)
-        acknowledged = b'{"_meta":%b,"notifications":%b}' % (meta, jsonrpc.encode_value(honoured))
-        send(jsonrpc.notification(mcp.ACKNOWLEDGED, acknowledged))
-        changed = None
-        if "toolsListChanged" in honoured:
-            changed = jsonrpc.notification(mcp.TOOLS_CHANGED, b'{"_meta":%b}' % meta)
-        return self._add(_Listener(send, ping, end, changed=changed, subscription=id))
+        subscription = Subscription(id, honoured, send, ping, end)
+        subscription.acknowledge()
+        self._subscriptions[subscription] = None
+        self._ping_later()
+        if self.follows is not None and _FOLLOWED in honoured:
+            self.follows.follow(subscription, honoured[_FOLLOWED])
+        return lambda: self._remove(subscription)
 
-    def add_session(
-        self,
-        session: Session,
-        send: Callable[[bytes], None],
-        ping: Callable[[], None],
-        end: Callable[[], None],
-    ) -> Callable[[], None]:
-        """Serve a session's own stream. Returns what ends it."""
-        return self._add(_Listener(send, ping, end, changed=_SESSION_CHANGED, session=session))
+    def _remove(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription, None)
+        if self.follows is not None:
+            self.follows.unfollow(subscription)
 
-    def end_session(self, session: Session) -> None:
-        """A session is over, and its streams with it."""
-        for listener in [one for one in self._listeners if one.session is session]:
-            self._listeners.pop(listener, None)
-            listener.end()
+    # -- sessions
 
-    def tools_changed(self) -> None:
-        """The catalog has changed: tell everybody, soon."""
-        if self._told is None and self._listeners:
+    def add_session(self, session: Session) -> None:
+        """A session has a stream of its own now, or goes on with one."""
+        self._sessions[session] = None
+        self._ping_later()
+
+    def remove_session(self, session: Session) -> None:
+        """A session is over."""
+        self._sessions.pop(session, None)
+
+    # -- telling them
+
+    def changed(self, kinds: frozenset[str]) -> None:
+        """Lists of these kinds are new ones: tell everybody, soon."""
+        if not self._sessions and not self._subscriptions:
+            return
+        self._news |= kinds
+        if self._told is None:
             self._told = asyncio.get_running_loop().call_later(BURST, self._tell)
+
+    def tools_changed(self, kinds: frozenset[str] = TOOLS) -> None:
+        self.changed(kinds)
 
     def close(self) -> None:
         """The node stops: end every stream the way its wire wants it."""
         for timer in (self._told, self._pinger):
             if timer is not None:
                 timer.cancel()
-        for listener in list(self._listeners):
-            if listener.subscription is not None:
-                id = listener.subscription
-                meta = b'{"resultType":"complete","_meta":{"%b":%b}}'
-                listener.send(
-                    jsonrpc.result_response(id, meta % (mcp.META_SUBSCRIPTION.encode(), id))
-                )
-            listener.end()
-        self._listeners.clear()
-
-    def _add(self, listener: _Listener) -> Callable[[], None]:
-        self._listeners[listener] = None
-        if self._pinger is None:
-            self._pinger = asyncio.get_running_loop().call_later(PING_EVERY, self._ping)
-
-        def remove() -> None:
-            self._listeners.pop(listener, None)
-
-        return remove
+        for subscription in list(self._subscriptions):
+            subscription.finish()
+            self._remove(subscription)
+        for session in list(self._sessions):
+            session.way.stop_listening()
+        self._sessions.clear()
 
     def _tell(self) -> None:
         self._told = None
-        # A session hears a message on one of its streams. The newest: older ones may be dead.
-        newest = {one.session: one for one in self._listeners}
-        for listener in list(self._listeners):
-            if listener.session is not None and newest[listener.session] is not listener:
-                continue
-            if listener.changed is not None:
-                listener.send(listener.changed)
+        news, self._news = self._news, set()
+        for kind, method in _CHANGED.items():
+            if kind in news:
+                for session in list(self._sessions):
+                    session.tell(method, None)
+                for subscription in list(self._subscriptions):
+                    subscription.changed(kind)
+
+    def _ping_later(self) -> None:
+        if self._pinger is None:
+            self._pinger = asyncio.get_running_loop().call_later(PING_EVERY, self._ping)
 
     def _ping(self) -> None:
         self._pinger = None
-        for listener in list(self._listeners):
-            listener.ping()
-        if self._listeners:
-            self._pinger = asyncio.get_running_loop().call_later(PING_EVERY, self._ping)
+        for session in list(self._sessions):
+            session.way.ping()
+        for subscription in list(self._subscriptions):
+            subscription.ping()
+        if self._sessions or self._subscriptions:
+            self._ping_later()
+
+
+def _offers(capabilities: dict[str, Any], kind: str, what: str) -> bool:
+    """Whether the node says that it announces this."""
+    said = capabilities.get(kind)
+    return isinstance(said, dict) and said.get(what) is True

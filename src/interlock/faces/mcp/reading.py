@@ -14,6 +14,14 @@ from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
+_NAMED_BY: Final = {
+    mcp.TOOLS_CALL: "name",
+    mcp.PROMPTS_GET: "name",
+    mcp.RESOURCES_READ: "uri",
+    mcp.SUBSCRIBE: "uri",
+    mcp.UNSUBSCRIBE: "uri",
+}
+"""The member of `params` that says which tool, prompt or resource is meant."""
 
 
 def read_params(message: Message) -> dict[str, Raw]:
@@ -59,18 +67,24 @@ def read_call(
     client: Client,
     owner: str = "",
 ) -> Call:
-    """The call that a request asks for. `params` and `meta` are used up."""
+    """The call that a request asks for. `params` and `meta` are used up.
+
+    What the node itself reads has a place in the call; everything else stays raw in `extra`.
+    """
     name = ""
     cursor = None
     arguments: bytes | Raw = EMPTY_OBJECT
-    if verb == mcp.TOOLS_CALL:
-        name = read_string(params, "name") or ""
+    named = _NAMED_BY.get(verb)
+    if named is not None:
+        name = read_string(params, named) or ""
         if not name:
-            raise ProtocolError("`name` is missing: which tool is to be called?", INVALID_PARAMS)
-        del params["name"]
-        arguments = params.pop("arguments", EMPTY_OBJECT)
-    elif verb == mcp.TOOLS_LIST:
+            raise ProtocolError(f"`{named}` is missing: which one is meant?", INVALID_PARAMS)
+        del params[named]
+        if named == "name":
+            arguments = params.pop("arguments", EMPTY_OBJECT)
+    elif verb in mcp.LISTS:
         cursor = read_string(params, "cursor")
+        params.pop("cursor", None)
     return Call(
         verb,
         face,
@@ -109,7 +123,7 @@ def read_client(method: str, meta: dict[str, Raw]) -> Client:
     info = meta.get(mcp.META_CLIENT_INFO)
     name = ""
     # Only a list is written in the client's own name style; a call is understood in any.
-    if info is not None and method == mcp.TOOLS_LIST:
+    if info is not None and method in mcp.LISTS:
         about = decode_value(info)
         if isinstance(about, dict) and isinstance(about.get("name"), str):
             name = about["name"]

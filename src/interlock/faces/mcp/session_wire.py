@@ -22,11 +22,11 @@ from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.reading import read_call, read_initialize, read_meta, read_params
-from interlock.faces.mcp.sessions import Session, Sessions
+from interlock.faces.mcp.sessions import HttpSession, Sessions
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Clock
-from interlock.protocol import jsonrpc, mcp
+from interlock.protocol import headers, jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 FACE: Final = "http"
@@ -78,7 +78,7 @@ class SessionWire:
                 return False
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
-            None, params.arguments, meta,
+            None, params.arguments, meta, None, None, None, None, session,
         )  # fmt: skip
         exchange.request_id = id
         exchange.session = session
@@ -96,7 +96,7 @@ class SessionWire:
             if method == mcp.INITIALIZE and message.id is not UNSET:
                 self._initialize(exchange, facts, message, id)
             elif method is UNSET:
-                self._owned(facts, "response")
+                self._owned(facts, "response").answered(message)
                 exchange.respond(202)
             elif message.id is UNSET:
                 self._notification(self._owned(facts, method), message)
@@ -127,34 +127,28 @@ class SessionWire:
         task.add_done_callback(self._batches.discard)
 
     def open_stream(self, exchange: HttpExchange, facts: Facts) -> None:
-        """GET: the stream for what belongs to no request."""
+        """GET: the stream for what belongs to no request, or the rest of one that broke."""
         session = self._owned(facts, "GET")
         if not facts.accepts_stream:
             exchange.respond(406)
             return
-        exchange.open_stream()
-        remove = self._listeners.add_session(
-            session, exchange.event, exchange.ping, exchange.end_stream
-        )
-        session.streams += 1
-
-        def gone() -> None:
-            remove()
-            session.streams -= 1
-            session.last_seen = self._clock()
-
-        exchange.on_disconnect = gone
+        last_event_id = exchange.head.fields.get(headers.LAST_EVENT_ID)
+        if last_event_id is None:
+            session.outlets.open_own(exchange)
+        else:
+            session.outlets.resume(exchange, last_event_id)
+        self._listeners.add_session(session)
 
     def end(self, exchange: HttpExchange, facts: Facts) -> None:
         """DELETE: the client says goodbye."""
         self._sessions.close(self._owned(facts, "DELETE"))
         exchange.respond(200)
 
-    def _closed(self, session: Session) -> None:
+    def _closed(self, session: HttpSession) -> None:
         """A session is over: nobody waits for its calls or hears its streams."""
         for call in list(session.calls.values()):
             self._pipeline.cancel(call)
-        self._listeners.end_session(session)
+        self._listeners.remove_session(session)
 
     def _initialize(
         self, exchange: HttpExchange, facts: Facts, message: Message, id: bytes
@@ -168,7 +162,7 @@ class SessionWire:
             headers=b"mcp-session-id: %b\r\n" % session.id.encode(),
         )
 
-    def _session(self, facts: Facts) -> Session:
+    def _session(self, facts: Facts) -> HttpSession:
         """The session that the headers name. Raises InterlockError."""
         try:
             return self._named(facts)
@@ -177,7 +171,7 @@ class SessionWire:
             self._pipeline.admit(Call("session", FACE, facts.credentials, _NOBODY_YET))
             raise
 
-    def _named(self, facts: Facts) -> Session:
+    def _named(self, facts: Facts) -> HttpSession:
         version = facts.version
         if facts.duplicate is not None:
             raise ProtocolError(facts.duplicate + ".", INVALID_REQUEST)
@@ -191,15 +185,16 @@ class SessionWire:
             )
         return self._sessions.find(facts.session)
 
-    def _owned(self, facts: Facts, verb: str) -> Session:
+    def _owned(self, facts: Facts, verb: str) -> HttpSession:
         session = self._session(facts)
         self._pipeline.admit(
             Call(verb, FACE, facts.credentials, session.client, owner=session.owner)
         )
         return session
 
-    def _notification(self, session: Session, message: Message) -> None:
+    def _notification(self, session: HttpSession, message: Message) -> None:
         if message.method != mcp.CANCELLED:
+            session.notified(message)
             return
         try:
             request_id = read_params(message).get("requestId")
@@ -214,7 +209,7 @@ class SessionWire:
         self,
         exchange: HttpExchange,
         facts: Facts,
-        session: Session,
+        session: HttpSession,
         method: str,
         id: bytes,
         message: Message,
@@ -229,10 +224,10 @@ class SessionWire:
         self._answering.start(exchange, facts, call)
 
     @staticmethod
-    def _call(facts: Facts, session: Session, method: str, message: Message) -> Call:
+    def _call(facts: Facts, session: HttpSession, method: str, message: Message) -> Call:
         params = read_params(message)
         meta = read_meta(params)
-        return read_call(
+        call = read_call(
             method,
             params,
             meta,
@@ -241,18 +236,24 @@ class SessionWire:
             client=session.client,
             owner=session.owner,
         )
+        call.session = session
+        return call
 
     async def _answer_batch(
         self,
         exchange: HttpExchange,
         facts: Facts,
-        session: Session,
+        session: HttpSession,
         batch: list[Message | BadMessage],
     ) -> None:
+        info = self._hello.server_info
+        exchange.session = session
+
         async def answer(member: Message | BadMessage) -> bytes | None:
             if isinstance(member, BadMessage):
                 return write_error(member.id, member, session.client)[1]
             if member.method is UNSET:
+                session.answered(member)
                 return None
             try:
                 if member.id is UNSET:
@@ -262,12 +263,17 @@ class SessionWire:
                 if member.method == mcp.PING:
                     return jsonrpc.result_response(id, _PONG)
                 call = self._call(facts, session, member.method, member)
+                if id in session.calls:
+                    raise ProtocolError("A request with this id is under way.", INVALID_REQUEST)
                 session.calls[id] = call
+                call.context = exchange
+                if facts.accepts_stream:
+                    call.on_notification = self._answering.hear
                 try:
                     outcome = await self._pipeline.run(call)
                 finally:
                     session.calls.pop(id, None)
-                return write_outcome(id, outcome, session.client, self._hello.server_info)
+                return write_outcome(id, outcome, session.client, info, call.verb)
             except InterlockError as error:
                 if error.failure is CANCELLED:
                     return None
@@ -281,7 +287,12 @@ class SessionWire:
 
         answers = await asyncio.gather(*(answer(member) for member in batch))
         bodies = [body for body in answers if body is not None]
-        if bodies:
+        if exchange.streaming:
+            # Something was told on the way: then the answers follow it, one by one.
+            for body in bodies:
+                self._answering.tell(exchange, body)
+            self._answering.finish(exchange, None)
+        elif bodies:
             exchange.respond(200, b"[" + b",".join(bodies) + b"]")
         else:
             exchange.respond(202)

@@ -6,25 +6,62 @@ quietest one when there are too many.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from heapq import nsmallest
-from typing import Final
+from typing import Final, Protocol
 
-from interlock.call import Call, Client
+from msgspec import Raw
+
+from interlock.call import Ask, Call, Client
 from interlock.errors import UNKNOWN_SESSION, InterlockError
+from interlock.faces.mcp.outlets import Outlets
+from interlock.faces.mcp.questions import Questions
 from interlock.ports import Clock
+from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.jsonrpc import Message
 
 _SWEEP: Final = 60.0
 """How often quiet sessions are looked for."""
 
+_log = logging.getLogger("interlock.faces.mcp")
+
+
+class Way(Protocol):
+    """How a session's client is reached."""
+
+    @property
+    def connected(self) -> int:
+        """On how many streams it listens to what belongs to none of its requests."""
+        ...
+
+    def send(self, payload: bytes, call: Call | None, *, question: bool = False) -> bool:
+        """Send a message. False: there is no way to the client now."""
+        ...
+
+    def ping(self) -> None:
+        """Show a client that listens that the node is alive."""
+
+    def stop_listening(self) -> None:
+        """The node stops: end what belongs to no request. Requests are still answered."""
+
+    def end(self) -> None:
+        """The session is over."""
+
 
 class Session:
-    """One client's session."""
+    """One client's session: what it waits for, and what it is asked.
 
-    __slots__ = ("alive", "calls", "client", "id", "last_seen", "owner", "streams")
+    It is what the pipeline knows as a ClientSession.
+    """
 
-    def __init__(self, id: str, client: Client, owner: str, now: float) -> None:
+    __slots__ = (
+        "_questions", "alive", "calls", "client", "closed", "id", "last_seen", "log_level",
+        "on_roots_changed", "owner", "way",
+    )  # fmt: skip
+
+    def __init__(self, id: str, client: Client, owner: str, now: float, way: Way) -> None:
         self.id = id
         self.client = client
         self.owner = owner
@@ -33,25 +70,90 @@ class Session:
         self.alive = True
         self.calls: dict[bytes, Call] = {}
         """Its calls that are under way, by the client's own ids."""
-        self.streams = 0
-        """How many streams it listens on."""
+        self.way = way
+        self.log_level: str | None = None
+        self.closed: list[Callable[[], None]] = []
+        self.on_roots_changed: list[Callable[[], None]] = []
+        """Run whenever the client says that its roots are others now."""
+        self._questions = Questions()
 
     @property
     def in_use(self) -> bool:
         """Whether somebody is on the other side, however quiet."""
-        return bool(self.calls or self.streams)
+        return bool(self.calls or self.way.connected)
+
+    def tell(self, method: str, params: bytes | Raw | None) -> None:
+        """Send a notification that belongs to none of its requests."""
+        self.way.send(jsonrpc.notification(method, params), None)
+
+    def updated(self, uri: str) -> None:
+        """A resource that the client follows is not what it was."""
+        self.tell(mcp.RESOURCE_UPDATED, jsonrpc.encode_value({"uri": uri}))
+
+    def ask(self, ask: Ask, call: Call | None) -> bool:
+        """Put a question. False: there is no way to the client, and the question is as it was."""
+        if not self.alive or self._questions.full:
+            return False
+        id, request = self._questions.word(ask)
+        if not self.way.send(request, call, question=True):
+            return False
+        self._questions.open[id] = (ask, call)
+        ask.on_withdrawn = self._withdrawn
+        return True
+
+    def answered(self, response: Message) -> None:
+        """The client has answered a question. What nobody asked is ignored."""
+        self._questions.answered(response)
+
+    def notified(self, notification: Message) -> None:
+        """The client says something that only its session understands."""
+        if notification.method == mcp.PROGRESS:
+            self._questions.progress(notification)
+        elif notification.method == mcp.ROOTS_CHANGED:
+            for changed in list(self.on_roots_changed):
+                changed()
+
+    def end(self) -> None:
+        """It is over: nobody will answer what is still asked."""
+        self.alive = False
+        self._questions.refuse_all("The client is gone and will not answer.")
+        closed, self.closed = self.closed, []
+        for end in closed:
+            try:
+                end()
+            except Exception:
+                _log.exception("what belonged to a session could not be ended")
+        self.way.end()
+
+    def _withdrawn(self, ask: Ask, reason: str) -> None:
+        found = self._questions.forget(ask)
+        if found is not None:
+            id, call = found
+            params = b'{"requestId":%b,"reason":%b}' % (id, jsonrpc.encode_value(reason))
+            # Where the question was put: on another stream it might come before it.
+            self.way.send(jsonrpc.notification(mcp.CANCELLED, params), call)
+
+
+class HttpSession(Session):
+    """A session over HTTP: its client is reached by streams that outlive their connections."""
+
+    __slots__ = ("outlets",)
+
+    def __init__(self, id: str, client: Client, owner: str, now: float) -> None:
+        self.outlets = Outlets(client.revision)
+        super().__init__(id, client, owner, now, self.outlets)
 
 
 class Sessions:
-    """All sessions."""
+    """All sessions over HTTP."""
 
     def __init__(self, *, most: int, idle: float, clock: Clock) -> None:
         self._most = most
         self._idle = idle
         self._clock = clock
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, HttpSession] = {}
         self._next_sweep = 0.0
-        self.on_closed: Callable[[Session], None] | None = None
+        self.on_closed: Callable[[HttpSession], None] | None = None
         """Told when a session is over, whoever ended it."""
 
     def __len__(self) -> int:
@@ -61,14 +163,18 @@ class Sessions:
         self._most = most
         self._idle = idle
 
-    def open(self, client: Client, owner: str) -> Session:
+    def open(self, client: Client, owner: str) -> HttpSession:
         now = self._clock()
         self._drop_quiet(now)
-        session = Session(secrets.token_urlsafe(24), client, owner, now)
+        session = HttpSession(secrets.token_urlsafe(24), client, owner, now)
+        session.outlets.on_left = lambda: self._seen(session)
         self._sessions[session.id] = session
         return session
 
-    def find(self, id: str) -> Session:
+    def _seen(self, session: HttpSession) -> None:
+        session.last_seen = self._clock()
+
+    def find(self, id: str) -> HttpSession:
         """The session with this id. Raises InterlockError when there is none."""
         session = self._sessions.get(id)
         if session is None:
@@ -79,11 +185,12 @@ class Sessions:
         session.last_seen = self._clock()
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: HttpSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
             session.alive = False
             if self.on_closed is not None:
                 self.on_closed(session)
+            session.end()
 
     def _drop_quiet(self, now: float) -> None:
         if now >= self._next_sweep:

@@ -40,6 +40,12 @@ class StatelessWire:
         self._listeners = listeners
         self._answering = answering
 
+        def hung_up(exchange: HttpExchange) -> None:
+            pipeline.cancel(exchange.call)
+
+        # One for all: nothing is made for a call that is hardly ever hung up on.
+        self._hung_up = hung_up
+
     def take(self, exchange: HttpExchange, facts: Facts, request: mcp.ToolCall) -> bool:
         """Start a plain call. False: something about it wants the long look of `serve`."""
         params = request.params
@@ -62,7 +68,8 @@ class StatelessWire:
         )  # fmt: skip
         exchange.request_id = bytes(request.id)
         # On this wire hanging up is how a client cancels.
-        exchange.on_disconnect = lambda: self._pipeline.cancel(call)
+        exchange.call = call
+        exchange.on_disconnect = self._hung_up
         self._answering.start(exchange, facts, call)
         return True
 
@@ -149,7 +156,8 @@ class StatelessWire:
         call.header_params = exchange.head.headers
         exchange.request_id = id
         # On this wire hanging up is how a client cancels.
-        exchange.on_disconnect = lambda: self._pipeline.cancel(call)
+        exchange.call = call
+        exchange.on_disconnect = self._hung_up
         self._answering.start(exchange, facts, call)
 
     def _listen(
@@ -158,8 +166,9 @@ class StatelessWire:
         if not facts.accepts_stream:
             exchange.respond(406)
             return
-        honoured = self._listeners.honoured(params)
+        honoured = self._listeners.honoured(params, self._hello.capabilities)
         exchange.open_stream()
-        exchange.on_disconnect = self._listeners.add_stateless(
+        remove = self._listeners.add_stateless(
             id, honoured, exchange.event, exchange.ping, exchange.end_stream
         )
+        exchange.on_disconnect = lambda _: remove()
