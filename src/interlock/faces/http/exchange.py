@@ -37,11 +37,16 @@ _AROUND_RESULT: Final = len(b'{"jsonrpc":"2.0","id":,"result":}')
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
+def _nobody(exchange: HttpExchange) -> None:
+    exchange.respond(404)
+
+
 class Head:
     """What the head of a request says. On one connection it is parsed once, and then known."""
 
     __slots__ = (
-        "chunked", "facts", "fields", "headers", "keep_alive", "length", "method", "query",
+        "chunked", "facts", "fields", "headers", "keep_alive", "length", "lines", "method",
+        "query", "serve",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +62,10 @@ class Head:
         self.length = 0
         self.facts: Any = None
         """What a face made of these headers; kept with them."""
+        self.lines = b""
+        """Header lines that every answer to such a request must have."""
+        self.serve: Serve = _nobody
+        """Who serves its path."""
 
 
 class HttpExchange(msgspec.Struct, eq=False):
@@ -99,8 +108,8 @@ class HttpExchange(msgspec.Struct, eq=False):
         transport = lane.transport
         if not transport.is_closing():
             transport.write(
-                b"%b%b%bcontent-length: %d\r\n\r\n%b"
-                % (head, lane.date_line(), headers, len(body), body)
+                b"%b%b%b%bcontent-length: %d\r\n\r\n%b"
+                % (head, lane.date_line(), self.head.lines, headers, len(body), body)
             )
         lane.finished(self)
 
@@ -116,6 +125,8 @@ class HttpExchange(msgspec.Struct, eq=False):
         lane = self.lane
         transport = lane.transport
         head = lane.json_head()
+        if self.head.lines:
+            head += self.head.lines
         if not self.keep_alive:
             head += b"connection: close\r\n"
         size = len(result)
@@ -147,14 +158,12 @@ class HttpExchange(msgspec.Struct, eq=False):
             framing = b""
         if not self.keep_alive:
             framing += b"connection: close\r\n"
-        self.lane.write(
-            b"%b%b%b%b%b\r\n"
-            % (_STATUS_LINES[200], self.lane.date_line(), headers, _STREAM_HEAD, framing)
-        )
+        head = b"%b%b%b" % (_STATUS_LINES[200], self.lane.date_line(), self.head.lines)
+        self.lane.write(b"%b%b%b%b\r\n" % (head, headers, _STREAM_HEAD, framing))
 
-    def event(self, data: bytes) -> None:
+    def event(self, data: bytes, event: str | None = None) -> None:
         """Send one message on the stream."""
-        self.write_event(encode_event(data))
+        self.write_event(encode_event(data, event))
 
     def ping(self) -> None:
         """Keep whatever stands between us and the client from closing a quiet stream."""
@@ -182,3 +191,7 @@ class HttpExchange(msgspec.Struct, eq=False):
             self.lane.cut_off()
             return
         self.lane.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunked else data)
+
+
+Serve = Callable[[HttpExchange], None]
+"""Answers one HTTP request, now or later."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.config import Limits
-from interlock.faces.http.exchange import JSON_HEAD, Head, HttpExchange
+from interlock.faces.http.exchange import JSON_HEAD, Head, HttpExchange, Serve
 from interlock.faces.http.guard import peer_name
 
 KEEP_ALIVE = 75.0
@@ -41,19 +41,18 @@ _ELSEWHERE: Final = _Elsewhere()
 class FastLane(HttpToolsProtocol):
     """A connection from a client. `bound` makes the class that uvicorn is given."""
 
-    serve: Callable[[HttpExchange], None]
-    mcp_path: bytes
+    routes: dict[bytes, Serve]
+    """Who serves which path; every path that is not here is the ASGI app's."""
     limits: Limits
 
     @classmethod
     def bound(
-        cls, serve: Callable[[HttpExchange], None], mcp_path: str, limits: Limits
+        cls, serve: Serve, mcp_path: str, limits: Limits, others: Mapping[str, Serve] | None = None
     ) -> type[FastLane]:
-        return type(
-            "BoundFastLane",
-            (cls,),
-            {"serve": staticmethod(serve), "mcp_path": mcp_path.encode(), "limits": limits},
-        )
+        """`others`: paths beside the MCP endpoint that are served the same way."""
+        routes = {path.encode(): one for path, one in (others or {}).items()}
+        routes[mcp_path.encode()] = serve
+        return type("BoundFastLane", (cls,), {"routes": routes, "limits": limits})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -118,7 +117,7 @@ class FastLane(HttpToolsProtocol):
                     head = None
             if head is not None:
                 self._active = exchange = HttpExchange(self, head, data[start:], head.keep_alive)
-                self.serve(exchange)
+                head.serve(exchange)
                 return
         self._parse(data)
 
@@ -221,11 +220,13 @@ class FastLane(HttpToolsProtocol):
         if self._refused or self._offered:
             return
         path, _, query = self.url.partition(b"?")
-        if path != self.mcp_path:
+        serve = self.routes.get(path)
+        if serve is None:
             self._hand_to_asgi()
             return
         parser = self.parser
         self._receiving = head = Head(parser.get_method(), query, self.headers, True)
+        head.serve = serve
         head.chunked = parser.get_http_version() != "1.0"
         fields = head.fields
         length = fields.get(b"content-length")
@@ -269,7 +270,7 @@ class FastLane(HttpToolsProtocol):
             self.flow.pause_reading()
             return
         self._active = exchange
-        self.serve(exchange)
+        head.serve(exchange)
 
     def _remember(self, head: Head) -> None:
         """Keep the head of a request that came in one piece, with its length."""
@@ -369,7 +370,7 @@ class FastLane(HttpToolsProtocol):
 
     def _serve_queued(self, exchange: HttpExchange) -> None:
         if not exchange.done:
-            self.serve(exchange)
+            exchange.head.serve(exchange)
 
     def _check_idle(self) -> None:
         """One timer per connection, not one per request."""

@@ -88,7 +88,7 @@ class Conversation:
         except ProtocolError as error:
             self.send_error(jsonrpc.NULL, error, None)
         else:
-            self._messages(message)
+            self.messages(message)
 
     def closed(self) -> None:
         """The client is gone: so is the need for its answers."""
@@ -107,9 +107,8 @@ class Conversation:
     def send_error(self, id: bytes, error: InterlockError, client: Client | None) -> None:
         self._send(write_error(id, error, client)[1])
 
-    # -- messages
-
-    def _messages(self, message: Message | list[Message | BadMessage]) -> None:
+    def messages(self, message: Message | list[Message | BadMessage]) -> None:
+        """A message that has been read already, or a batch of them."""
         if isinstance(message, Message):
             self._message(message)
             return

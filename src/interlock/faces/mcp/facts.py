@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from interlock.call import Client, Credentials
 from interlock.errors import ProtocolError
+from interlock.faces.http.cors import answer_lines
 from interlock.faces.http.exchange import Head
 from interlock.faces.http.guard import Guard
 from interlock.faces.mcp.sessions import HttpSession
@@ -39,7 +40,9 @@ class Facts:
     def __init__(self, head: Head, peer: str, guard: Guard) -> None:
         fields = head.fields
         self.guard = guard
-        self.refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        origin = fields.get(b"origin")
+        self.refusal = guard.refusal(fields.get(b"host"), origin)
+        head.lines = b"" if origin is None or self.refusal else answer_lines(origin)
         kind = fields.get(b"content-type", b"").partition(b";")[0]
         self.is_json = kind.strip().lower() == b"application/json"
         accept = fields.get(b"accept", b"*/*")

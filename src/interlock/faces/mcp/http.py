@@ -13,6 +13,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
+from interlock.faces.http.cors import answer_preflight, is_preflight
 from interlock.faces.http.exchange import HttpExchange
 from interlock.faces.http.guard import Guard
 from interlock.faces.mcp.answering import Answering
@@ -73,6 +74,8 @@ class McpHttpFace:
                 self._session.open_stream(exchange, facts)
             elif method == b"DELETE":
                 self._session.end(exchange, facts)
+            elif is_preflight(exchange):
+                answer_preflight(exchange)
             else:
                 exchange.respond(405, b"", headers=b"allow: GET, POST, DELETE\r\n")
         except BadMessage as bad:

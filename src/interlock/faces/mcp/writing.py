@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from interlock.call import Client, Outcome, UpstreamAnsweredError
-from interlock.errors import INVALID_ARGUMENTS, UPSTREAM_PROTOCOL, InterlockError
+from interlock.errors import (
+    INVALID_ARGUMENTS,
+    UPSTREAM_PROTOCOL,
+    InterlockError,
+    ProtocolError,
+)
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import (
     decode_members,
@@ -31,6 +37,10 @@ _KEEPABLE: Final = frozenset(
     {"prompts/list", "resources/list", "resources/templates/list", "resources/read"}
 )
 """Methods whose stateless results must say how long they may be kept; lists of tools do."""
+_STRUCTURED: Final = b'"structuredContent"'
+_STRUCTURED_LENGTH: Final = len(_STRUCTURED)
+_EMPTY: Final = b"{}"
+_COMPLETE: Final = b'{"resultType":"complete"}'
 _DEFINED: Final = frozenset({-32020, -32021, -32022})
 """All that 2026-07-28 knows between -32099 and -32000."""
 
@@ -54,25 +64,77 @@ def write_outcome(
 def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str) -> bytes:
     """What a call came to, in the client's era."""
     result = outcome.result
-    if outcome.era is not client.era:
-        if client.era is mcp.Era.STATELESS:
-            result = mcp.stateless_result(result, server_info)
-            if verb in _KEEPABLE:
-                result = _not_to_be_kept(result)
-        else:
-            glance = outcome.glance or mcp.glance_at(result)
-            if glance.result_type == mcp.INPUT_REQUIRED:
-                raise InterlockError(
-                    UPSTREAM_PROTOCOL,
-                    "The tool asks its caller for input, which this node cannot yet relay to a "
-                    "client of the session wire.",
-                )
-            if glance.result_type != mcp.COMPLETE:
-                shown = glance.result_type[:50] or "none"
-                raise InterlockError(
-                    UPSTREAM_PROTOCOL, f"The server's `resultType` is {shown}, which means nothing."
-                )
-            result = mcp.session_result(result, glance)
+    if outcome.era is client.era:
+        if client.era is mcp.Era.STATELESS and outcome.glance is not None:
+            return with_own_meta(result, outcome.glance, server_info)
+        return result
+    if client.era is mcp.Era.STATELESS:
+        if result == _EMPTY:
+            return _COMPLETE
+        result = mcp.stateless_result(result, server_info)
+        glance = outcome.glance
+        if verb in _KEEPABLE and (glance is None or glance.result_type == mcp.COMPLETE):
+            result = _not_to_be_kept(result)
+        return result
+    glance = outcome.glance or mcp.glance_at(result)
+    if glance.result_type != mcp.COMPLETE:
+        shown = glance.result_type[:50] or "none"
+        raise InterlockError(
+            UPSTREAM_PROTOCOL,
+            f"The server's `resultType` is {shown}, which means nothing to this client.",
+        )
+    return _lawful_content(mcp.session_result(result, glance))
+
+
+def with_own_meta(result: bytes, glance: mcp.ResultGlance, server_info: bytes) -> bytes:
+    """A stateless server's result for a stateless client: who sends it is for this node to say.
+
+    What `_meta` says beside that passes as it is; the reserved keys are between two neighbours.
+    """
+    if glance.meta is UNSET:
+        return result
+    theirs = bytes(glance.meta)
+    ours = _own_meta(theirs, server_info)
+    if ours == theirs:
+        return result
+    if result.count(theirs) == 1:
+        return result.replace(theirs, ours)
+    members = decode_members(result)
+    members["_meta"] = Raw(ours)
+    return encode_members(members)
+
+
+@lru_cache(maxsize=1024)
+def _own_meta(theirs: bytes, server_info: bytes) -> bytes:
+    """Most servers say the same about themselves with every result."""
+    try:
+        kept = {
+            key: value
+            for key, value in decode_members(theirs).items()
+            if not key.startswith(mcp.RESERVED)
+        }
+    except ProtocolError:
+        return theirs
+    kept[mcp.META_SERVER_INFO] = Raw(server_info)
+    return encode_members(kept)
+
+
+def _lawful_content(result: bytes) -> bytes:
+    """A result as older revisions know it: its structured content is an object or not there.
+
+    What is left out stands in `content` as text too; the newer revision demands that.
+    """
+    at = result.find(_STRUCTURED)
+    while at >= 0:
+        after = at + _STRUCTURED_LENGTH
+        if result[after : after + 16].lstrip(b" \t\r\n:")[:1] != b"{":
+            members = decode_members(result)
+            content = members.get("structuredContent")
+            if content is not None and bytes(content)[:1] != b"{":
+                del members["structuredContent"]
+                return encode_members(members)
+            return result
+        at = result.find(_STRUCTURED, after)
     return result
 
 
