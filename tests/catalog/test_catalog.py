@@ -9,7 +9,7 @@ import pytest
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Offering
 from interlock.protocol.mcp import TOOLS_LIST, Era
-from tests.catalog.offers import definition, names_shown, offer, pages
+from tests.catalog.offers import definition, names_shown, offer, pages, prompt, resource
 
 
 class Listener:
@@ -73,6 +73,61 @@ def test_a_change_is_told_once(catalog: Catalog, listener: Listener, change: str
     if change != "another effect":
         after = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
         assert after != before
+
+
+OTHER_CHANGES = {
+    "another prompt": (offer("a", ["x"], prompts=["p", "q"], resources=["r:1"]), {"prompts"}),
+    "another argument": (
+        offer("a", ["x"], prompts=[prompt("p", arguments=[{"name": "n"}])], resources=["r:1"]),
+        {"prompts"},
+    ),
+    "another resource": (offer("a", ["x"], prompts=["p"], resources=["r:2"]), {"resources"}),
+    "another size": (
+        offer("a", ["x"], prompts=["p"], resources=[resource("r:1", size=1)]),
+        {"resources"},
+    ),
+    "a template": (
+        offer("a", ["x"], prompts=["p"], resources=["r:1"], templates=["r:{x}"]),
+        {"resources"},
+    ),
+    "no tool any more": (offer("a", prompts=["p"], resources=["r:1"]), {"tools"}),
+    "nothing but tools": (offer("a", ["x"]), {"prompts", "resources"}),
+    "nothing": (offer("a"), {"tools", "prompts", "resources"}),
+    "another segment": (
+        offer("a", ["x"], prompts=["p"], resources=["r:1"], segment="b"),
+        {"tools", "prompts", "resources"},
+    ),
+    "the same": (offer("a", ["x"], prompts=["p"], resources=["r:1"]), None),
+}
+
+
+@pytest.mark.parametrize("change", OTHER_CHANGES)
+def test_who_is_told_learns_which_lists_are_new(
+    catalog: Catalog, listener: Listener, change: str
+) -> None:
+    catalog.post(offer("a", ["x"], prompts=["p"], resources=["r:1"]))
+    assert listener.kinds == [{"tools", "prompts", "resources"}]
+    offering, kinds = OTHER_CHANGES[change]
+    catalog.post(offering)
+    assert listener.kinds[1:] == ([] if kinds is None else [kinds])
+
+
+def test_what_is_withdrawn_is_new_for_the_lists_it_was_on(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", prompts=["p"]))
+    catalog.post(offer("b", templates=["r:{x}"]))
+    catalog.withdraw("a")
+    catalog.withdraw("b")
+    assert listener.kinds == [{"prompts"}, {"resources"}, {"prompts"}, {"resources"}]
+
+
+def test_another_segment_of_an_upstream_without_resources_is_no_news_for_them(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", ["x"]))
+    catalog.post(offer("a", ["x"], segment="b"))
+    assert listener.kinds == [{"tools"}, {"tools"}]
 
 
 def test_a_change_that_only_transparent_names_show_is_told(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -16,8 +16,18 @@ from interlock.catalog.offering import Offering
 from interlock.catalog.pages import LIST_TTL_MS
 from interlock.catalog.snapshot import Snapshot
 from interlock.errors import INVALID_CURSOR, InterlockError
-from interlock.protocol.mcp import META_SERVER_INFO, TOOLS_LIST, Era
-from tests.catalog.offers import INFO, definition, merged, names_shown, offer, pages, reached, shown
+from interlock.protocol.mcp import LISTS, META_SERVER_INFO, RESOURCES_LIST, TOOLS_LIST, Era
+from tests.catalog.offers import (
+    INFO,
+    MEMBER,
+    definition,
+    merged,
+    names_shown,
+    offer,
+    pages,
+    reached,
+    shown,
+)
 from tests.protocol import json_values
 
 STYLES = ("dotted", "safe")
@@ -282,6 +292,75 @@ def test_a_list_is_made_once_per_era_and_style() -> None:
     assert len(set(made.values())) == 4
     for (era, style), page in made.items():
         assert snapshot.page(TOOLS_LIST, era, style) is page
+
+
+# --- all four lists ---
+
+ALL_KINDS = [
+    offer(
+        key,
+        ["t1", "t2", "t3"],
+        prompts=["t1", "t2", "t3"],
+        resources=["s:1", f"{key}:2", f"{key}:3"],
+        templates=["s:{x}", f"{key}:{{x}}", f"{key}:{{y}}"],
+    )
+    for key in ("a", "b", "c")
+]
+
+
+@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("style", STYLES)
+def test_what_surrounds_each_list(verb: str, style: str) -> None:
+    snapshot = merged(*ALL_KINDS)
+    [session] = pages(snapshot, style, Era.SESSION, verb)
+    [stateless] = pages(snapshot, style, Era.STATELESS, verb)
+    assert session.keys() == {MEMBER[verb]}
+    assert len(session[MEMBER[verb]]) == 9
+    assert stateless == {
+        "resultType": "complete",
+        "ttlMs": LIST_TTL_MS,
+        "cacheScope": "private",
+        "_meta": {META_SERVER_INFO: INFO},
+        **session,
+    }
+    assert pages(merged(), style, Era.SESSION, verb) == [{MEMBER[verb]: []}]
+
+
+@pytest.mark.parametrize("verb", LISTS)
+def test_each_list_is_kept_as_bytes(verb: str) -> None:
+    snapshot = merged(*ALL_KINDS)
+    for era, style in product(Era, STYLES):
+        assert snapshot.page(verb, era, style) is snapshot.page(verb, era, style)
+
+
+@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("era", Era)
+@pytest.mark.parametrize("page_size", [1, 2, 4, 9, 10])
+def test_all_pages_of_each_list_together_are_the_list(verb: str, era: Era, page_size: int) -> None:
+    whole = shown(merged(*ALL_KINDS), era=era, verb=verb)
+    assert shown(merged(*ALL_KINDS, page_size=page_size), era=era, verb=verb) == whole
+
+
+@pytest.mark.parametrize(("made_for", "used_for"), [*permutations(LISTS, 2)])
+def test_a_cursor_of_one_list_is_none_of_another(made_for: str, used_for: str) -> None:
+    snapshot = merged(*ALL_KINDS, page_size=1)
+    cursor = pages(snapshot, verb=made_for)[0]["nextCursor"]
+    with pytest.raises(InterlockError, match="not made by this node") as caught:
+        snapshot.page(used_for, Era.SESSION, "dotted", cursor)
+    assert caught.value.failure is INVALID_CURSOR
+
+
+def test_a_cursor_of_resources_survives_that_its_uri_collides_now() -> None:
+    before = merged(offer("b", resources=["x:1", "x:2"]), page_size=1)
+    cursor = pages(before, verb=RESOURCES_LIST)[0]["nextCursor"]
+    after = merged(offer("a", resources=["x:1"]), offer("b", resources=["x:1", "x:2"]), page_size=1)
+    page = json.loads(after.page(RESOURCES_LIST, Era.SESSION, "dotted", cursor))
+    assert [one["uri"] for one in page["resources"]] == ["x:2"]
+
+
+def test_what_is_no_list_has_no_page() -> None:
+    with pytest.raises(ValueError, match="not a list"):
+        merged().page("tools/call", Era.SESSION, "dotted")
 
 
 # --- pages ---

@@ -273,4 +273,4 @@ def _tool(key: str, segment: str, wanted: Wanted, called: Names, server: ServerC
 
 def _behind(members: dict[str, Raw]) -> bytes:
     """Members as they stand behind another one."""
-    return b"," + encode_members(members)[1:]
+    return b"," + encode_members(members)[1:] if members else b"}"

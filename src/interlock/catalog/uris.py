@@ -78,11 +78,13 @@ class Uris:
 
     def _shown(self, owners: dict[str, list[Offering]], kind: _Part) -> tuple[ShownResource, ...]:
         shown: dict[str, ShownResource] = {}
+        kept = set() if self._itself is None else {each.uri for each in kind(self._itself)}
         for one in self._offerings:
             for each in kind(one):
                 uri = self._as_listed(one, each.uri, owners[each.uri])
-                # Two upstreams with one segment are a mistake of the config.
-                shown.setdefault(uri, ShownResource(_form(one, each.uri), uri, each.listed))
+                # Nothing is shown twice, whatever upstreams call their resources.
+                if one is self._itself or uri not in kept:
+                    shown.setdefault(uri, ShownResource(_form(one, each.uri), uri, each.listed))
         return tuple(shown.values())
 
     def _as_listed(self, one: Offering, uri: str, owners: list[Offering]) -> str:
