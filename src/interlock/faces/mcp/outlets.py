@@ -232,6 +232,12 @@ class Outlets:
         # Nobody is there this moment. What is sent now waits for the client to come back.
         return asked or waiting
 
+    def hang_up(self, call: Call) -> None:
+        """End the connection of a call, when its client knows to come back."""
+        exchange = call.context
+        if self.primed and isinstance(exchange, HttpExchange) and exchange.outlet is not None:
+            exchange.outlet.hang_up()
+
     def ping(self) -> None:
         """Show that the session's own streams are alive."""
         for outlet in list(self._outlets.values()):

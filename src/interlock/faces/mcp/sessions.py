@@ -143,6 +143,13 @@ class HttpSession(Session):
         self.outlets = Outlets(client.revision)
         super().__init__(id, client, owner, now, self.outlets)
 
+    def hang_up(self, call: Call) -> None:
+        """End the connection of a call whose answer will take long; the client comes back for it.
+
+        Only a client that has an event id to come back with is hung up on.
+        """
+        self.outlets.hang_up(call)
+
 
 class Sessions:
     """All sessions over HTTP."""
