@@ -17,7 +17,7 @@ from interlock.errors import UPSTREAM_UNAVAILABLE, Failure, InterlockError
 from interlock.protocol import mcp
 from interlock.upstreams.links.http_words import may_come_back
 from interlock.upstreams.listening import Listening
-from interlock.upstreams.pauses import Pauses
+from interlock.upstreams.pauses import Pauses, first_of
 from interlock.upstreams.peer import Peer
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -152,11 +152,7 @@ class SessionEars:
         """Hear it until it is over. The HTTP status that ended it; None: the peer is gone."""
         peer = self._peer
         try:
-            await asyncio.wait(
-                [stream.is_open, stream.over, peer.closed],
-                timeout=HEAD_WAIT,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await first_of(stream.is_open, stream.over, peer.closed, timeout=HEAD_WAIT)
             if not stream.over.done() and not peer.closed.done():
                 stream.opened()
                 self.ready.set()
@@ -166,7 +162,7 @@ class SessionEars:
                     await self._watch_again()
                 elif missed:
                     self._look_again()
-                await asyncio.wait([stream.over, peer.closed], return_when=asyncio.FIRST_COMPLETED)
+                await first_of(stream.over, peer.closed)
         except asyncio.CancelledError:
             peer.link.drop(stream)
             raise

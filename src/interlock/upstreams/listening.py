@@ -19,7 +19,7 @@ from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcp
 from interlock.upstreams.exchange import Exchange
 from interlock.upstreams.links.http_words import may_come_back
-from interlock.upstreams.pauses import Pauses
+from interlock.upstreams.pauses import Pauses, first_of
 from interlock.upstreams.peer import Peer
 
 ACKNOWLEDGED_WITHIN: Final = 10.0
@@ -108,9 +108,7 @@ class Listening:
                     continue
                 current = self._current
                 if current is not None:
-                    await asyncio.wait(
-                        [current.over, peer.closed], return_when=asyncio.FIRST_COMPLETED
-                    )
+                    await first_of(current.over, peer.closed)
                     if current is not self._current:
                         # Another one has taken its place.
                         continue
@@ -150,7 +148,7 @@ class Listening:
         self.ready.set()
         moved = asyncio.ensure_future(self._moved.wait())
         try:
-            await asyncio.wait([moved, self._peer.closed], return_when=asyncio.FIRST_COMPLETED)
+            await first_of(moved, self._peer.closed)
         finally:
             moved.cancel()
         self._moved.clear()
@@ -188,11 +186,7 @@ class Listening:
         exchange = peer.request(mcp.LISTEN, {"notifications": wanted}, stays_open=True)
         self._new = new = _Subscription(exchange)
         try:
-            await asyncio.wait(
-                [new.acknowledged, new.over, peer.closed],
-                timeout=ACKNOWLEDGED_WITHIN,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await first_of(new.acknowledged, new.over, peer.closed, timeout=ACKNOWLEDGED_WITHIN)
             honoured = self._judge(new, needs, patient)
         except BaseException:
             new.end()

@@ -1,12 +1,18 @@
-"""How long to wait before a stream that ended is opened again."""
+"""Waiting: for the first of several things, and before a stream that ended is opened again."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 REOPEN_AFTER: Final = 1.0
 REOPEN_SOONEST: Final = 0.05
 REOPEN_AT_MOST: Final = 60.0
+
+
+async def first_of(*things: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one of these is done. Whatever becomes of the wait, they go on."""
+    await asyncio.wait(things, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 class Pauses:

@@ -8,6 +8,10 @@ import socket
 import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.types import JSONRPCMessage
+
+RETRY_MS = 60
 
 server = MCPServer("official", instructions="From the official SDK.")
 
@@ -30,13 +34,62 @@ async def wait_for_ever() -> str:
     return "never"
 
 
+gates: dict[str, anyio.Event] = {}
+
+
+@server.tool()
+async def leave_and_answer(times: int, gate: str, ctx: Context) -> str:
+    """Ends the stream of its own call whenever it may, and answers on the one that follows."""
+    for step in range(1, times + 1):
+        gates[gate] = anyio.Event()
+        await ctx.report_progress(step, times)
+        await gates[gate].wait()
+        await ctx.close_sse_stream()
+    return "answered in the end"
+
+
+@server.tool()
+def leave(gate: str) -> str:
+    gates[gate].set()
+    return gate
+
+
+@server.tool()
+async def ask_for_roots(ctx: Context) -> str:
+    found = await ctx.session.list_roots()
+    return ",".join(str(root.uri) for root in found.roots)
+
+
+class Events(EventStore):
+    """Every event, in order."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[str, JSONRPCMessage | None]] = []
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        self._events.append((stream_id, message))
+        return str(len(self._events))
+
+    async def replay_events_after(
+        self, last_event_id: str, send_callback: EventCallback
+    ) -> str | None:
+        last = int(last_event_id)
+        stream = self._events[last - 1][0]
+        for number, (of, message) in enumerate(self._events[last:], last + 1):
+            if of == stream and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("json", "sse", "legacy"))
+    parser.add_argument("kind", choices=("json", "sse", "resumable", "legacy"))
     parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     if options.kind == "legacy":
         app = server.sse_app()
+    elif options.kind == "resumable":
+        app = server.streamable_http_app(event_store=Events(), retry_interval=RETRY_MS)
     else:
         app = server.streamable_http_app(json_response=options.kind == "json")
     listening = socket.socket()

@@ -45,6 +45,11 @@ class Toolbox:
         self.held: dict[Any, tuple[Message, Send]] = {}
         self.cancelled: list[Any] = []
         self.listeners: dict[Any, Send] = {}
+        self.filters: dict[Any, Message] = {}
+        """What each listener asked for."""
+        self.subscribed: set[str] = set()
+        self.unwatchable: set[str] = set()
+        """Resources of whose changes nobody is told."""
         self.lists = 0
         self.calls = 0
         self.initialized = 0
@@ -79,16 +84,38 @@ class Toolbox:
             self.calls += 1
             self._call(message, params["name"], params.get("arguments") or {}, send)
         elif method == "subscriptions/listen" and self.stateless:
-            self.listeners[id] = send
-            acknowledged = {"notifications": {"toolsListChanged": True}}
-            send(
-                notification(
-                    "notifications/subscriptions/acknowledged",
-                    {**acknowledged, "_meta": {SUBSCRIPTION: id}},
-                )
-            )
+            self._listen(id, params["notifications"], send)
+        elif method in ("resources/subscribe", "resources/unsubscribe"):
+            self._subscribe(message, method, params["uri"], send)
         else:
             send(error(id, -32601, f"Method not found: {method}"))
+
+    def _listen(self, id: Any, wanted: Message, send: Send) -> None:
+        self.listeners[id] = send
+        self.filters[id] = wanted
+        honoured = dict(wanted)
+        if "resourceSubscriptions" in wanted:
+            uris = wanted["resourceSubscriptions"]
+            honoured["resourceSubscriptions"] = [u for u in uris if u not in self.unwatchable]
+        params = {"notifications": honoured, "_meta": {SUBSCRIPTION: id}}
+        send(notification("notifications/subscriptions/acknowledged", params))
+
+    def _subscribe(self, message: Message, method: str, uri: str, send: Send) -> None:
+        if uri in self.unwatchable:
+            send(error(message["id"], -32602, f"Nobody is told of {uri}."))
+            return
+        if method == "resources/subscribe":
+            self.subscribed.add(uri)
+        else:
+            self.subscribed.discard(uri)
+        send(self._result(message, {}))
+
+    def update(self, uri: str) -> None:
+        """Tell every listener who asked that a resource is another."""
+        for id, send in list(self.listeners.items()):
+            if uri in self.filters[id].get("resourceSubscriptions", ()):
+                params = {"uri": uri, "_meta": {SUBSCRIPTION: id}}
+                send(notification("notifications/resources/updated", params))
 
     def change(self, *names: str) -> None:
         """Offer other tools, without a word."""

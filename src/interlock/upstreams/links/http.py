@@ -197,7 +197,14 @@ class HttpLink:
         request = self.request(payload, headers)
         if not self._pool.send_if_free(request, reply):
             self._asides.send(request, reply)
-        asyncio.get_running_loop().call_later(_TAKEN_WITHIN, self._give_up, reply)
+        asyncio.get_running_loop().call_later(_TAKEN_WITHIN, self._see_taken, reply)
+
+    def _see_taken(self, reply: PostReply) -> None:
+        if self._asides.has_waiting(reply):
+            # Its turn comes when those before it have been given up.
+            asyncio.get_running_loop().call_later(_TAKEN_WITHIN, self._see_taken, reply)
+        else:
+            self._give_up(reply)
 
     def _give_up(self, reply: PostReply) -> None:
         """Let go of what carries this request, wherever it is."""
@@ -205,7 +212,6 @@ class HttpLink:
         if connection is None:
             self._pool.withdraw(reply)
             self._streams.withdraw(reply)
-            self._asides.withdraw(reply)
         elif connection.reply is reply:
             # Its answer is still to come, or half read: the connection cannot be used again.
             connection.abort()

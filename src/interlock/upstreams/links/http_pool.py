@@ -367,6 +367,10 @@ class HttpPool:
         """Whether there is any connection."""
         return bool(self._all)
 
+    def has_waiting(self, reply: Reply) -> bool:
+        """Whether a request still waits for a connection."""
+        return any(waiting[1] is reply for waiting in self._waiting)
+
     def withdraw(self, reply: Reply) -> None:
         """Forget a request that still waits for a connection."""
         for waiting in self._waiting:

@@ -205,7 +205,10 @@ class StreamReply(LentReply, eq=False):
 
     def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
         self._note()
-        PostReply.failed(self, failure, message, sent=sent)
+        if self.ticket is not None:
+            self.ticket.fail(failure, message, sent=sent)
+        if failure is UPSTREAM_UNAVAILABLE:
+            self.link.out_of_reach(message)
 
     def _too_long(self, why: str) -> None:
         """Nobody waits for it, so nobody misses it."""
