@@ -1,0 +1,98 @@
+"""Pages in browsers: what they are told before they call, and with every answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.faces.running import Running, text_of
+from tests.faces.wire import initialize, message
+
+PAGE = ("Origin", "http://localhost:6274")
+ASKS = (PAGE, ("Access-Control-Request-Method", "POST"))
+
+
+def words(value: str) -> set[str]:
+    return {one.strip().lower() for one in value.split(",")}
+
+
+def test_a_page_may_call(plain: Running) -> None:
+    wanted = "content-type, mcp-protocol-version, mcp-param-region, x-made-up"
+    data = plain.http(b"", *ASKS, ("Access-Control-Request-Headers", wanted), method="OPTIONS")
+    with plain.connect() as wire:
+        answer = wire.ask(data)
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["access-control-allow-origin"] == PAGE[1]
+        assert answer.headers["vary"] == "Origin"
+        assert words(answer.headers["access-control-allow-methods"]) == {"get", "post", "delete"}
+        allowed = words(answer.headers["access-control-allow-headers"])
+        assert {
+            "authorization", "content-type", "last-event-id", "mcp-session-id", "mcp-method",
+            "mcp-name", "mcp-protocol-version", "mcp-param-region",
+        } <= allowed  # fmt: skip
+        assert "x-made-up" not in allowed
+        assert "access-control-allow-private-network" not in answer.headers
+        # The connection can be used for what was asked about.
+        assert text_of(wire.ask(plain.call("echo", {"text": "x"}, 1, PAGE))) == "x"
+
+
+def test_a_page_on_the_web_may_call_into_this_network(plain: Running) -> None:
+    private = ("Access-Control-Request-Private-Network", "true")
+    answer = plain.once(plain.http(b"", *ASKS, private, method="OPTIONS"))
+    assert answer.headers["access-control-allow-private-network"] == "true"
+
+
+def test_it_needs_no_token_to_ask(start: Any) -> None:
+    node = start(tokens={"ann": "a-token-of-ann-1234567890"})
+    assert node.once(node.http(b"", *ASKS, method="OPTIONS")).status == 200
+    # But to call, and it can read why.
+    answer = node.once(node.call("echo", {"text": "x"}, 1, PAGE))
+    assert answer.status == 401
+    assert answer.headers["access-control-allow-origin"] == PAGE[1]
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost.evil.example"])
+def test_other_pages_are_told_nothing(plain: Running, origin: str) -> None:
+    asks = (("Origin", origin), ASKS[1])
+    for data in (
+        plain.http(b"", *asks, method="OPTIONS"),
+        plain.call("echo", {"text": "x"}, 1, ("Origin", origin)),
+    ):
+        answer = plain.once(data)
+        assert answer.status == 403
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_allowed_pages(start: Any) -> None:
+    node = start(allowed_origins=["https://app.example"])
+    page = ("Origin", "https://app.example")
+    answer = node.once(node.http(b"", page, ASKS[1], method="OPTIONS"))
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    node.wait(node.node.apply(node.config(allowed_origins=[])))
+    assert node.once(node.http(b"", page, ASKS[1], method="OPTIONS")).status == 403
+
+
+def test_options_without_a_page(plain: Running) -> None:
+    for headers in ((), (PAGE,), (ASKS[1],)):
+        assert plain.once(plain.http(b"", *headers, method="OPTIONS")).status == 405
+
+
+def test_every_answer_can_be_read(plain: Running) -> None:
+    opened = plain.once(plain.http(message("initialize", initialize(), 0), PAGE))
+    assert "mcp-session-id" in words(opened.headers["access-control-expose-headers"])
+    session = plain.session("2025-11-25", PAGE)
+    with plain.connect() as wire:
+        for data in (
+            plain.call("echo", {"text": "x"}, 1, PAGE),
+            plain.call("large", {"size": 200_000}, 1, PAGE),
+            plain.call("nothing", {}, 1, PAGE),
+            plain.http(b"{", PAGE),
+            session.call("echo", {"text": "x"}),
+            session.request("notifications/initialized", None, None),
+        ):
+            assert wire.ask(data).headers["access-control-allow-origin"] == PAGE[1]
+        wire.send(session.get())
+        assert wire.head()[1]["access-control-allow-origin"] == PAGE[1]
+    answer = plain.once(plain.call("echo", {"text": "x"}))
+    assert not [name for name in answer.headers if name.startswith("access-control")]
