@@ -60,6 +60,20 @@ def test_prompts_of_an_upstream_that_is_shown_as_itself_have_their_own_names() -
         assert (found.upstream, found.upstream_name) == ("s", "a.b")
 
 
+def test_a_prompt_that_nobody_lists_is_for_whoever_is_shown_as_itself() -> None:
+    snapshot = merged(offer("t", ["tool"], expose="transparent"), offer("a", prompts=["p"]))
+    found = snapshot.prompt("secret")
+    assert found is not None
+    assert (found.upstream, found.upstream_name) == ("t", "secret")
+    listed = snapshot.prompt("a.p")
+    assert listed is not None
+    assert listed.upstream == "a"
+    assert len(snapshot.prompts) == 1
+    assert snapshot.prompt("") is None
+    assert snapshot.prompt("x" * 1025) is None
+    assert merged(offer("a", prompts=["p"])).prompt("p") is None
+
+
 def test_settings_for_tools_leave_prompts_alone() -> None:
     offering = offer(
         "s", ["a"], prompts=["a", "b"], deny=["a"], allow=["c"], rename={"b": "c"},

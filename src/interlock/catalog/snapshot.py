@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from interlock.catalog.apps import with_screen
+from interlock.catalog.names import MAX_OWN, Names
 from interlock.catalog.namespace import Namespace
 from interlock.catalog.offering import Listed, Offering, Prompt, Tool
 from interlock.catalog.pages import Pages, Paging
@@ -71,8 +72,24 @@ class Snapshot:
         return self._prompt_names.everything
 
     def prompt(self, name: str) -> Prompt | None:
-        """The prompt that `name` means, in any of the forms that are accepted."""
-        return self._prompt_names.by_name.get(name)
+        """The prompt that `name` means, in any of the forms that are accepted.
+
+        What nobody lists is for the upstream that is shown as itself, if there is one, to judge.
+        """
+        found = self._prompt_names.by_name.get(name)
+        if found is not None or not name or len(name) > MAX_OWN:
+            return found
+        for one in self._offerings:
+            if one.transparent:
+                return Prompt(
+                    upstream=one.upstream,
+                    segment=one.segment,
+                    upstream_name=name,
+                    called=Names(name, name, name),
+                    description="",
+                    members={},
+                )
+        return None
 
     @property
     def _prompt_names(self) -> Namespace[Prompt]:
