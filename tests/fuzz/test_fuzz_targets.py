@@ -42,7 +42,8 @@ def small_inputs(seeds: list[bytes]) -> list[bytes]:
 
 
 def test_there_is_a_target_for_every_parser() -> None:
-    assert {"fuzz_headers", "fuzz_jsonrpc", "fuzz_lines", "fuzz_sse"} <= set(NAMES)
+    parsers = {"headers", "jsonrpc", "lines", "sse", "uri_templates"}
+    assert {f"fuzz_{parser}" for parser in parsers} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
