@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from interlock.upstreams.oauth.fetch import fetch
 from interlock.upstreams.oauth.trouble import Trouble
-from tests.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.upstreams.servers.http_server import PATIENCE, Answer, Request, Streamable
 
 JWT_BEARER = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
@@ -102,8 +102,11 @@ class Authority:
         self.says_scope = True
         self.method = "none"
         """How clients that register prove themselves."""
+        self.gate: asyncio.Event | None = None
+        """Until it is set, nobody gets a token."""
         self._codes: dict[str, dict[str, str]] = {}
         self._server: asyncio.Server | None = None
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     # -- life
 
@@ -120,6 +123,15 @@ class Authority:
             self._server.close()
             await self._server.wait_closed()
             self._server = None
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a request makes the condition true."""
+        if not condition():
+            entry = (condition, asyncio.get_running_loop().create_future())
+            self._waiting.append(entry)
+            async with asyncio.timeout(PATIENCE):
+                await entry[1]
+            self._waiting.remove(entry)
 
     @property
     def issuer(self) -> str:
@@ -159,6 +171,11 @@ class Authority:
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             asked = Asked(method, target, headers, body)
             self.asked.append(asked)
+            for condition, future in self._waiting:
+                if not future.done() and condition():
+                    future.set_result(None)
+            if self.gate is not None and asked.path == f"{self.path}/token":
+                await self.gate.wait()
             habit = self.habits.get(asked.path)
             reply = (habit(asked) if habit is not None else None) or self._answer(asked)
             sent = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items())

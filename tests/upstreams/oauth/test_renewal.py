@@ -10,7 +10,7 @@ import pytest
 
 from interlock.call import UpstreamGoneError
 from interlock.upstreams.supervisor import State
-from tests.upstreams.harness import within
+from tests.upstreams.harness import text, within
 from tests.upstreams.oauth.authority import Reply
 from tests.upstreams.oauth.worlds import AGAIN, NEEDED, House, at_home
 from tests.upstreams.servers.http_server import Answer, Request
@@ -77,6 +77,61 @@ def test_many_calls_one_renewal(tmp_path: Path) -> None:
                 found = await asyncio.gather(*(one.text("echo", text=text) for text in texts))
                 assert found == texts
         assert len(world.authority.token_requests("refresh_token")) == 3
+
+    at_home(tmp_path, body)
+
+
+def test_a_refusal_that_comes_late(tmp_path: Path) -> None:
+    """When it comes there is a new token already, and that one is not renewed."""
+
+    async def body(world: House) -> None:
+        await world.log_in()
+        guard, late = world.server.habit, asyncio.Event()
+        assert guard is not None
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            if b'"slow"' in request.body and not late.is_set():
+                await late.wait()
+                answer.empty("401 Unauthorized", www_authenticate="Bearer")
+                return True
+            return await guard(request, answer)
+
+        async with world.node() as one:
+            await one.ready()
+            world.server.habit = habit
+            world.authority.expire()
+            behind = one.start("echo", {"text": "slow"})
+            assert await one.text("echo", text="quick") == "quick"
+            late.set()
+            assert text(await within(behind)) == "slow"
+        assert len(world.authority.token_requests("refresh_token")) == 1
+
+    at_home(tmp_path, body)
+
+
+def test_a_human_who_signs_in_during_a_renewal(tmp_path: Path) -> None:
+    """Theirs is the newer grant, whatever comes of the renewal."""
+
+    async def body(world: House) -> None:
+        await world.log_in()
+        for good in (True, False):
+            async with world.node() as one:
+                await one.ready()
+                world.authority.expire()
+                world.authority.gate = asyncio.Event()
+                call = one.start("echo", {"text": "hi"})
+                count = len(world.authority.token_requests("refresh_token"))
+                await world.authority.until(
+                    lambda count=count: len(world.authority.token_requests("refresh_token")) > count
+                )
+                if not good:
+                    world.authority.refresh.clear()
+                gate, world.authority.gate = world.authority.gate, None
+                newer = await world.log_in()
+                gate.set()
+                assert text(await within(call)) == "hi"
+                assert world.server.seen_tokens[-1] == newer.access_token
+            assert await world.grant() == newer
 
     at_home(tmp_path, body)
 
@@ -306,10 +361,19 @@ def test_two_processes_use_a_refresh_token_once(tmp_path: Path) -> None:
             await one.ready()
             await other.ready()
             world.authority.expire()
-            # The one that waits for the other's lease looks again at once.
-            world.naps.short = True
-            calls = [one.text("echo", text="1"), other.text("echo", text="2")]
-            assert await asyncio.gather(*calls) == ["1", "2"]
+            world.authority.gate = asyncio.Event()
+            first, second = one.start("echo", {"text": "1"}), other.start("echo", {"text": "2"})
+            # One of the two waits for what the other gets, and sleeps until it looks again.
+            await world.naps.fallen()
+            world.authority.gate.set()
+            _, pending = await asyncio.wait(
+                [asyncio.ensure_future(within(one)) for one in (first, second)],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            assert len(pending) == 1
+            world.naps.wake()
+            await asyncio.wait(pending)
+            assert (text(await first), text(await second)) == ("1", "2")
         assert len(world.authority.token_requests("refresh_token")) == 1
         assert len(world.authority.spent) == 1
 

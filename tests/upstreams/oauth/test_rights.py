@@ -77,6 +77,43 @@ def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
     at_home(tmp_path, body)
 
 
+def test_a_403_without_a_token(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        challenge = ""
+
+        async def no(request: Request, answer: Answer) -> bool:
+            answer.empty("403 Forbidden", www_authenticate=challenge)
+            return True
+
+        world.server.habit = no
+        async with world.node() as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem == (
+                "up refused the node's credentials (HTTP 403): check the `headers` of this server."
+            )
+        # One that asks for scopes asks for a sign-in.
+        challenge = 'Bearer error="insufficient_scope", scope="a"'
+        async with world.node() as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem == NEEDED
+
+    at_home(tmp_path, body)
+
+
+def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        world.server.open = True
+        async with world.node() as one:
+            await one.ready()
+            grant = await world.log_in()
+            world.now = grant.ends + 1
+            world.authority.expire()
+            assert await one.text("echo", text="hi") == "hi"
+        assert len(world.authority.token_requests("refresh_token")) == 1
+
+    at_home(tmp_path, body)
+
+
 def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
     async def body(world: House) -> None:
         world.server.open = True

@@ -73,16 +73,11 @@ class Naps:
 
     def __init__(self) -> None:
         self.taken: list[float] = []
-        self.short = False
-        """Whether they end by themselves, at once."""
         self._sleeping: list[asyncio.Future[None]] = []
         self._fell: list[asyncio.Future[None]] = []
 
     async def __call__(self, seconds: float) -> None:
         self.taken.append(seconds)
-        if self.short:
-            await asyncio.sleep(0)
-            return
         nap: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleeping.append(nap)
         for one in self._fell:

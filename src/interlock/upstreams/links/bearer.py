@@ -31,6 +31,9 @@ class SignInNeeded(SignInError):
 class Bearer(Protocol):
     """The credentials for one upstream."""
 
+    idle: bool
+    """Whether there are none, and nobody has asked for any: `current` need not be asked."""
+
     def current(self) -> bytes:
         """The `Authorization` header line to send now; empty when there is none.
 

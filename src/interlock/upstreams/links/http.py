@@ -159,8 +159,14 @@ class HttpLink:
     # -- Link
 
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
-        if self._bearer is None:
+        bearer = self._bearer
+        if bearer is None:
             ticket.carrier = reply = PostReply(self, ticket)
+        elif bearer.idle and not self._line:
+            # As good as none, and this is where every call passes.
+            ticket.carrier = reply = LentReply(
+                self, ticket, None, None, self._pool, payload, headers
+            )
         else:
             ticket.carrier = reply = self._reply(ticket, self._pool, payload, headers)
         self._pool.send(

@@ -125,7 +125,7 @@ class LentReply(PostReply, eq=False):
         return self.link.request(self.payload, self.lines)
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        if status in (401, 403):
+        if status != 200 and status in (401, 403):
             self.link.refused(self, status, headers)
         else:
             PostReply.whole(self, status, headers, body)

@@ -45,6 +45,7 @@ class OAuthBearer:
     """The credentials for one upstream."""
 
     def __init__(self, key: str, keyring: Keyring) -> None:
+        self.idle = True
         self._key = key
         self._keyring = keyring
         self._now = keyring.now
@@ -93,6 +94,7 @@ class OAuthBearer:
             await tokens.renewed()
         elif at_once and not tokens.line:
             await tokens.obtain(None)
+        self.idle = not tokens.line
         return self
 
     def _have_tokens(self) -> Tokens | None:
@@ -142,15 +144,15 @@ class OAuthBearer:
 
     def refused(self, status: int, challenge: bytes, sent: bytes, settle: Settle) -> None:
         from interlock.upstreams.oauth.challenge import INSUFFICIENT_SCOPE, bearer_challenge
-        from interlock.upstreams.oauth.tokens import forbidden, insecure
+        from interlock.upstreams.oauth.tokens import forbidden, insecure, not_ours
 
         tokens = self._tokens or self._have_tokens()
         asked = bearer_challenge(challenge.decode("latin-1"))
         if status == 403 and (asked is None or asked.error != INSUFFICIENT_SCOPE):
-            settle(forbidden(self._key))
+            settle(forbidden(self._key) if sent else not_ours(self._key, status))
         elif tokens is None:
             settle(insecure(self._key, asked))
-        elif tokens.line and tokens.line is not sent:
+        elif tokens.line and tokens.line != sent:
             # Somebody was faster: there is a newer one already.
             settle(None)
         else:
@@ -174,6 +176,7 @@ class OAuthBearer:
             error = InterlockError(INTERNAL, f"The node failed while signing in to {self._key}.")
         finally:
             self._work = None
+            self.idle = self._tokens is None or not self._tokens.line
             waiting, self._waiting = self._waiting, []
         if early and error is not None and not isinstance(error, SignInNeeded):
             # The old token is still good for a while, and another try may do better.

@@ -125,7 +125,7 @@ class Tokens:
         """Have other credentials than those that were refused."""
         if await self.load() and self.line and self.line != sent and not self.ended:
             return
-        if status == 403:
+        if status == 403 and self.line:
             await self._step_up(asked or BearerChallenge())
         elif self.grant is not None and self.grant.refresh_token:
             await self.renewed()
@@ -274,11 +274,16 @@ class Tokens:
 def insecure(key: str, asked: BearerChallenge | None) -> InterlockError:
     """A refusal by a server to which no token may be sent."""
     if asked is None:
-        why = (
-            f"{key} refused the node's credentials (HTTP 401): check the `headers` of this server."
-        )
-    else:
-        why = f"{key} wants a token, and is reached over plain http: use its https URL."
+        return not_ours(key, 401)
+    why = f"{key} wants a token, and is reached over plain http: use its https URL."
+    return InterlockError(UPSTREAM_UNAVAILABLE, why)
+
+
+def not_ours(key: str, status: int) -> InterlockError:
+    """A refusal that has nothing to do with signing in."""
+    why = (
+        f"{key} refused the node's credentials (HTTP {status}): check the `headers` of this server."
+    )
     return InterlockError(UPSTREAM_UNAVAILABLE, why)
 
 
