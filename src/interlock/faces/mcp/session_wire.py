@@ -47,10 +47,9 @@ class SessionWire:
         listeners: Listeners,
         sessions: Sessions,
         answering: Answering,
-        clock: Clock,
+        clock: Clock | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._clock = clock
         self._hello = hello
         self._listeners = listeners
         self._sessions = sessions
