@@ -210,12 +210,14 @@ def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) -> None:
         async with Streamable("session", get=status) as server:
             async with ears(ServerConfig(url=server.url())) as one:
                 one.naps.hold()
+                # Nobody is kept waiting for it.
+                await within(one.hearing.until_open())
                 await one.until(lambda: one.naps.sleeping)
                 server.get = "stream"
                 one.naps.wake()
-                await within(one.hearing.until_open())
-                assert len(gets(server)) == 2
                 await one.until(lambda: one.relisted == 1)
+                assert len(gets(server)) == 2
+                assert len(server.streams) == 1
 
     run(body)
 
@@ -555,9 +557,9 @@ def test_a_server_that_is_full_is_asked_again_later() -> None:
             server.habit = habit
             async with ears(ServerConfig(url=server.url())) as one:
                 await within(one.hearing.until_open())
-                assert one.naps.taken == [2.0, 4.0]
                 # The list that is known was read before anybody listened.
-                assert one.relisted == 1
+                await one.until(lambda: one.relisted == 1)
+                assert one.naps.taken == [2.0, 4.0]
 
     run(body)
 

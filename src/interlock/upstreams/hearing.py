@@ -24,7 +24,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 ANSWER_WAIT: Final = 30.0
 """How long a server may take to agree to tell of a resource."""
-HEAD_WAIT: Final = 5.0
+HEAD_WAIT: Final = 1.0
 """Some servers send nothing of a stream before there is something to say. After so many seconds
 without a refusal they are believed to have opened it."""
 
@@ -60,7 +60,7 @@ class Hearing:
         await self._ears.keep()
 
     async def until_open(self) -> None:
-        """Wait until everything is heard that can be. `keep` must be running."""
+        """Wait until it is heard, or the first attempt has failed. `keep` must be running."""
         await self._ears.ready.wait()
 
     async def watch(self, uri: str) -> None:
@@ -128,6 +128,7 @@ class SessionEars:
                 status = await self._live_with(stream, first, missed)
                 if status is None:
                     return
+                self.ready.set()
                 if stream.is_open.done():
                     first = missed = False
                 resumed = last_event_id
@@ -136,7 +137,6 @@ class SessionEars:
                     if not resumed:
                         # It has no such stream. Nothing more will be heard than calls bring.
                         if first:
-                            self.ready.set()
                             await self._watch_again()
                         return
                     # It may have one from here on, if not from there.

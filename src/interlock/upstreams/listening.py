@@ -117,6 +117,7 @@ class Listening:
                     began = current.began
                 if peer.closed.done():
                     return
+                self.ready.set()
                 await self._sleep(pauses.after(loop.time() - began))
         finally:
             self.ready.set()
