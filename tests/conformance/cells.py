@@ -1,0 +1,89 @@
+"""A cell: the suite of one era, nodes in a row, and the reference server in one era or both."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from interlock.config import ServerConfig
+from tests.conformance import fetched
+from tests.conformance.suite import Findings, run_server
+from tests.faces.running import Running
+
+ONE_ERA = Path(__file__).parent / "one_era.py"
+
+
+class Cell(NamedTuple):
+    """Who talks to whom."""
+
+    revision: str
+    """Of the suite: 2025-11-25 speaks the session wire, 2026-07-28 the stateless one."""
+    nodes: int = 0
+    era: str = "both"
+    """What the server speaks: both, session or stateless."""
+    fixture: str = "reference"
+    """The server's tools: reference, or neutral (see one_era.py)."""
+
+    def __str__(self) -> str:
+        way = {0: "direct", 1: "a node"}.get(self.nodes, f"{self.nodes} nodes")
+        return f"{self.revision}, {way}, {self.fixture} server of era {self.era}"
+
+
+@contextmanager
+def server(era: str, fixture: str) -> Iterator[str]:
+    """The reference server, running; its URL."""
+    process = subprocess.Popen(
+        [sys.executable, str(ONE_ERA), era, fixture],
+        cwd=fetched.everything_folder(),
+        env={"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        port = process.stdout.readline()
+        assert port, f"the reference server ended with {process.wait(10)}"
+        yield f"http://127.0.0.1:{int(port)}/mcp"
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+@contextmanager
+def in_front_of(url: str, nodes: int, folder: Path) -> Iterator[str]:
+    """So many transparent nodes in a row; the URL of the outermost."""
+    with ExitStack() as stack:
+        for number in range(nodes):
+            place = folder / f"node{number}"
+            place.mkdir(parents=True)
+            upstream = ServerConfig(url=url, expose="transparent")
+            node = Running(place, workshops={}, servers={"server": upstream})
+            stack.callback(node.stop)
+            url = node.url
+        yield url
+
+
+class Results:
+    """What the suite found in each cell. A cell is run when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[Cell, Findings] = {}
+
+    def of(self, cell: Cell) -> Findings:
+        if cell not in self._known:
+            folder = self._folder / str(len(self._known))
+            with server(cell.era, cell.fixture) as url:
+                with in_front_of(url, cell.nodes, folder) as endpoint:
+                    self._known[cell] = run_server(endpoint, cell.revision, folder / "found")
+        return self._known[cell]

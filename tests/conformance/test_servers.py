@@ -1,0 +1,124 @@
+"""The official suite against the reference server: directly, through nodes, and across the eras.
+
+Every check that passes directly passes through a node, and through two in a row. Across the eras
+the same holds but for what is in `unbridgeable.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.conformance.cells import Cell, Results
+from tests.conformance.suite import REVISIONS, Check, Findings, requirements
+from tests.conformance.unbridgeable import SESSION_TO_STATELESS, STATELESS_TO_SESSION, Forced
+
+pytestmark = pytest.mark.timeout(240)
+
+CEILING = {"2025-11-25": (33, 84), "2026-07-28": (39, 168)}
+"""Scenarios and checks that pass directly: less would be too low a bar for a node."""
+
+NOT_YET: dict[tuple[str, str], str] = {
+    ("server-sse-multiple-streams", "server-sse-streams-functional"): "lists are answered as JSON",
+    ("server-sse-polling", "server-sse-disconnect-resume"): "a server's early end is not passed on",
+    ("server-sse-polling", "server-sse-priming-event"): "a call without news is answered as JSON",
+    ("server-sse-polling", "server-sse-retry-field"): "a call without news is answered as JSON",
+    **dict.fromkeys(
+        [
+            (
+                "input-required-result-multiple-input-requests",
+                "sep-2322-multiple-inputs-incomplete",
+            ),
+            ("input-required-result-multiple-input-requests", "sep-2322-multiple-inputs-complete"),
+        ],
+        "questions that come a moment later are asked in another round",
+    ),
+}
+"""(scenario, check id) → why it is lost through a node, though nothing forces it."""
+
+SESSION, STATELESS = REVISIONS
+through_nodes = pytest.mark.parametrize("nodes", [1, 2])
+every_revision = pytest.mark.parametrize("revision", REVISIONS)
+both_fixtures = pytest.mark.parametrize("fixture", ["reference", "neutral"])
+
+
+def lost(results: Results, cell: Cell) -> tuple[set[Check], Findings]:
+    """The checks that pass directly and not in this cell."""
+    direct, found = results.of(Cell(cell.revision)), results.of(cell)
+    return direct.passed - found.passed, found
+
+
+def report(capsys: pytest.CaptureFixture[str], cell: Cell, found: Findings) -> None:
+    scored = set(requirements(cell.revision, "server").scored)
+    with capsys.disabled():
+        print(f"\n  suite {cell}: {found.line(scored)}")
+
+
+def assert_only(missing: set[Check], listed: Iterable[tuple[str, str]], found: Findings) -> None:
+    """Exactly what is listed may be missing."""
+    expected = set(listed) | set(NOT_YET)
+    others = sorted(check for check in missing if check[:2] not in expected)
+    assert not others, "\n".join(["lost:", *(found.said(check) for check in others)])
+    kept = sorted(set(listed) - {check[:2] for check in missing})
+    assert not kept, f"listed as lost, and passes: {kept}"
+
+
+@every_revision
+def test_the_ceiling(results: Results, revision: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = results.of(Cell(revision))
+    report(capsys, Cell(revision), found)
+    assert set(requirements(revision, "server").scored) <= found.good
+    scenarios, checks = CEILING[revision]
+    assert len(found.good) >= scenarios
+    assert len(found.passed) >= checks
+
+
+@every_revision
+@through_nodes
+def test_what_passes_directly_passes_through_nodes(
+    results: Results, revision: str, nodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = Cell(revision, nodes)
+    missing, found = lost(results, cell)
+    report(capsys, cell, found)
+    assert_only(missing, [], found)
+    assert set(requirements(revision, "server").scored) <= found.good
+
+
+def _across(
+    results: Results,
+    cell: Cell,
+    forced: list[Forced],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    missing, found = lost(results, cell)
+    report(capsys, cell, found)
+    listed = [(one.scenario, check) for one in forced for check in one.checks]
+    assert_only(missing, listed, found)
+    excused = {one.scenario for one in forced} | {scenario for scenario, _ in NOT_YET}
+    unforced = set(requirements(cell.revision, "server").scored) - excused
+    assert unforced <= found.good
+
+
+@both_fixtures
+def test_a_stateless_client_and_a_session_server(
+    results: Results, fixture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = Cell(STATELESS, 1, "session", fixture)
+    _across(results, cell, STATELESS_TO_SESSION[fixture], capsys)
+
+
+@both_fixtures
+def test_a_session_client_and_a_stateless_server(
+    results: Results, fixture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = Cell(SESSION, 1, "stateless", fixture)
+    _across(results, cell, SESSION_TO_STATELESS[fixture], capsys)
+
+
+@pytest.mark.parametrize(("era", "revision"), [("session", STATELESS), ("stateless", SESSION)])
+def test_a_server_of_one_era_is_of_one_era(results: Results, era: str, revision: str) -> None:
+    """Without a node nothing gets across: what passes above is the node's doing."""
+    scored = set(requirements(revision, "server").scored)
+    assert len(results.of(Cell(revision, 0, era)).good & scored) <= 1
