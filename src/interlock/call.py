@@ -106,9 +106,14 @@ class ClientSession(Protocol):
     """From which level on it wants to hear log messages. None: it never said."""
     closed: list[Callable[[], None]]
     """Run once, when the session ends."""
+    on_roots_changed: list[Callable[[], None]]
+    """Run whenever the client says that its roots are others now."""
 
     def tell(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification that belongs to none of its requests."""
+
+    def updated(self, uri: str) -> None:
+        """Tell it that a resource which it follows is not what it was."""
 
     def ask(self, ask: Ask, call: Call | None) -> bool:
         """Put a question: on the stream of the call's own request where there is one.
@@ -178,6 +183,8 @@ class Call(msgspec.Struct, eq=False):
     repeatable: bool = False
     """Whether it may be sent again after it may have been executed."""
     sent_again: bool = False
+    rounds: int = 0
+    """How often its server has asked for input instead of answering."""
     exchange: Any = None
     """The request that is under way for it."""
 

@@ -127,6 +127,17 @@ FORBIDDEN = _row(
 UNKNOWN_TOOL = _row(
     "unknown_tool", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER, ax_code=-32601,
 )  # fmt: skip
+UNKNOWN_PROMPT = _row(
+    "unknown_prompt", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
+)  # fmt: skip
+# The number that the session wire has for it means nothing on the stateless wire.
+UNKNOWN_RESOURCE = _row(
+    "unknown_resource", -32002, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
+    stateless_code=-32602,
+)  # fmt: skip
+INVALID_STATE = _row(
+    "invalid_request_state", -32602, 400, "INVALID_ARGUMENT", "TOKEN_INVALID", _CALLER,
+)  # fmt: skip
 INVALID_ARGUMENTS = _row(
     "invalid_arguments", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
 )  # fmt: skip

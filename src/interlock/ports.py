@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from msgspec import Raw
 
@@ -39,6 +40,9 @@ class Exchange(Protocol):
     def expire(self) -> None:
         """The deadline has passed: tell the upstream, fail whoever waits."""
 
+    def hand_over(self, call: Call, back: Back) -> None:
+        """From now on somebody else waits for it."""
+
 
 class Back(Protocol):
     """The way back: what an upstream tells about the calls that it was given."""
@@ -74,6 +78,20 @@ class Upstream(Protocol):
         Raises InterlockError when there is nobody to send it to.
         """
         ...
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What it says it can do; for as long as its tools are listed."""
+        ...
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        """Somebody wants to hear its log messages from this level on."""
+
+    async def watch(self, uri: str) -> None:
+        """Announce from now on when this resource changes. Raises InterlockError."""
+
+    async def unwatch(self, uri: str) -> None:
+        """Announce it no more."""
 
     async def until_ready(self, seconds: float) -> bool:
         """Wait for it to come back; False, at once, when that is not to be expected in time."""

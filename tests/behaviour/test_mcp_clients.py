@@ -159,10 +159,9 @@ def test_a_tool_that_is_not_there(four: Running, mode: str) -> None:
 @both_modes
 def test_what_the_node_does_not_serve(four: Running, mode: str) -> None:
     async def body(client: Client) -> None:
-        for ask in (client.list_prompts, client.list_resources):
-            with pytest.raises(MCPError) as caught:
-                await ask()
-            assert caught.value.code == -32601
+        with pytest.raises(MCPError) as caught:
+            await client.get_prompt("nope", {})
+        assert caught.value.code == -32602
         assert text_of(await client.call_tool("web.echo", {"text": "on"})) == "on"
 
     with_client(four, mode, body)

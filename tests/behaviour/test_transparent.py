@@ -115,10 +115,15 @@ def test_what_is_not_there_is_an_error(shown: Shown, mode: str) -> None:
         for ask_for in (
             lambda: client.read_resource("other://x"),
             lambda: client.get_prompt("nope", {}),
-            lambda: client.call_tool("nope", {}),
         ):
             with pytest.raises(MCPError):
                 await ask_for()
+        # The server itself says so, each in its own way.
+        try:
+            refused = (await client.call_tool("nope", {})).is_error
+        except MCPError:
+            refused = True
+        assert refused
         assert not (await client.call_tool("echo", {"text": "on"})).is_error
 
     ask(shown.node.url, mode, body)

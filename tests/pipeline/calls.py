@@ -14,6 +14,9 @@ from tests.catalog.offers import definition, offer
 
 LOCAL = Credentials("local")
 SESSION = Client(Era.SESSION, "2025-11-25", "tests")
+WITH_EXTENSION = Client(
+    Era.SESSION, "2025-11-25", "tests", b'{"extensions":{"org.example/shared":{}}}'
+)
 STATELESS = Client(Era.STATELESS, "2026-07-28", "tests")
 
 

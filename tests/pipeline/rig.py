@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.call import Call, Outcome, UpstreamAnsweredError, UpstreamGoneError
+from interlock.call import Call, ClientSession, Outcome, UpstreamAnsweredError, UpstreamGoneError
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Offering
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
@@ -80,6 +80,9 @@ class ScriptedExchange:
             self.expired = True
             self.fail(InterlockError(DEADLINE_EXCEEDED, "It did not answer in time."))
 
+    def hand_over(self, call: Call, back: Back) -> None:
+        self.call, self.back = call, back
+
     def say(self, method: str, params: bytes) -> None:
         """Something before the answer."""
         self.back.heard(self.call, method, params)
@@ -115,6 +118,9 @@ class ScriptedUpstream:
         self.started: list[ScriptedExchange] = []
         self.refuse_with: Exception | None = None
         self.waited: list[float] = []
+        self.capabilities: dict[str, Any] = {}
+        self.levels: list[str] = []
+        self.watches: list[str] = []
         self.comes_back: Callable[[float], Awaitable[bool]] = self._at_once
 
     def start(self, call: Call, back: Back) -> Exchange:
@@ -123,6 +129,15 @@ class ScriptedUpstream:
         exchange = ScriptedExchange(call, back)
         self.started.append(exchange)
         return exchange
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        self.levels.append(level)
+
+    async def watch(self, uri: str) -> None:
+        self.watches.append(uri)
+
+    async def unwatch(self, uri: str) -> None:
+        self.watches.remove(uri)
 
     async def until_ready(self, seconds: float) -> bool:
         self.waited.append(seconds)

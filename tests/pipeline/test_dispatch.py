@@ -19,7 +19,7 @@ from interlock.pipeline.deadline import TICK
 from interlock.pipeline.dispatch import PATIENCE
 from interlock.protocol.mcp import META_TIMEOUT
 from tests.catalog.offers import definition, offer
-from tests.pipeline.calls import LOCAL, SESSION, tool_call
+from tests.pipeline.calls import LOCAL, WITH_EXTENSION, tool_call
 from tests.pipeline.rig import Rig, ScriptedUpstream, turns
 
 TOOLS = {
@@ -272,7 +272,8 @@ def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
 def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
     async def body(node: Rig, upstream: ScriptedUpstream) -> None:
         node.pipeline.transparent = "s"
-        node.begin(Call("prompts/get", "test", LOCAL, SESSION))
+        upstream.capabilities["extensions"] = {"org.example/shared": {}}
+        node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
         upstream.last.lose(sent=sent)
         await turns()
         assert len(upstream.started) == (1 if sent else 2)
@@ -409,7 +410,8 @@ def test_a_name_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture
     node.upstreams["s"].refuse_with = RuntimeError("x")
     forged = "x\nERROR forged" + "x" * 10_000
     node.pipeline.transparent = "s"
-    node.begin(Call("prompts/get", "test", LOCAL, SESSION, name=forged))
+    node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
+    node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION, name=forged))
     [record] = caplog.records
     assert "\n" not in record.getMessage()
     assert len(record.getMessage()) < 400

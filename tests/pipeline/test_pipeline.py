@@ -33,7 +33,7 @@ from interlock.pipeline.breaker import Circuit
 from interlock.pipeline.deadline import TICK
 from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST, Era
 from tests.catalog.offers import definition, offer
-from tests.pipeline.calls import LOCAL, SESSION, STATELESS, tool_call
+from tests.pipeline.calls import LOCAL, SESSION, STATELESS, WITH_EXTENSION, tool_call
 from tests.pipeline.rig import Rig, ScriptedExchange, turns
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -226,16 +226,28 @@ def test_a_list_needs_no_upstream_and_no_clock() -> None:
 # --- everything else ---
 
 
-def test_what_is_not_about_tools_goes_to_the_transparent_upstream() -> None:
+def test_an_unknown_method_goes_to_the_transparent_upstream_with_the_same_extension() -> None:
     node = rig()
-    assert (
-        node.refused(Call("prompts/list", "test", LOCAL, SESSION)).failure is METHOD_NOT_FOUND
-    )  # fmt: skip
+    asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
+    assert node.refused(asked).failure is METHOD_NOT_FOUND
     node.pipeline.transparent = "s"
-    call = node.begin(Call("prompts/list", "test", LOCAL, SESSION))
-    node.upstreams["s"].last.answer(prompts=[])
-    assert node.done[-1] == (call, {"prompts": []})
+    asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
+    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
+    asked = Call("org.example/do", "test", LOCAL, SESSION)
+    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    call = node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
+    node.upstreams["s"].last.answer(did=True)
+    assert node.done[-1] == (call, {"did": True})
     assert node.journal.entries[-1]["upstream"] == "s"
+
+
+def test_a_transparent_upstream_judges_for_itself() -> None:
+    node = rig()
+    node.pipeline.transparent = "s"
+    call = node.begin(tool_call("unlisted"))
+    node.upstreams["s"].last.answer(content=[], isError=True)
+    assert node.done[-1] == (call, {"content": [], "isError": True})
 
 
 def test_new_settings_hold_from_the_next_call_on() -> None:

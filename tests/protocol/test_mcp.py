@@ -285,19 +285,19 @@ def test_a_meta_that_is_no_object_is_the_servers_fault(meta: bytes) -> None:
 @pytest.mark.parametrize(
     ("raw", "kind"),
     [
-        (b"{}", mcp.COMPLETE),
+        (b"{}", ""),
         (b'{"resultType":"complete"}', mcp.COMPLETE),
         (b'{"resultType":"input_required"}', mcp.INPUT_REQUIRED),
         (b'{ "resultType" : "input_required" }', mcp.INPUT_REQUIRED),
-        (b'{"a":"input_required"}', mcp.COMPLETE),
-        (b'{"a":{"resultType":"input_required"}}', mcp.COMPLETE),
+        (b'{"a":"input_required"}', ""),
+        (b'{"a":{"resultType":"input_required"}}', ""),
         (b'{"a":"input_required","resultType":"complete"}', mcp.COMPLETE),
-        (b'{"resultType":5,"a":"input_required"}', ""),
-        (b'{"resultType":null}', ""),
-        (b'["input_required"]', ""),
-        (b'"input_required"', ""),
-        (b"\xff", ""),
-        (b"[" * 100_000, ""),
+        (b'{"resultType":5,"a":"input_required"}', "?"),
+        (b'{"resultType":null}', "?"),
+        (b'["input_required"]', "?"),
+        (b'"input_required"', "?"),
+        (b"\xff", "?"),
+        (b"[" * 100_000, "?"),
     ],
 )
 def test_the_type_of_a_result(raw: bytes, kind: str) -> None:

@@ -144,7 +144,7 @@ def test_a_server_of_sessions_without_a_stream(status: str) -> None:
 
     async def body() -> None:
         async with Streamable("session", get=status, announces=True) as server:
-            async with kept(ServerConfig(url=server.url())) as one:
+            async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
                 await one.ready()
                 await server.until(lambda: any(r.method == "GET" for r in server.requests))
                 for number in range(5):

@@ -1,4 +1,7 @@
-"""Ears for one peer: its streams, what is watched, and what becomes of both when they break."""
+"""Ears for one peer: its streams, what is watched, and what becomes of both when they break.
+
+Longer than 500 lines because the two wires are held against the same list of mishaps.
+"""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ def test_bad_entries_do_not_hide_good_ones() -> None:
     async def body() -> None:
         async with kept(process("--entries", json.dumps(entries))) as one:
             await one.ready()
-            assert len(one.supervisor.tools) == len(entries)
+            assert len(one.supervisor.offer.tools) == len(entries)
             assert one.tool("good").upstream_name == "good"
             assert one.tool("also good").upstream_name == "also good"
 
@@ -415,8 +415,8 @@ def test_thousands_of_tools() -> None:
     async def body() -> None:
         async with kept(process("--many", "6000")) as one:
             await one.ready()
-            assert len(one.supervisor.tools) == 6000
-            assert isinstance(one.supervisor.tools[0], Raw)
+            assert len(one.supervisor.offer.tools) == 6000
+            assert isinstance(one.supervisor.offer.tools[0], Raw)
 
     run(body)
 

@@ -80,7 +80,7 @@ def test_lost_and_back_within_the_grace(loop: str) -> None:
                 one.naps.wake()
             # Its tools stay listed, and a call says why it cannot be made.
             assert one.withdrawn == 0
-            assert one.supervisor.tools
+            assert one.supervisor.offer.tools
             with pytest.raises(UpstreamGoneError, match=r"up is not available: .*refused") as gone:
                 one.start("echo")
             assert gone.value.failure is UPSTREAM_UNAVAILABLE

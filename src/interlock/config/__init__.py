@@ -26,6 +26,7 @@ from interlock.config.diff import ConfigChange, diff
 from interlock.config.edit import add_server
 from interlock.config.load import DEFAULT_NAME, load_config, parse_config
 from interlock.config.model import (
+    AskConfig,
     BreakerConfig,
     Config,
     EffectName,
@@ -54,6 +55,7 @@ from interlock.config.secrets import resolve, resolve_server
 __all__ = [
     "DEFAULT_NAME",
     "Address",
+    "AskConfig",
     "BreakerConfig",
     "ClientConfigFile",
     "ClientImport",

@@ -8,13 +8,13 @@ from msgspec import Struct, field
 
 from interlock.config.model import Config, ServerConfig
 
-RESTART_FIELDS: Final = ("listen", "path", "state_dir", "journal")
+RESTART_FIELDS: Final = ("listen", "path", "state_dir", "journal", "input_timeout")
 """Fields of the node that only a new start can change."""
 
 CATALOG_FIELDS: Final = frozenset(
     {
         "segment", "description", "expose", "allow", "deny", "rename", "descriptions", "effects",
-        "trust_annotations", "timeout", "grace", "start_timeout",
+        "trust_annotations", "timeout", "grace", "start_timeout", "ask",
     }
 )  # fmt: skip
 """Fields of a server that change what is shown of it or how long it may take, not its link."""

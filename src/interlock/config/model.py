@@ -32,6 +32,8 @@ NameStyle = Literal["auto", "dotted", "safe"]
 Transport = Literal["auto", "stdio", "http", "sse"]
 EffectName = Literal["read_only", "additive", "mutating", "irreversible"]
 Exposure = Literal["prefixed", "transparent"]
+Sharing = Literal["auto", "shared", "private"]
+AllowDeny = Literal["allow", "deny"]
 GrantName = Literal["authorization_code", "client_credentials"]
 
 
@@ -145,6 +147,19 @@ class OAuthConfig(Section, frozen=True):
         return f"OAuthConfig({self.grant})"
 
 
+class AskConfig(Section, frozen=True):
+    """What a server may ask of those who call it."""
+
+    sampling: Annotated[
+        AllowDeny, _says("Whether it may have its callers' models write something for it.")
+    ] = "allow"
+    elicitation: Annotated[AllowDeny, _says("Whether it may ask its callers' users.")] = "allow"
+    roots: Annotated[AllowDeny, _says("Whether it may ask for its callers' roots.")] = "allow"
+    max_tokens: Annotated[
+        Count | None, _says("The most tokens it may have sampled at once. Default: no limit.")
+    ] = None
+
+
 class ServerConfig(Section, frozen=True):
     """One upstream. Exactly one of `url` and `command` is set."""
 
@@ -206,6 +221,14 @@ class ServerConfig(Section, frozen=True):
         300.0
     )
     connections: Annotated[Count, _says("The most pooled HTTP connections to url.")] = 16
+    sessions: Annotated[
+        Sharing,
+        _says(
+            "private gives every client a session (or process) of its own, shared gives all the "
+            "same; auto does what the server's own sessions ask for."
+        ),
+    ] = "auto"
+    ask: AskConfig = field(default_factory=AskConfig)
 
 
 class Config(Section, frozen=True):
@@ -241,6 +264,9 @@ class Config(Section, frozen=True):
         list[Origin], _says("Browser origins that may call, such as https://app.example.com.")
     ] = field(default_factory=list)
     timeout: Annotated[Duration, _says("Deadline of a call that names none.")] = 60.0
+    input_timeout: Annotated[
+        Duration, _says("How long a caller may take to answer what a server asks it.")
+    ] = 600.0
     limits: Limits = field(default_factory=Limits)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)

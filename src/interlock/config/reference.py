@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, inspect
 
 from interlock.config.model import (
+    AskConfig,
     BreakerConfig,
     Config,
     JournalConfig,
@@ -94,6 +95,12 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
         "Nothing of it is needed for a server that lets clients register themselves; see "
         "[sign-in.md](sign-in.md). A server with an `Authorization` among its `headers` is not "
         "signed in to.",
+    ),
+    (
+        "`servers.KEY.ask`",
+        AskConfig,
+        "A server may ask its caller for a sample of its model, for the answers to a form, or for "
+        "its roots. Only clients that can answer are asked, and only what stands here as `allow`.",
     ),
     (
         "`tokens`",

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interlock.node.node import Node, NodeStatus, UpstreamStatus
+    from interlock.node.node import Node
+    from interlock.node.status import NodeStatus, UpstreamStatus
 
 __all__ = ["Node", "NodeStatus", "UpstreamStatus"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from interlock.node import node
+        from interlock.node import node, status
 
-        return getattr(node, name)
+        return getattr(node if name == "Node" else status, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

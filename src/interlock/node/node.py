@@ -15,7 +15,8 @@ import msgspec
 
 from interlock import __version__
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.offering import Offering, read_offering
+from interlock.catalog.introduction import Voice, merge
+from interlock.catalog.offering import read_offering
 from interlock.config import Config, ConfigChange, ServerConfig, diff, resolve, resolve_server
 from interlock.faces.http.app import NodeApp
 from interlock.faces.http.fast_lane import FastLane
@@ -23,6 +24,7 @@ from interlock.faces.http.guard import Guard
 from interlock.faces.mcp.answering import Answering
 from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.http import McpHttpFace
+from interlock.faces.mcp.legacy_sse import LegacySse
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.session_wire import SessionWire
 from interlock.faces.mcp.sessions import Sessions
@@ -32,14 +34,18 @@ from interlock.node.http_server import HttpServer
 from interlock.node.places import (
     journal_path,
     make_private,
+    seal_key,
     socket_path,
     somebody_listens,
     tokens_path,
 )
+from interlock.node.status import NodeStatus, status_of
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.pipeline import Pipeline
+from interlock.pipeline.questions import ANYTHING, AskPolicy
+from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
 from interlock.stores.tokens import TokenStore
@@ -57,45 +63,6 @@ LAST_CALLS: Final = 2.0
 """How long calls under way may still take when the node stops."""
 
 OWN_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
-
-
-class UpstreamStatus(msgspec.Struct, frozen=True):
-    """How one upstream fares."""
-
-    key: str
-    state: str
-    since: float
-    problem: str | None
-    segment: str
-    tools: int
-    set_aside: list[dict[str, str]]
-    revision: str
-    restarts: int
-    lists: int
-    calls: int
-    failed: int
-    busy_us: int
-    circuit: str
-    pid: int | None
-    noise: int
-
-
-class NodeStatus(msgspec.Struct, frozen=True):
-    """How the node fares."""
-
-    version: str
-    pid: int
-    url: str | None
-    uptime: float
-    upstreams: list[UpstreamStatus]
-    tools: int
-    calls: int
-    failed: int
-    sessions: int
-    listeners: int
-    under_way: int
-    tasks: int
-    journal: dict[str, Any] | None
 
 
 class Node:
@@ -147,14 +114,18 @@ class Node:
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,
+            ask_policy=self._ask_policy,
+            seals=Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time),
+            input_seconds=config.input_timeout,
         )
-        self._listeners = Listeners()
+        self._listeners = Listeners(self.pipeline.subscriptions)
         self._hello = Hello(self._introduce)
         self._sessions = Sessions(
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
-        self.catalog.on_change(self._lists_changed)
+        self.catalog.on_change(self._listeners.changed)
         self._face: McpHttpFace | None = None
+        self._legacy: LegacySse | None = None
         self._lane: type[FastLane] | None = None
         self._app: NodeApp | None = None
 
@@ -199,7 +170,17 @@ class Node:
         self._app = NodeApp(
             pipeline=self.pipeline, guard=guard, status=self.status, mcp_path=config.path
         )
-        self._lane = FastLane.bound(self._face.serve, config.path, config.limits)
+        self._legacy = LegacySse(
+            guard=guard,
+            pipeline=self.pipeline,
+            hello=self._hello,
+            listeners=self._listeners,
+            answering=answering,
+            most=config.limits.sessions,
+        )
+        self._lane = FastLane.bound(
+            self._face.serve, config.path, config.limits, self._legacy.routes
+        )
         await http.start(self._lane, self._app)
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{host}:{http.port}{config.path}"
@@ -253,6 +234,8 @@ class Node:
         await self.pipeline.drain(LAST_CALLS)
         for client in list(self._local_clients):
             client.stop()
+        if self._legacy is not None:
+            self._legacy.close()
         if self._face is not None:
             self._face.answering.stop()
         if self._http is not None:
@@ -282,7 +265,10 @@ class Node:
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         self.catalog.configure(page_size=config.page_size)
         if self._face is not None and self._app is not None and self._http is not None:
-            self._face.guard = self._app.guard = self._guard(config, self._http)
+            self._face.guard = self._app.guard = guard = self._guard(config, self._http)
+            if self._legacy is not None:
+                self._legacy.guard = guard
+                self._legacy.most = config.limits.sessions
         if self._lane is not None:
             self._lane.limits = config.limits
         gone = [*change.removed, *change.relinked]
@@ -320,9 +306,12 @@ class Node:
             key,
             server,
             connector,
-            on_tools=self._tools_listed,
+            on_offer=self._offered,
             on_withdrawn=lambda one: self.catalog.withdraw(one.key),
             on_state=self._state_changed,
+            on_updated=lambda one, uri: self.pipeline.subscriptions.updated(one.key, uri),
+            watched=self.pipeline.subscriptions.watched,
+            back=self.pipeline,
         )
         self._supervisors[key] = supervisor
         supervisor.begin()
@@ -339,13 +328,18 @@ class Node:
 
     # -- what supervisors report
 
-    def _tools_listed(self, supervisor: Supervisor) -> None:
+    def _offered(self, supervisor: Supervisor) -> None:
+        offer = supervisor.offer
         offering = read_offering(
             supervisor.key,
             supervisor.server,
-            supervisor.tools,
+            offer.tools,
+            prompts=offer.prompts,
+            resources=offer.resources,
+            templates=offer.templates,
             root_segment=self.config.root_segment,
             http=supervisor.is_http,
+            serves_resources="resources" in supervisor.capabilities,
         )
         for one in offering.set_aside:
             _log.warning(
@@ -354,17 +348,12 @@ class Node:
         self.catalog.post(offering)
         if supervisor.key == self.pipeline.transparent:
             # Whoever sees it as itself hears what it announces, even if its list reads as before.
-            self._listeners.tools_changed()
-
-    def _lists_changed(self, kinds: frozenset[str]) -> None:
-        if "tools" in kinds:
-            self._listeners.tools_changed()
+            self._listeners.changed(supervisor.announced)
 
     def _state_changed(self, supervisor: Supervisor) -> None:
         if supervisor.state is State.READY:
             self._breakers.reset(supervisor.key)
-            if supervisor.key == self.pipeline.transparent:
-                self._hello.refresh()
+            self._hello.refresh()
         elif supervisor.state is State.FAILED:
             # After a restart with other settings it may never have listed the tools that it has.
             self.catalog.withdraw(supervisor.key)
@@ -396,19 +385,34 @@ class Node:
             return msgspec.structs.replace(resolved, cwd=str(self.base_dir))
         return resolved
 
+    def _ask_policy(self, upstream: str) -> AskPolicy:
+        supervisor = self._supervisors.get(upstream)
+        if supervisor is None:
+            return ANYTHING
+        ask = supervisor.server.ask
+        return AskPolicy(
+            sampling=ask.sampling == "allow",
+            elicitation=ask.elicitation == "allow",
+            roots=ask.roots == "allow",
+            max_tokens=ask.max_tokens,
+        )
+
     def _introduce(self) -> Introduction:
-        capabilities: dict[str, Any] = {"tools": {"listChanged": True}}
-        transparent = self.pipeline.transparent
-        # While it is restarted it is not there.
-        shown = None if transparent is None else self._supervisors.get(transparent)
-        peer = None if shown is None else shown.peer
-        if peer is None:
-            return Introduction(OWN_INFO, capabilities)
-        # Everything that needs no more than a question and an answer passes through as it is.
-        for name in ("prompts", "resources", "completions"):
-            if name in peer.capabilities:
-                capabilities[name] = {}
-        return Introduction(peer.server_info or OWN_INFO, capabilities, peer.instructions)
+        voices = [
+            Voice(
+                one.server.segment or key,
+                one.peer.capabilities,
+                one.peer.instructions,
+                one.peer.server_info,
+                one.server.expose == "transparent",
+            )
+            for key, one in self._supervisors.items()
+            if one.peer is not None
+        ]
+        merged = merge(voices)
+        return Introduction(
+            merged.server_info or OWN_INFO, merged.capabilities, merged.instructions
+        )
 
     # -- how it fares
 
@@ -419,7 +423,15 @@ class Node:
             pid=os.getpid(),
             url=self.url,
             uptime=time.monotonic() - self._started,
-            upstreams=[self._upstream_status(one) for one in self._supervisors.values()],
+            upstreams=[
+                status_of(
+                    one,
+                    self.catalog.offering(one.key),
+                    self.audit.by_upstream.get(one.key) or Tally(),
+                    self._breakers.state(one.key),
+                )
+                for one in self._supervisors.values()
+            ],
             tools=len(self.catalog.current.tools),
             calls=self.audit.total.calls,
             failed=self.audit.total.failed,
@@ -432,28 +444,3 @@ class Node:
 
     def supervisor(self, key: str) -> Supervisor:
         return self._supervisors[key]
-
-    def _upstream_status(self, one: Supervisor) -> UpstreamStatus:
-        offering: Offering | None = self.catalog.offering(one.key)
-        tally = self.audit.by_upstream.get(one.key) or Tally()
-        peer = one.peer
-        return UpstreamStatus(
-            key=one.key,
-            state=one.state.value,
-            since=one.since,
-            problem=one.problem,
-            segment=one.server.segment,
-            tools=0 if offering is None else len(offering.tools),
-            set_aside=[]
-            if offering is None
-            else [{"name": bad.name, "reason": bad.reason} for bad in offering.set_aside],
-            revision="" if peer is None else peer.revision,
-            restarts=one.restarts,
-            lists=one.lists,
-            calls=tally.calls,
-            failed=tally.failed,
-            busy_us=tally.busy_us,
-            circuit=self._breakers.state(one.key).value,
-            pid=None if peer is None else getattr(peer.link, "pid", None),
-            noise=0 if peer is None else peer.noise,
-        )

@@ -17,6 +17,7 @@ from interlock.errors import CONFIG, InterlockError
 
 _SOCKET_NAME: Final = "node.sock"
 _TOKENS_NAME: Final = "tokens.db"
+_SEAL_KEY_NAME: Final = "seal.key"
 _LONGEST_SOCKET_PATH: Final = 100
 """The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
 
@@ -66,6 +67,25 @@ def tokens_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
     if config.state_dir is not None:
         return state_dir(config, environ, base_dir) / _TOKENS_NAME
     return state_home(environ) / _TOKENS_NAME
+
+
+def seal_key(config: Config, environ: Mapping[str, str], base_dir: Path, size: int) -> bytes:
+    """The key with which the node seals what its callers bring back; made when it is not there."""
+    path = state_dir(config, environ, base_dir) / _SEAL_KEY_NAME
+    make_private(path.parent)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = path.read_bytes()
+        if len(key) == size:
+            return key
+        # Cut off while it was written: nothing was sealed with it.
+        path.unlink()
+        return seal_key(config, environ, base_dir, size)
+    with os.fdopen(descriptor, "wb") as file:
+        key = os.urandom(size)
+        file.write(key)
+    return key
 
 
 def make_private(folder: Path) -> None:

@@ -77,6 +77,9 @@ class _Waiting:
     def abandon(self, reason: str) -> None:
         self._task.cancel()
 
+    def hand_over(self, call: Call, back: Back) -> None:
+        """It has not left yet, so nothing was asked on the way that could be handed over."""
+
     def expire(self) -> None:
         if not self._task.done():
             self._task.cancel()

@@ -3,24 +3,35 @@
     audit( authenticate → resolve → validate → [policy → budget → approval] → deadline → breaker
            → dispatch )
 
-The stages in brackets have their place here and no code yet. Listing goes through the same
-authentication and audit as calling: there is no side door.
+The stages in brackets have their place here and no code yet. Listing, reading and subscribing go
+through the same authentication and audit as calling: there is no side door.
 
 A call goes out in `begin` and comes back in `settled`, each one straight line without a wait:
 what lies between them is the upstream's time. So a call costs no task and no trip through the
-event loop. `_over` is the audit: it is passed exactly once, on every way out.
+event loop. `_over` is the audit: it is passed exactly once, on every way out. What an upstream
+says or asks on the way comes in by `heard` and `asked`; `input.py` bridges the two eras there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.call import Ask, Call, Caller, ClientSession, Outcome, UpstreamGoneError
+from interlock.call import (
+    Ask,
+    Call,
+    Caller,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.names import style_for
 from interlock.errors import (
@@ -39,10 +50,28 @@ from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
-from interlock.pipeline.resolve import resolve
+from interlock.pipeline.hearing import may_hear, read_level
+from interlock.pipeline.input import INPUT_SECONDS, Input
+from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions, have_in_common
+from interlock.pipeline.resolve import name_as_it_is, resolve, resolve_other
+from interlock.pipeline.sealing import KEY_BYTES, Seals
+from interlock.pipeline.subscriptions import Subscriptions
 from interlock.pipeline.validate import validate
-from interlock.ports import Clock, Upstream
-from interlock.protocol.mcp import PASSED_ON, TOOLS_CALL, TOOLS_LIST
+from interlock.ports import Clock, Exchange, Upstream
+from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.mcp import (
+    COMPLETE,
+    LISTS,
+    NEEDED_FOR,
+    SET_LEVEL,
+    SUBSCRIBE,
+    TOOLS_CALL,
+    UNSUBSCRIBE,
+    Era,
+)
+
+EMPTY_OUTCOME: Final = Outcome(b"{}", Era.SESSION)
+"""What there is to say about something that was simply done."""
 
 _log = logging.getLogger("interlock.pipeline")
 
@@ -63,6 +92,9 @@ class Pipeline:
         names: str,
         timeout: float,
         concurrent_calls: int,
+        ask_policy: Callable[[str], AskPolicy] = lambda _: ANYTHING,
+        seals: Seals | None = None,
+        input_seconds: float = INPUT_SECONDS,
     ) -> None:
         self._catalog = catalog
         self._authenticate = authenticate
@@ -78,6 +110,22 @@ class Pipeline:
         self._draining = False
         self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
+        self.subscriptions = Subscriptions(catalog, upstreams)
+        self._input = Input(
+            self,
+            questions=Questions(ask_policy),
+            seals=seals or Seals(os.urandom(KEY_BYTES), time.time),
+            clock=clock,
+            call_later=call_later,
+            seconds=input_seconds,
+        )
+        self._answered_here: dict[str, Callable[[Call], None]] = {
+            **dict.fromkeys(LISTS, self._list),
+            SET_LEVEL: self._set_level,
+            SUBSCRIBE: self._subscribe,
+            UNSUBSCRIBE: self._subscribe,
+        }
+        self._tasks: set[asyncio.Task[None]] = set()
         self.transparent: str | None = None
         """The one upstream that stands open to everything, when there is one."""
 
@@ -90,21 +138,29 @@ class Pipeline:
         try:
             self._enter(call)
             verb = call.verb
+            here = None
             if verb == TOOLS_CALL:
-                validate(call, resolve(call, self._catalog))
-            elif verb != TOOLS_LIST:
-                self._pass_on(call)
-            # policy, budget and approval: here, in this order, for every verb
-            if verb == TOOLS_LIST:
-                self._over(call, self._list_tools(call), None)
+                if self.transparent is None:
+                    validate(call, resolve(call, self._catalog))
+                else:
+                    self._find_transparently(call, self.transparent)
             else:
-                self._send(call, now)
+                here = self._answered_here.get(verb)
+                self._must_be_offered(verb)
+                if not resolve_other(call, self._catalog) and here is None:
+                    self._pass_on(call)
+            # policy, budget and approval: here, in this order, for every verb
+            if here is not None:
+                here(call)
+            elif call.extra is None or not self._input.brought(call):
+                self.send(call, now)
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:
             self._over(call, None, _fault(call, bug))
 
-    def _send(self, call: Call, now: float) -> None:
+    def send(self, call: Call, now: float) -> None:
+        """Send it to its upstream, now. Raises InterlockError."""
         upstream = self._upstreams.get(call.upstream)
         if upstream is None:
             raise InterlockError(
@@ -122,18 +178,74 @@ class Pipeline:
             self._deadlines.start()
         call.exchange = upstream.start(call, self)
 
-    def _list_tools(self, call: Call) -> Outcome:
+    # -- answered here
+
+    def _list(self, call: Call) -> None:
         client = call.client
         style = style_for(client.name, self._names)
-        page = self._catalog.current.tools_page(client.era, style, call.cursor)
-        return Outcome(page, client.era)
+        page = self._catalog.current.page(call.verb, client.era, style, call.cursor)
+        self._over(call, Outcome(page, client.era), None)
+
+    def _must_be_offered(self, verb: str) -> None:
+        """What no upstream can do, the node cannot do either."""
+        capability = NEEDED_FOR.get(verb)
+        if capability is not None and not any(
+            capability in one.capabilities for one in self._upstreams.values()
+        ):
+            raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
+
+    def _set_level(self, call: Call) -> None:
+        level = read_level((call.extra or {}).get("level"))
+        session = call.session
+        if session is None:
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} needs a session.")
+        session.log_level = level
+        for upstream in self._upstreams.values():
+            if "logging" in upstream.capabilities:
+                upstream.set_level(level, session)
+        self._over(call, EMPTY_OUTCOME, None)
+
+    def _subscribe(self, call: Call) -> None:
+        session = call.session
+        upstream = self._upstreams.get(call.upstream)
+        offers = None if upstream is None else upstream.capabilities.get("resources")
+        if session is None or not isinstance(offers, dict) or not offers.get("subscribe"):
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served for {call.name}.")
+        uri = decode_value((call.extra or {})["uri"])
+        if call.verb == SUBSCRIBE:
+            work = self.subscriptions.subscribe(session, call.upstream, uri)
+        else:
+            work = self.subscriptions.unsubscribe(session, call.upstream, uri)
+        task = asyncio.get_running_loop().create_task(self._answer_when_done(call, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_when_done(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            self._over(call, EMPTY_OUTCOME, None)
+        except InterlockError as error:
+            self._over(call, None, error)
+        except Exception as bug:
+            self._over(call, None, _fault(call, bug))
+
+    def _find_transparently(self, call: Call, upstream: str) -> None:
+        """A server that is shown as itself judges for itself, as if nobody stood before it."""
+        if self._catalog.find(call.name) is None:
+            name_as_it_is(call, upstream)
+            return
+        tool = resolve(call, self._catalog)
+        validate(call, tool, against_schema=tool.upstream != upstream)
 
     def _pass_on(self, call: Call) -> None:
-        """What is not about tools goes, as it is, to the one upstream that is shown as itself."""
-        if self.transparent is None or call.verb not in PASSED_ON:
+        """What the node does not know goes, as it is, to the one upstream that is shown as itself,
+        if that and the client have an extension in common that it may belong to."""
+        key = self.transparent
+        upstream = None if key is None else self._upstreams.get(key)
+        if key is None or upstream is None or not have_in_common(call, upstream.capabilities):
             shown = call.verb if len(call.verb) <= 100 else call.verb[:100] + "…"
             raise InterlockError(METHOD_NOT_FOUND, f"{shown!r} is not served here.")
-        call.upstream = self.transparent
+        call.upstream = key
 
     # -- back
 
@@ -142,13 +254,31 @@ class Pipeline:
         if error is None:
             if self._breakers.failing:
                 self._breakers.succeeded(call.upstream)
+            if outcome is not None:
+                glance = outcome.glance
+                if glance is not None and glance.result_type not in ("", COMPLETE):
+                    try:
+                        outcome = self._input.needed(call, outcome)
+                        if outcome is None:
+                            return
+                    except InterlockError as refused:
+                        outcome, error = None, refused
+                    except Exception as bug:
+                        outcome, error = None, _fault(call, bug)
         elif call.upstream:
             try:
+                if isinstance(error, UpstreamAnsweredError):
+                    outcome = self._input.needed_first(call, error)
+                    if outcome is not None:
+                        self._over(call, outcome, None)
+                        return
                 if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
                     return
                 if not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
                     # Who is in a greater hurry than the node must not speak for the others.
                     self._breakers.failed(call.upstream, error.failure)
+            except InterlockError as refused:
+                error = refused
             except Exception as bug:
                 # Whoever read the answer serves others too: our faults are not theirs.
                 error = _fault(call, bug)
@@ -161,11 +291,36 @@ class Pipeline:
         if call.timeout:
             # The wait starts again, up to the hard deadline.
             call.deadline = min(self._clock() + call.timeout, call.hard_deadline)
-        if call.on_notification is not None:
+        if call.on_notification is not None and may_hear(call, method, params):
             call.on_notification(call, method, params)
 
     def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
-        ask.refuse(-32601, f"{ask.method} is not offered to servers by this node.")
+        """The upstream wants to know something of the caller."""
+        self._input.asked(ask, call, session)
+
+    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """A call is over by what a stage found out."""
+        self._over(call, outcome, error)
+
+    def wait_for_input(self, call: Call, seconds: float) -> None:
+        """A human may be asked: that takes as long as it takes."""
+        call.deadline = call.hard_deadline = self._clock() + seconds
+        if not self._deadlines.ticking:
+            self._deadlines.start()
+
+    def go_on(self, call: Call) -> None:
+        """The upstream has what it wanted to know: now it is its time that passes."""
+        upstream = self._upstreams.get(call.upstream)
+        limit = (None if upstream is None else upstream.timeout) or self._timeout
+        set_deadline(call, self._clock(), limit)
+
+    def take_over(self, call: Call, exchange: Exchange) -> None:
+        """Wait, from now on, for a request that was made for an earlier call."""
+        exchange.hand_over(call, self)
+        call.exchange = exchange
+        self.go_on(call)
+        if not self._deadlines.ticking:
+            self._deadlines.start()
 
     def _sends_again(self, call: Call, gone: UpstreamGoneError) -> bool:
         upstream = self._upstreams.get(call.upstream)
@@ -222,6 +377,7 @@ class Pipeline:
         if self._under_way and seconds > 0:
             self._empty = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._empty], timeout=seconds)
+        self._input.drop_all("The node is shutting down.")
         for call in list(self._under_way):
             exchange = call.exchange
             self._over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))

@@ -7,6 +7,7 @@ things in different envelopes. What differs is written here once, as tables and 
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -56,6 +57,19 @@ SET_LEVEL: Final = "logging/setLevel"
 LISTS: Final = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)
 """What the catalog answers by itself."""
 
+NEEDED_FOR: Final = {
+    PROMPTS_LIST: "prompts",
+    PROMPTS_GET: "prompts",
+    RESOURCES_LIST: "resources",
+    TEMPLATES_LIST: "resources",
+    RESOURCES_READ: "resources",
+    SUBSCRIBE: "resources",
+    UNSUBSCRIBE: "resources",
+    COMPLETE_ARGUMENT: "completions",
+    SET_LEVEL: "logging",
+}
+"""The capability that a server must have for a request. Tools are what a node is for."""
+
 # What a server may ask of its client.
 SAMPLING: Final = "sampling/createMessage"
 ELICITATION: Final = "elicitation/create"
@@ -63,6 +77,15 @@ ROOTS: Final = "roots/list"
 
 MAY_NEED_INPUT: Final = frozenset({TOOLS_CALL, PROMPTS_GET, RESOURCES_READ})
 """The only requests that a stateless server may answer with a question."""
+
+RELAYED: Final = encode_value(
+    {
+        "roots": {"listChanged": True},
+        "sampling": {"tools": {}, "context": {}},
+        "elicitation": {"form": {}, "url": {}},
+    }
+)
+"""What the node can relay to its clients. What they can do themselves is seen when it is asked."""
 
 LOG_LEVELS: Final = (
     "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency",
@@ -100,6 +123,7 @@ REMOVED_FROM_STATELESS: Final = frozenset(
 
 # `_meta` keys.
 RESERVED: Final = "io.modelcontextprotocol/"
+TASKS_EXTENSION: Final = RESERVED + "tasks"
 META_VERSION: Final = RESERVED + "protocolVersion"
 META_CLIENT_INFO: Final = RESERVED + "clientInfo"
 META_CLIENT_CAPABILITIES: Final = RESERVED + "clientCapabilities"
@@ -198,7 +222,8 @@ class CancelledParams(msgspec.Struct, gc=False, rename="camel"):
 class ResultGlance(msgspec.Struct, gc=False, rename="camel"):
     """What a result says about itself: read once, without opening what it carries."""
 
-    result_type: str = COMPLETE
+    result_type: str = ""
+    """Empty: it does not say. On the session wire no result does."""
     is_error: bool = False
     ttl_ms: Raw | UnsetType = UNSET
     cache_scope: Raw | UnsetType = UNSET
@@ -206,7 +231,7 @@ class ResultGlance(msgspec.Struct, gc=False, rename="camel"):
 
 
 _decode_glance = msgspec.json.Decoder(ResultGlance).decode
-_STRANGE: Final = ResultGlance(result_type="")
+_STRANGE: Final = ResultGlance(result_type="?")
 """Of a result that says of itself what no result may say."""
 
 
@@ -264,6 +289,18 @@ def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
     return {key: value for key, value in meta.items() if key not in _HOP_KEYS}
 
 
+@lru_cache(maxsize=4096)
+def relayed_capabilities(promised: bytes) -> bytes:
+    """What a client promises, as far as it holds through this node: all but the session wire's
+    tasks, which are between two neighbours. What cannot be read counts as nothing."""
+    try:
+        members = decode_members(promised)
+        members.pop("tasks", None)
+        return encode_members(members)
+    except ProtocolError:
+        return b"{}"
+
+
 def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
     """A session server's result as a stateless client must see it.
 
@@ -303,7 +340,7 @@ def session_result(result: bytes, glance: ResultGlance | None = None) -> bytes:
         glance = glance_at(result)
     raw = bytes(result)
     if (
-        glance.result_type
+        glance.result_type == COMPLETE
         and glance.meta is UNSET
         and glance.ttl_ms is UNSET
         and glance.cache_scope is UNSET

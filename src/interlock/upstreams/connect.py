@@ -58,8 +58,12 @@ class Connector:
         # Some processes end when the first thing they hear is not `initialize`.
         self._session_first = False
 
-    async def connect(self) -> Peer:
-        """An open peer. Raises InterlockError."""
+    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
+        """An open peer. Raises InterlockError.
+
+        `promises`: what a session server is told that its client can do. `session_first`: speak
+        the session wire if the server does.
+        """
         if self._signs_in is not None:
             await self._signs_in.until_worth_trying()
         # Resolved for every attempt: a secret that was missing may be there now.
@@ -67,32 +71,33 @@ class Connector:
         if self._secrets is not None:
             self.mask.learn(self._secrets(self._configured))
         if server.url is None:
-            return await self._spawn(server)
+            return await self._spawn(server, promises, session_first)
         if self._signs_in is not None:
             self._bearer = await self._signs_in.prepare(server, self.mask.learn)
         if server.transport == "sse":
-            return await self._legacy(server, server.url)
+            return await self._legacy(server, server.url, promises)
         try:
-            return await self._streamable(server, server.url)
+            return await self._streamable(server, server.url, promises, session_first)
         except UpstreamGoneError as gone:
             if server.transport != "auto" or gone.status not in (400, 404, 405):
                 raise
             try:
-                return await self._legacy(server, server.url)
+                return await self._legacy(server, server.url, promises)
             except UpstreamGoneError as neither:
                 if neither.status:
                     # No event stream there either: what the POST was told says more.
                     raise gone from None
                 raise
 
-    async def _spawn(self, server: ServerConfig) -> Peer:
+    async def _spawn(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+        session_first = session_first or self._session_first
         try:
-            return await self._open(server, await self._start(server), self._session_first)
+            return await self._open(server, await self._start(server), promises, session_first)
         except UpstreamGoneError:
-            if self._session_first:
+            if session_first:
                 raise
         # It may be one of those that cannot bear the probe: once more, the old way.
-        peer = await self._open(server, await self._start(server), True)
+        peer = await self._open(server, await self._start(server), promises, True)
         self._session_first = True
         return peer
 
@@ -122,7 +127,9 @@ class Connector:
             )
         return argv
 
-    async def _streamable(self, server: ServerConfig, url: str) -> Peer:
+    async def _streamable(
+        self, server: ServerConfig, url: str, promises: bytes, session_first: bool
+    ) -> Peer:
         link = HttpLink(
             self._key,
             url,
@@ -131,9 +138,9 @@ class Connector:
             clock=self._clock,
             bearer=self._bearer,
         )
-        return await self._open(server, link, False)
+        return await self._open(server, link, promises, session_first)
 
-    async def _legacy(self, server: ServerConfig, url: str) -> Peer:
+    async def _legacy(self, server: ServerConfig, url: str, promises: bytes) -> Peer:
         link = LegacySseLink(
             self._key,
             url,
@@ -147,15 +154,17 @@ class Connector:
         except BaseException:
             await link.close()
             raise
-        return await self._open(server, link, True)
+        return await self._open(server, link, promises, True)
 
     async def _open(
         self,
         server: ServerConfig,
         link: StdioLink | HttpLink | LegacySseLink,
+        promises: bytes,
         session_first: bool,
     ) -> Peer:
         peer = Peer(self._key, link, self._own_info, mask=self.mask)
+        peer.promises = promises
         try:
             await open_peer(peer, session_first=session_first, timeout=server.start_timeout)
         except BaseException:

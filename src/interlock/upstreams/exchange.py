@@ -16,6 +16,7 @@ from msgspec import Raw
 from interlock.call import Ask, Call, Outcome, UpstreamGoneError
 from interlock.errors import DEADLINE_EXCEEDED, Failure, InterlockError
 from interlock.ports import Back
+from interlock.protocol.mcp import META_PROGRESS_TOKEN
 
 if TYPE_CHECKING:
     from interlock.upstreams.peer import Peer
@@ -88,6 +89,13 @@ class Exchange(msgspec.Struct, eq=False):
             if self.asks:
                 self._withdraw(reason)
             self.peer.abandon(self, reason)
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        self.call, self.back = call, back
+        token = None
+        if call.meta is not None and call.on_notification is not None:
+            token = call.meta.get(META_PROGRESS_TOKEN)
+        self.token = token
 
     def _withdraw(self, reason: str) -> None:
         """Nobody waits for what was asked on the way any more."""

@@ -19,6 +19,7 @@ from interlock.upstreams.peer import Peer
 
 PROBE_WAIT: Final = 5.0
 """How long a started process may leave the probe unanswered before `initialize` is tried."""
+_REDIRECTS: Final = (301, 302, 307, 308)
 _MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
 _MAX_PAGES: Final = 500
 _MOST_TOOLS: Final = 20_000
@@ -94,7 +95,7 @@ async def _discover(peer: Peer) -> mcp.DiscoverResult | None:
             _judge_error(peer, error)
             return None
         except UpstreamGoneError as gone:
-            if gone.status in (301, 302, 307, 308):
+            if gone.status in _REDIRECTS:
                 if await link.follow(gone.location):
                     continue
                 raise InterlockError(
@@ -148,11 +149,16 @@ async def _initialize(peer: Peer) -> None:
     link.say_nothing()
     params = {
         "protocolVersion": mcp.LATEST_SESSION,
-        "capabilities": {},
+        "capabilities": Raw(peer.promises),
         "clientInfo": Raw(peer.own_info),
     }
     try:
-        outcome = await peer.request(mcp.INITIALIZE, params)
+        try:
+            outcome = await peer.request(mcp.INITIALIZE, params)
+        except UpstreamGoneError as gone:
+            if gone.status not in _REDIRECTS or not await link.follow(gone.location):
+                raise
+            outcome = await peer.request(mcp.INITIALIZE, params)
     except UpstreamAnsweredError as error:
         raise _Refused(
             UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"

@@ -89,6 +89,8 @@ class Peer:
         self.on_lost: Callable[[str], None] | None = None
         self.session: ClientSession | None = None
         """The only client that this peer speaks for, when it is one that stays connected."""
+        self.promises = b"{}"
+        """What a session server is told that its client can do."""
         self.private = False
         """Whether this peer speaks for one client only."""
         self.back: Back | None = None

@@ -18,21 +18,20 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Raw
-
-from interlock.call import Call, UpstreamGoneError
+from interlock.call import Call, ClientSession, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.ports import Back
-from interlock.upstreams.changes import watch_changes
+from interlock.ports import Back, Clock, Exchange
+from interlock.protocol.mcp import LOG_LEVELS, RELAYED, Era
 from interlock.upstreams.connect import Connector
-from interlock.upstreams.exchange import Exchange
-from interlock.upstreams.negotiate import list_tools
+from interlock.upstreams.hearing import Hearing
+from interlock.upstreams.listing import KINDS, RawOffer, list_offer
 from interlock.upstreams.peer import Peer
+from interlock.upstreams.private import NoSessionsError, PrivatePeers, set_level
 
 RETRY_FIRST: Final = 0.1
 RETRY_AT_MOST: Final = 30.0
@@ -48,6 +47,25 @@ class State(Enum):
     FAILED = "failed"
 
 
+class Private(Enum):
+    """Who gets a connection of its own to an upstream."""
+
+    NOBODY = 0
+    SESSIONS = 1
+    """Clients of the session wire, where the server speaks that too."""
+    EVERYBODY = 2
+
+
+def private_for(server: ServerConfig, peer: Peer) -> Private:
+    """Whose calls must not share a connection to this server."""
+    if server.sessions != "auto":
+        return Private.EVERYBODY if server.sessions == "private" else Private.NOBODY
+    if peer.era is Era.STATELESS:
+        return Private.SESSIONS if peer.link.is_http else Private.NOBODY
+    # One process serves everybody who may use it, unless the config says otherwise.
+    return Private.EVERYBODY if peer.link.session_offered else Private.NOBODY
+
+
 class Supervisor:
     """One upstream, as the pipeline and the operator see it."""
 
@@ -57,9 +75,13 @@ class Supervisor:
         server: ServerConfig,
         connector: Connector,
         *,
-        on_tools: Callable[[Supervisor], None],
+        on_offer: Callable[[Supervisor], None],
         on_withdrawn: Callable[[Supervisor], None],
         on_state: Callable[[Supervisor], None],
+        on_updated: Callable[[Supervisor, str], None] | None = None,
+        watched: Callable[[str], Iterable[str]] = lambda _: (),
+        back: Back | None = None,
+        clock: Clock = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -74,11 +96,14 @@ class Supervisor:
         self.restarts = 0
         self.lists = 0
         self.peer: Peer | None = None
-        self.tools: list[Raw] = []
+        self.offer = RawOffer()
         """What it listed last, as it came."""
         self.stderr: deque[str] = connector.stderr
         self._connector = connector
-        self._on_tools = on_tools
+        self._on_offer = on_offer
+        self._on_updated = on_updated
+        self._watched = watched
+        self._back = back
         self._on_withdrawn = on_withdrawn
         self._on_state = on_state
         self._sleep = sleep
@@ -86,6 +111,21 @@ class Supervisor:
         self._ready = asyncio.Event()
         self._settled = asyncio.Event()
         self._relist = asyncio.Event()
+        self._stale: set[str] = set()
+        self.announced: frozenset[str] = KINDS
+        """Which of its lists were new when it listed last."""
+        self._hearing: Hearing | None = None
+        self._level: str | None = None
+        self._capabilities: Mapping[str, Any] = {}
+        self._private_for = Private.NOBODY
+        self.private = PrivatePeers(
+            key,
+            self._connect_privately,
+            clock=clock,
+            sleep=sleep,
+            on_changed=self.relist,
+            instead=lambda: self.peer,
+        )
         self._next_try = 0.0
         self._task: asyncio.Task[None] | None = None
         self._ending = False
@@ -100,6 +140,13 @@ class Supervisor:
     def start(self, call: Call, back: Back) -> Exchange:
         peer = self.peer
         if peer is not None:
+            private_for = self._private_for
+            if private_for is Private.NOBODY or (
+                private_for is Private.SESSIONS and call.session is None
+            ):
+                return peer.start(call, back)
+            if not self.private.useless:
+                return self.private.start(call, back)
             return peer.start(call, back)
         problem = self.problem or "it is still starting"
         error = UpstreamGoneError(
@@ -107,6 +154,29 @@ class Supervisor:
         )
         error.data = {"upstream": self.key, "retry_after_ms": self._retry_ms()}
         raise error
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return self._capabilities
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        if session is not None and self._private_for is not Private.NOBODY:
+            self.private.set_level(level, session)
+            return
+        # Shared by many: as talkative as the most curious of them. Each hears what it asked for.
+        if self.peer is not None and (
+            self._level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self._level)
+        ):
+            self._level = level
+            set_level(self.peer, level)
+
+    async def watch(self, uri: str) -> None:
+        if self._hearing is not None:
+            await self._hearing.watch(uri)
+
+    async def unwatch(self, uri: str) -> None:
+        if self._hearing is not None:
+            await self._hearing.unwatch(uri)
 
     async def until_ready(self, seconds: float) -> bool:
         if self.state is State.FAILED or self._next_try - time.monotonic() > seconds:
@@ -138,16 +208,18 @@ class Supervisor:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        await self.private.close()
 
     def configure(self, server: ServerConfig) -> None:
         """Take settings that do not concern the link, and show the tools by them."""
         self.server = server
         self.timeout = server.timeout
         if self._listed:
-            self._report(self._on_tools)
+            self._report(self._on_offer)
 
-    def relist(self) -> None:
-        """Read the list again, soon. Called as often as anybody likes."""
+    def relist(self, kind: str | None = None) -> None:
+        """Read the list again, soon, or all of them. Called as often as anybody likes."""
+        self._stale |= KINDS if kind is None else {kind}
         self._relist.set()
 
     async def _supervise(self) -> None:
@@ -155,7 +227,7 @@ class Supervisor:
         lost_at: float | None = None
         while True:
             try:
-                peer, tools = await self._connect()
+                peer, offer = await self._connect()
             except InterlockError as error:
                 self.problem = error.message
                 lost_at = self._give_up_when_due(lost_at)
@@ -169,7 +241,7 @@ class Supervisor:
                 _log.exception("%s: connecting failed inside the node", self.key)
             else:
                 ready_at, answered = time.monotonic(), peer.answered
-                await self._live_with(peer, tools)
+                await self._live_with(peer, offer)
                 lost_at = time.monotonic()
                 if peer.answered > answered or lost_at - ready_at > RETRY_AT_MOST:
                     # It worked: the next failure is a new story.
@@ -182,43 +254,76 @@ class Supervisor:
             await self._sleep(delay)
             wait = min(wait * 2, RETRY_AT_MOST)
 
-    async def _connect(self) -> tuple[Peer, list[Raw]]:
-        peer = await self._connector.connect()
+    async def _connect(self) -> tuple[Peer, RawOffer]:
+        peer = await self._connector.connect(RELAYED)
         try:
             # What is announced while the list is being read counts already.
             self._relist.clear()
-            peer.on_changed = lambda _: self.relist()
-            return peer, await list_tools(peer, timeout=LIST_TIMEOUT)
+            self._stale.clear()
+            peer.back = self._back
+            peer.on_changed = self.relist
+            peer.on_updated = self._updated
+            return peer, await list_offer(peer, timeout=LIST_TIMEOUT)
         except BaseException:
             await peer.close()
             raise
 
-    async def _live_with(self, peer: Peer, tools: list[Raw]) -> None:
+    async def _connect_privately(self, promises: bytes) -> Peer:
+        """A connection for one client. Raises NoSessionsError when the server has none to give."""
+        main = self.peer
+        spoken = None if main is None else main.era
+        try:
+            peer = await self._connector.connect(promises, session_first=True)
+        except UpstreamGoneError as gone:
+            if spoken is Era.STATELESS and 400 <= gone.status < 500:
+                raise NoSessionsError(gone.failure, gone.message) from None
+            raise
+        except InterlockError as refused:
+            if spoken is Era.STATELESS:
+                raise NoSessionsError(refused.failure, refused.message) from None
+            raise
+        if spoken is Era.STATELESS and not peer.link.session_offered:
+            # It speaks the older wire too, but remembers nobody: then the newer one is better.
+            await peer.close()
+            raise NoSessionsError(UPSTREAM_UNAVAILABLE, f"{self.key} gives no sessions.")
+        return peer
+
+    def _updated(self, uri: str) -> None:
+        if self._on_updated is not None:
+            self._on_updated(self, uri)
+
+    async def _live_with(self, peer: Peer, offer: RawOffer) -> None:
         """Serve until the peer is lost."""
         peer.on_lost = self._became_lost
-        self._became_ready(peer, tools)
-        watcher = asyncio.create_task(
-            watch_changes(peer, relist=self.relist, sleep=self._sleep), name=f"changes:{self.key}"
+        self._private_for = private_for(self.server, peer)
+        self.private.useless = False
+        self._level = None
+        self._hearing = hearing = Hearing(
+            peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key)
         )
+        self._became_ready(peer, offer)
+        watcher = asyncio.create_task(hearing.keep(), name=f"hearing:{self.key}")
         lister = asyncio.create_task(self._keep_listed(peer), name=f"list:{self.key}")
         try:
             await asyncio.shield(peer.closed)
         finally:
-            peer.on_lost = peer.on_changed = None
-            self.peer = None
+            peer.on_lost = peer.on_changed = peer.on_updated = None
+            self.peer = self._hearing = None
             self._ready.clear()
             watcher.cancel()
             lister.cancel()
             await asyncio.gather(watcher, lister, return_exceptions=True)
             await peer.close()
 
-    def _became_ready(self, peer: Peer, tools: list[Raw]) -> None:
+    def _became_ready(self, peer: Peer, offer: RawOffer) -> None:
         self.peer = peer
+        self._capabilities = peer.capabilities
         self.problem = None
         self.lists += 1
         self._listed = True
-        self.tools = tools
-        self._report(self._on_tools)
+        self.offer = offer
+        self.announced = KINDS
+        self._report(self._on_offer)
         self._enter(State.READY)
         self._ready.set()
         self._settled.set()
@@ -240,6 +345,7 @@ class Supervisor:
             return lost_at
         if self._listed:
             self._listed = False
+            self._capabilities = {}
             self._report(self._on_withdrawn)
         self._enter(State.FAILED)
         return None
@@ -249,17 +355,21 @@ class Supervisor:
         while True:
             await self._relist.wait()
             self._relist.clear()
+            stale, self._stale = frozenset(self._stale or KINDS), set()
             try:
-                tools = await list_tools(peer, timeout=LIST_TIMEOUT)
+                self.offer = await list_offer(
+                    peer, timeout=LIST_TIMEOUT, kinds=stale, before=self.offer
+                )
             except InterlockError as error:
                 _log.warning("%s: its new list could not be read: %s", self.key, error.message)
                 # What is shown is out of date for as long as this fails.
+                self._stale |= stale
                 self._relist.set()
                 wait = min(wait * 2, RETRY_AT_MOST)
             else:
                 self.lists += 1
-                self.tools = tools
-                self._report(self._on_tools)
+                self.announced = stale
+                self._report(self._on_offer)
                 wait = RETRY_FIRST
             # An upstream that announces a change whenever it is asked must not keep us busy.
             await self._sleep(wait)

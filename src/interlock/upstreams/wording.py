@@ -27,6 +27,7 @@ class Wording:
         self.ready_lines: dict[str, bytes] = {}
         # `_meta` of calls that bring nothing of their own, by what their client can do.
         self._ready_meta: dict[bytes, bytes] = {}
+        self._session_meta: dict[tuple[bytes, str | None], bytes] = {}
         # `_meta` of the stateless wire up to the value of clientCapabilities.
         self._meta_head = b'"%b":"%b","%b":%b,"%b":' % (
             mcp.META_VERSION.encode(),
@@ -36,13 +37,11 @@ class Wording:
             mcp.META_CLIENT_CAPABILITIES.encode(),
         )
 
-        self._no_meta = b',"_meta":{%b{}}' % self._meta_head if self._stateless else b""
-
     def call(self, id: int, call: Call, token: Raw | None) -> bytes:
         """The request that passes a caller's call on. `token`: the caller wants progress."""
         given = call.meta
         if given is None:
-            meta = self._no_meta
+            meta = self._plain_meta(id, call) if self._stateless else b""
         elif (
             len(given) == 3
             and self._stateless
@@ -111,6 +110,17 @@ class Wording:
                 lines += b"%b: %b\r\n" % (header.encode(), text.encode())
         return lines
 
+    def _plain_meta(self, id: int, call: Call) -> bytes:
+        """`_meta` for a client that says nothing with its request: what its session knows."""
+        session = call.session
+        known = (call.client.capabilities, None if session is None else session.log_level)
+        meta = self._session_meta.get(known)
+        if meta is None:
+            meta = self._meta(id, call, None)
+            if len(self._session_meta) < _MOST_KEPT:
+                self._session_meta[known] = meta
+        return meta
+
     def _keep_meta(self, id: int, call: Call) -> bytes:
         meta = self._meta(id, call, None)
         if len(self._ready_meta) < _MOST_KEPT:
@@ -129,17 +139,19 @@ class Wording:
             if kept == b"{}":
                 return b',"_meta":{"progressToken":%d}' % id
             return b',"_meta":{"progressToken":%d,%b' % (id, kept[1:])
-        client = call.client
-        # What the caller can do is for the caller to say; a session client's promises were made
-        # to this node, and it cannot pass such requests back yet.
-        capabilities = client.capabilities if client.era is mcp.Era.STATELESS else b"{}"
+        # What the caller can do is for the caller to say.
+        capabilities = call.client.capabilities
+        if call.client.era is mcp.Era.SESSION:
+            capabilities = mcp.relayed_capabilities(capabilities)
         parts = [b',"_meta":{', self._meta_head, capabilities]
         if token is not None:
             parts.append(b',"progressToken":%d' % id)
+        level = None if meta is None else meta.get(mcp.META_LOG_LEVEL)
+        if level is None and call.session is not None and call.session.log_level is not None:
+            level = Raw(encode_value(call.session.log_level))
+        if level is not None:
+            parts.append(b',"%b":%b' % (mcp.META_LOG_LEVEL.encode(), level))
         if meta is not None:
-            level = meta.get(mcp.META_LOG_LEVEL)
-            if level is not None:
-                parts.append(b',"%b":%b' % (mcp.META_LOG_LEVEL.encode(), level))
             own_keys = mcp.forwardable_meta(meta)
             if own_keys:
                 parts += (b",", encode_members(own_keys)[1:-1])

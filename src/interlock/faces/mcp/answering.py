@@ -69,8 +69,6 @@ class Answering:
 
     def hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         """Progress or a log message: it turns a plain answer into a stream, the first time."""
-        if method == mcp.LOG_MESSAGE and not wants_logs(call):
-            return
         self.tell(call.context, notification(method, params))
 
     def tell(self, exchange: HttpExchange, payload: bytes) -> None:
@@ -113,7 +111,9 @@ class Answering:
                 era, glance = client.era, outcome.glance
                 # What is in the client's own words already passes as it is.
                 if outcome.era is not era or (
-                    era is _STATELESS and glance is not None and glance.meta is not UNSET
+                    era is _STATELESS
+                    and glance is not None
+                    and (glance.meta is not UNSET or not glance.result_type)
                 ):
                     result = write_result(outcome, client, self._hello.server_info, call.verb)
                 if not exchange.streaming:
@@ -164,13 +164,6 @@ class Answering:
                 outlet.ping()
             else:
                 exchange.ping()
-
-
-def wants_logs(call: Call) -> bool:
-    """Whether log messages may be sent for it: the stateless wire has them only on request."""
-    return call.client.era is mcp.Era.SESSION or (
-        call.meta is not None and mcp.META_LOG_LEVEL in call.meta
-    )
 
 
 def _status(status: int, error: InterlockError, client: Client | None) -> int:

@@ -23,7 +23,6 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
-from interlock.faces.mcp.answering import wants_logs
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.reading import (
@@ -267,8 +266,7 @@ class Conversation:
             self._idle.set_result(None)
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
-        if method != mcp.LOG_MESSAGE or wants_logs(call):
-            self._send(jsonrpc.notification(method, params))
+        self._send(jsonrpc.notification(method, params))
 
 
 class _Channel:

@@ -73,12 +73,12 @@ def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str
             return _COMPLETE
         result = mcp.stateless_result(result, server_info)
         glance = outcome.glance
-        if verb in _KEEPABLE and (glance is None or glance.result_type == mcp.COMPLETE):
+        if verb in _KEEPABLE and (glance is None or glance.result_type in ("", mcp.COMPLETE)):
             result = _not_to_be_kept(result)
         return result
     glance = outcome.glance or mcp.glance_at(result)
-    if glance.result_type != mcp.COMPLETE:
-        shown = glance.result_type[:50] or "none"
+    if glance.result_type not in ("", mcp.COMPLETE):
+        shown = glance.result_type[:50]
         raise InterlockError(
             UPSTREAM_PROTOCOL,
             f"The server's `resultType` is {shown}, which means nothing to this client.",
@@ -91,6 +91,10 @@ def with_own_meta(result: bytes, glance: mcp.ResultGlance, server_info: bytes) -
 
     What `_meta` says beside that passes as it is; the reserved keys are between two neighbours.
     """
+    if not glance.result_type:
+        # Older drafts did not ask for it; it counts as this, and clients insist on it.
+        members = decode_members(result)
+        result = encode_members({"resultType": Raw(b'"complete"'), **members})
     if glance.meta is UNSET:
         return result
     theirs = bytes(glance.meta)

@@ -1,0 +1,85 @@
+"""How a node and its upstreams fare, as data for whoever watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from interlock.catalog.offering import Offering
+from interlock.pipeline.audit import Tally
+from interlock.pipeline.breaker import Circuit
+from interlock.upstreams.supervisor import Supervisor
+
+
+class UpstreamStatus(msgspec.Struct, frozen=True):
+    """How one upstream fares."""
+
+    key: str
+    state: str
+    since: float
+    problem: str | None
+    segment: str
+    tools: int
+    prompts: int
+    resources: int
+    set_aside: list[dict[str, str]]
+    revision: str
+    restarts: int
+    lists: int
+    calls: int
+    failed: int
+    busy_us: int
+    circuit: str
+    pid: int | None
+    noise: int
+    private: int
+    """How many clients have a connection of their own to it."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """How the node fares."""
+
+    version: str
+    pid: int
+    url: str | None
+    uptime: float
+    upstreams: list[UpstreamStatus]
+    tools: int
+    calls: int
+    failed: int
+    sessions: int
+    listeners: int
+    under_way: int
+    tasks: int
+    journal: dict[str, Any] | None
+
+
+def status_of(
+    one: Supervisor, offering: Offering | None, tally: Tally, circuit: Circuit
+) -> UpstreamStatus:
+    """How one upstream fares now."""
+    peer = one.peer
+    return UpstreamStatus(
+        key=one.key,
+        state=one.state.value,
+        since=one.since,
+        problem=one.problem,
+        segment=one.server.segment,
+        tools=0 if offering is None else len(offering.tools),
+        prompts=0 if offering is None else len(offering.prompts),
+        resources=0 if offering is None else len(offering.resources) + len(offering.templates),
+        set_aside=[]
+        if offering is None
+        else [{"name": bad.name, "reason": bad.reason} for bad in offering.set_aside],
+        revision="" if peer is None else peer.revision,
+        restarts=one.restarts,
+        lists=one.lists,
+        calls=tally.calls,
+        failed=tally.failed,
+        busy_us=tally.busy_us,
+        circuit=circuit.value,
+        pid=None if peer is None else getattr(peer.link, "pid", None),
+        noise=0 if peer is None else peer.noise,
+        private=len(one.private),
+    )

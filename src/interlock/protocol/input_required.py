@@ -1,0 +1,122 @@
+"""`input_required` as data: what a stateless server wants to know before it answers. Pure.
+
+On the stateless wire a server puts its questions into a result, and the client makes its request
+again with the answers. On the session wire the same questions are requests of the server. The
+questions differ in small things, which are written here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from interlock.errors import INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
+from interlock.protocol.mcp import ELICITATION
+
+INPUT_REQUESTS: Final = "inputRequests"
+INPUT_RESPONSES: Final = "inputResponses"
+REQUEST_STATE: Final = "requestState"
+# Members of a question that belong to the session wire alone.
+_SESSION_ONLY: Final = ("_meta", "task", "elicitationId")
+
+
+class _Question(msgspec.Struct, gc=False):
+    method: str
+    params: Raw | UnsetType = UNSET
+
+
+_decode_question = msgspec.json.Decoder(_Question).decode
+
+
+class Needed(msgspec.Struct):
+    """What a result asks for. `questions`: method and raw params by key."""
+
+    questions: dict[str, tuple[str, bytes]]
+    state: str | None = None
+
+
+def read_needed(result: bytes) -> Needed:
+    """What a stateless server wants to know. Raises ProtocolError when that cannot be read."""
+    try:
+        members = decode_members(result)
+        asked = decode_members(members[INPUT_REQUESTS]) if INPUT_REQUESTS in members else {}
+        questions = {}
+        for key, raw in asked.items():
+            question = _decode_question(raw)
+            params = b"" if question.params is UNSET else bytes(question.params)
+            questions[key] = (question.method, params)
+        state = decode_value(members[REQUEST_STATE]) if REQUEST_STATE in members else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError) as exc:
+        raise ProtocolError(
+            f"The server asks for input, but cannot be understood: {exc}.", UPSTREAM_PROTOCOL
+        ) from None
+    if state is not None and not isinstance(state, str):
+        raise ProtocolError("The server's `requestState` is not a string.", UPSTREAM_PROTOCOL)
+    if not questions and state is None:
+        raise ProtocolError("The server asks for input, but for none.", UPSTREAM_PROTOCOL)
+    return Needed(questions, state)
+
+
+def write_needed(questions: dict[str, tuple[str, bytes]], state: str | None) -> bytes:
+    """The result that puts questions of a session server to a stateless client."""
+    asked = {
+        key: Raw(_stateless_question(method, params)) for key, (method, params) in questions.items()
+    }
+    members: dict[str, Raw] = {"resultType": Raw(b'"input_required"')}
+    if asked:
+        members[INPUT_REQUESTS] = Raw(encode_members(asked))
+    if state is not None:
+        members[REQUEST_STATE] = Raw(encode_value(state))
+    return encode_members(members)
+
+
+def with_state(result: bytes, state: str) -> bytes:
+    """The same questions, with another state to bring back."""
+    members = decode_members(result)
+    members[REQUEST_STATE] = Raw(encode_value(state))
+    return encode_members(members)
+
+
+def read_answers(raw: Raw | None) -> dict[str, Raw]:
+    """The answers that a client brought. Raises ProtocolError for what are none."""
+    if raw is None:
+        return {}
+    try:
+        answers = decode_members(raw)
+    except ProtocolError:
+        raise ProtocolError("`inputResponses` must be an object.", INVALID_PARAMS) from None
+    for key, answer in answers.items():
+        if bytes(answer)[:1] != b"{":
+            raise ProtocolError(f"`inputResponses` {key[:50]!r} must be an object.", INVALID_PARAMS)
+    return answers
+
+
+def session_question(method: str, params: bytes, revision: str, mint: str) -> bytes:
+    """The params of a stateless server's question, as a session client must be asked.
+
+    `mint`: an id for a question that needs one there.
+    """
+    if method != ELICITATION or not params:
+        return params
+    members = decode_members(params)
+    if "mode" in members and bytes(members["mode"]) == b'"url"':
+        members.setdefault("elicitationId", Raw(encode_value(mint)))
+    elif revision == "2025-06-18":
+        # There were no modes then.
+        members.pop("mode", None)
+    return encode_members(members)
+
+
+def _stateless_question(method: str, params: bytes) -> bytes:
+    name = encode_value(method)
+    if not params:
+        return b'{"method":%b}' % name
+    members = decode_members(params)
+    for only in _SESSION_ONLY:
+        members.pop(only, None)
+    if not members:
+        return b'{"method":%b}' % name
+    return b'{"method":%b,"params":%b}' % (name, encode_members(members))

@@ -1,0 +1,332 @@
+"""Connections of an upstream that each speak for one client only.
+
+A session server remembers who it speaks to: what the client can do, its log level, its roots, and
+whatever its tools keep. So each client of the session wire gets a session of its own there, opened
+with what that client promised, and closed with it. Clients of the stateless wire share one where
+the caller and what they promise are the same; it is closed when nobody has used it for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.call import Call, ClientSession, UpstreamAnsweredError, UpstreamGoneError
+from interlock.errors import DEADLINE_EXCEEDED, TOO_BUSY, UPSTREAM_LOST, InterlockError
+from interlock.pipeline.hearing import loud_enough
+from interlock.ports import Back, Clock, Exchange
+from interlock.protocol import mcp
+from interlock.upstreams.hearing import Hearing
+from interlock.upstreams.peer import Peer
+
+IDLE_KEPT: Final = 300.0
+MOST: Final = 1_000
+_SWEEP: Final = 30.0
+
+_log = logging.getLogger("interlock.upstreams")
+
+Key = ClientSession | tuple[str, bytes]
+"""A session client itself, or the caller and the promises of stateless ones."""
+
+
+class NoSessionsError(InterlockError):
+    """The server offers no session of its own to this client."""
+
+
+class PrivatePeers:
+    """The private connections of one upstream."""
+
+    def __init__(
+        self,
+        label: str,
+        connect: Callable[[bytes], Awaitable[Peer]],
+        *,
+        clock: Clock,
+        sleep: Callable[[float], Awaitable[None]],
+        on_changed: Callable[[str], None],
+        instead: Callable[[], Peer | None],
+    ) -> None:
+        """`connect` opens a connection with these promises. `instead` is the peer that serves when
+        there can be no private one."""
+        self._label = label
+        self._connect = connect
+        self._clock = clock
+        self._sleep = sleep
+        self._on_changed = on_changed
+        self._instead = instead
+        self._all: dict[Key, _Private] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.useless = False
+        """Whether the server has said that it gives no sessions."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def start(self, call: Call, back: Back) -> Exchange:
+        """Send the call on the connection of its client, which may have to be opened first."""
+        session = call.session
+        key: Key
+        if session is not None:
+            key = session
+        else:
+            key = ("" if call.caller is None else call.caller.name, call.client.capabilities)
+        private = self._all.get(key)
+        if private is None:
+            private = self._open(key, session, back)
+        private.last_used = self._clock()
+        peer = private.peer
+        if peer is not None:
+            return peer.start(call, back)
+        return private.wait(call, back)
+
+    def set_level(self, level: str, session: ClientSession) -> None:
+        private = self._all.get(session)
+        if private is not None and private.peer is not None:
+            set_level(private.peer, level)
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for key in list(self._all):
+            self._close(key)
+        if self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _open(self, key: Key, session: ClientSession | None, back: Back) -> _Private:
+        if len(self._all) >= MOST:
+            self._make_room()
+        private = self._all[key] = _Private(self._label)
+        if session is not None:
+            session.closed.append(lambda: self._close(key))
+        promises = mcp.relayed_capabilities(_promises(key))
+        task = asyncio.get_running_loop().create_task(
+            self._live(key, private, session, back, promises), name=f"private:{self._label}"
+        )
+        private.task = task
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
+        return private
+
+    async def _live(
+        self,
+        key: Key,
+        private: _Private,
+        session: ClientSession | None,
+        back: Back,
+        promises: bytes,
+    ) -> None:
+        """Open the connection, hear what comes on it, and close it in the end."""
+        try:
+            peer = await self._connect(promises)
+        except NoSessionsError:
+            self.useless = True
+            self._all.pop(key, None)
+            private.serve_by(self._instead())
+            return
+        except InterlockError as error:
+            self._all.pop(key, None)
+            private.fail(error)
+            return
+        except BaseException:
+            self._all.pop(key, None)
+            private.fail(_never_sent(self._label))
+            raise
+        roots_changed = None
+        try:
+            peer.private = True
+            peer.session = session
+            peer.back = back
+            peer.on_changed = self._on_changed
+            # At once: somebody may try again before this task has its turn.
+            peer.on_lost = lambda _: self._forget(key, private)
+            if session is not None:
+                peer.on_said = _Teller(session)
+                if session.log_level is not None:
+                    set_level(peer, session.log_level)
+                roots_changed = partial(peer.notify, mcp.ROOTS_CHANGED)
+                session.on_roots_changed.append(roots_changed)
+            hearing = Hearing(peer, relist=_nothing, sleep=self._sleep)
+            ears = asyncio.create_task(hearing.keep(), name=f"hearing:{self._label}")
+            try:
+                await hearing.until_open()
+                if not peer.closed.done():
+                    private.peer = peer
+                private.serve_by(peer)
+                await asyncio.shield(peer.closed)
+            finally:
+                ears.cancel()
+                await asyncio.gather(ears, return_exceptions=True)
+        finally:
+            self._forget(key, private)
+            if session is not None and roots_changed in session.on_roots_changed:
+                session.on_roots_changed.remove(roots_changed)
+            private.fail(_never_sent(self._label))
+            await peer.close()
+
+    def _forget(self, key: Key, private: _Private) -> None:
+        private.peer = None
+        if self._all.get(key) is private:
+            del self._all[key]
+
+    def _close(self, key: Key) -> None:
+        private = self._all.pop(key, None)
+        if private is None or private.task is None:
+            return
+        task = private.task
+        task.cancel()
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _make_room(self) -> None:
+        idle = [(one.last_used, key) for key, one in self._all.items() if one.idle]
+        if not idle:
+            raise InterlockError(
+                TOO_BUSY, f"{self._label} has as many private sessions as it may; try again."
+            )
+        self._close(min(idle, key=lambda one: one[0])[1])
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        late = self._clock() - IDLE_KEPT
+        for key, one in list(self._all.items()):
+            # Session clients keep theirs for as long as they are there: it may hold their work.
+            if isinstance(key, tuple) and one.idle and one.last_used < late:
+                self._close(key)
+        if self._all:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
+
+
+class _Private:
+    """One connection, from the moment in which somebody wants it."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.peer: Peer | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.last_used = 0.0
+        self._waiting: list[_Waiting] = []
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and (self.peer is None or not self.peer.pending)
+
+    def wait(self, call: Call, back: Back) -> _Waiting:
+        waiting = _Waiting(call, back)
+        self._waiting.append(waiting)
+        return waiting
+
+    def serve_by(self, peer: Peer | None) -> None:
+        """Send what waited."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if peer is None:
+                one.fail(_never_sent(self.label))
+            else:
+                one.go(peer)
+
+    def fail(self, error: InterlockError) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.fail(error)
+
+
+class _Waiting:
+    """Stands for a request until there is a connection for it, and then for what it became."""
+
+    def __init__(self, call: Call, back: Back) -> None:
+        self._call = call
+        self._back = back
+        self._waits = True
+        self._sent: Exchange | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._waits or (self._sent is not None and self._sent.open)
+
+    def go(self, peer: Peer) -> None:
+        if not self._waits:
+            return
+        self._waits = False
+        try:
+            self._sent = peer.start(self._call, self._back)
+        except InterlockError as error:
+            self._back.settled(self._call, None, error)
+        else:
+            if self._call.exchange is self:
+                self._call.exchange = self._sent
+
+    def fail(self, error: InterlockError) -> None:
+        if self._waits:
+            self._waits = False
+            self._back.settled(self._call, None, error)
+
+    def abandon(self, reason: str) -> None:
+        self._waits = False
+        if self._sent is not None:
+            self._sent.abandon(reason)
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        self._call, self._back = call, back
+        if self._sent is not None:
+            self._sent.hand_over(call, back)
+
+    def expire(self) -> None:
+        if self._sent is not None:
+            self._sent.expire()
+        self.fail(InterlockError(DEADLINE_EXCEEDED, "The server gave no session in time."))
+
+
+class _Teller:
+    """Passes on to a session client what its server says of its own accord."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    def __call__(self, method: str, params: bytes | Raw) -> None:
+        session = self._session
+        level = session.log_level if method == mcp.LOG_MESSAGE else None
+        if session.alive and (level is None or loud_enough(params, level)):
+            session.tell(method, params)
+
+
+def set_level(peer: Peer, level: str) -> None:
+    """Tell a server from which level on it is to speak. What it answers does not matter."""
+    if peer.era is mcp.Era.SESSION and "logging" in peer.capabilities:
+        exchange = peer.request(mcp.SET_LEVEL, {"level": level})
+        task = asyncio.get_running_loop().create_task(_ignore(exchange))
+        _BACKGROUND.add(task)
+        task.add_done_callback(_BACKGROUND.discard)
+
+
+_BACKGROUND: Final[set[asyncio.Task[None]]] = set()
+
+
+async def _ignore(exchange: Awaitable[object]) -> None:
+    try:
+        await exchange
+    except UpstreamAnsweredError as error:
+        _log.info("a log level was refused: %s", error.message)
+    except InterlockError:
+        # It is lost, and with it the need for a level.
+        return
+
+
+def _never_sent(label: str) -> UpstreamGoneError:
+    return UpstreamGoneError(
+        UPSTREAM_LOST, f"{label} was lost before the call could be sent.", sent=False
+    )
+
+
+def _promises(key: Key) -> bytes:
+    return key[1] if isinstance(key, tuple) else key.client.capabilities
+
+
+def _nothing() -> None:
+    """The lists are the main connection's business."""
