@@ -89,10 +89,6 @@ NOT_DONE = {
 }
 """Extensions that the suite does not score. The SDK's own client passes the first of them."""
 
-NOT_YET = {
-    "sep-2322-client-request-state": "a result without resultType is passed on without one",
-}
-
 ALWAYS = {"auth/scope-step-up", "auth/authorization-server-migration"}
 """Scenarios of sign-ins that `make test` runs too."""
 
@@ -105,10 +101,7 @@ _LATER = pytest.mark.skipif(
 def _case(revision: str, scenario: str) -> ParameterSet:
     quick = not scenario.startswith("auth/") or scenario in ALWAYS
     name = f"{revision}-{scenario}"
-    marks = [] if quick else [_LATER]
-    if scenario in NOT_YET:
-        marks.append(pytest.mark.xfail(reason=NOT_YET[scenario], strict=False))
-    return pytest.param(revision, scenario, id=name, marks=marks)
+    return pytest.param(revision, scenario, id=name, marks=[] if quick else [_LATER])
 
 
 EVERY = [_case(revision, scenario) for revision in CHECKS for scenario in CHECKS[revision]]
