@@ -117,7 +117,8 @@ class Supervisor:
         self._hearing: Hearing | None = None
         self._level: str | None = None
         self._capabilities: Mapping[str, Any] = {}
-        self._private_for = Private.NOBODY
+        # Asked for every call: a plain attribute is the quickest there is.
+        self._sessions_apart = self._everybody_apart = False
         self.private = PrivatePeers(
             key,
             self._connect_privately,
@@ -140,12 +141,8 @@ class Supervisor:
     def start(self, call: Call, back: Back) -> Exchange:
         peer = self.peer
         if peer is not None:
-            private_for = self._private_for
-            if private_for is Private.NOBODY or (
-                private_for is Private.SESSIONS and call.session is None
-            ):
-                return peer.start(call, back)
-            if not self.private.useless:
+            apart = self._everybody_apart if call.session is None else self._sessions_apart
+            if apart and not self.private.useless:
                 return self.private.start(call, back)
             return peer.start(call, back)
         problem = self.problem or "it is still starting"
@@ -160,7 +157,7 @@ class Supervisor:
         return self._capabilities
 
     def set_level(self, level: str, session: ClientSession | None) -> None:
-        if session is not None and self._private_for is not Private.NOBODY:
+        if session is not None and self._sessions_apart:
             self.private.set_level(level, session)
             return
         # Shared by many: as talkative as the most curious of them. Each hears what it asked for.
@@ -295,7 +292,9 @@ class Supervisor:
     async def _live_with(self, peer: Peer, offer: RawOffer) -> None:
         """Serve until the peer is lost."""
         peer.on_lost = self._became_lost
-        self._private_for = private_for(self.server, peer)
+        whose = private_for(self.server, peer)
+        self._sessions_apart = whose is not Private.NOBODY
+        self._everybody_apart = whose is Private.EVERYBODY
         self.private.useless = False
         self._level = None
         self._hearing = hearing = Hearing(

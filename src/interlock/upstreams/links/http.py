@@ -20,7 +20,6 @@ from interlock.upstreams.links.bearer import Bearer, SignInError
 from interlock.upstreams.links.http_pool import HttpPool, Origin
 from interlock.upstreams.links.http_replies import (
     LONGEST_EVENT_ID,
-    LentReply,
     PostReply,
     ResumedReply,
     StreamReply,
@@ -128,7 +127,7 @@ class HttpLink:
         if self._bearer is None:
             return PostReply(self, ticket)
         line = self._renew_line()
-        return LentReply(self, ticket, pool=pool, payload=payload, lines=lines, sent=line)
+        return PostReply(self, ticket, pool=pool, payload=payload, lines=lines, sent=line)
 
     def _renew_line(self) -> bytes:
         line = b"" if self._bearer is None else self._bearer.current()
@@ -164,7 +163,7 @@ class HttpLink:
             ticket.carrier = reply = PostReply(self, ticket)
         elif bearer.idle and not self._line:
             # As good as none, and this is where every call passes.
-            ticket.carrier = reply = LentReply(
+            ticket.carrier = reply = PostReply(
                 self, ticket, None, None, self._pool, payload, headers
             )
         else:
@@ -328,7 +327,7 @@ class HttpLink:
             location=location,
         )
 
-    def refused(self, reply: LentReply, status: int, headers: dict[bytes, bytes]) -> None:
+    def refused(self, reply: PostReply, status: int, headers: dict[bytes, bytes]) -> None:
         """Its credentials were refused, which proves that nobody acted on it: with others it may
         be sent again."""
         bearer, pool, ticket = self._bearer, reply.pool, reply.ticket

@@ -31,6 +31,17 @@ class PostReply(msgspec.Struct, eq=False):
     ticket: Ticket | None
     connection: HttpConnection | None = None
     events: SseDecoder | None = None
+    pool: HttpPool | None = None
+    """Where it may be sent again with other credentials. None: nobody lends it any."""
+    payload: bytes = b""
+    lines: bytes = b""
+    sent: bytes = b""
+    """The credentials that it carried."""
+    refused: tuple[int, ...] = ()
+    """The statuses by which it was refused so far."""
+
+    def request(self) -> bytes:
+        return self.link.request(self.payload, self.lines)
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         link, ticket = self.link, self.ticket
@@ -60,7 +71,10 @@ class PostReply(msgspec.Struct, eq=False):
                     # Answers and requests may have got out of step on it, and would stay so.
                     self.connection.distrust()
             return
-        link.bad_status(ticket, status, headers, body)
+        if self.pool is not None and status in (401, 403):
+            link.refused(self, status, headers)
+        else:
+            link.bad_status(ticket, status, headers, body)
 
     def opened(self, headers: dict[bytes, bytes]) -> None:
         if self.link.session_header == b"" and b"mcp-session-id" in headers:
@@ -110,28 +124,7 @@ class PostReply(msgspec.Struct, eq=False):
             self.link.out_of_reach(message)
 
 
-class LentReply(PostReply, eq=False):
-    """The answer of a request with borrowed credentials: with others it may be sent again."""
-
-    pool: HttpPool | None = None
-    payload: bytes = b""
-    lines: bytes = b""
-    sent: bytes = b""
-    """The credentials that it carried."""
-    refused: tuple[int, ...] = ()
-    """The statuses by which it was refused so far."""
-
-    def request(self) -> bytes:
-        return self.link.request(self.payload, self.lines)
-
-    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        if status != 200 and status in (401, 403):
-            self.link.refused(self, status, headers)
-        else:
-            PostReply.whole(self, status, headers, body)
-
-
-class ResumedReply(LentReply, eq=False):
+class ResumedReply(PostReply, eq=False):
     """The rest of a POST's event stream, as a GET brings it. Its request was sent long ago."""
 
     after: str = ""
@@ -166,7 +159,7 @@ class ResumedReply(LentReply, eq=False):
             ticket.fail(UPSTREAM_LOST, message, sent=True)
 
 
-class StreamReply(LentReply, eq=False):
+class StreamReply(PostReply, eq=False):
     """The answer of the GET: a stream of announcements, or a word about why there is none."""
 
     stream: Stream | None = None
