@@ -98,11 +98,13 @@ class Exchange(msgspec.Struct, eq=False):
         self.token = token
 
     def _withdraw(self, reason: str) -> None:
-        """Nobody waits for what was asked on the way any more."""
+        """Nobody waits for what was asked on the way any more: both sides are told."""
         asks, self.asks = self.asks, None
         for id, ask in (asks or {}).items():
             self.peer.asks.pop(id, None)
-            ask.withdraw(reason)
+            if ask.open:
+                ask.withdraw(reason)
+                self.peer.leave_unanswered(id, reason)
 
     def _settled(self) -> None:
         self.open = False

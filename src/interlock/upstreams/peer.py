@@ -339,7 +339,7 @@ class Peer:
             self.link.post(response, b"")
 
         ask = Ask(method, b"" if params is UNSET else bytes(params), answered)
-        exchange = self._whose(ticket)
+        exchange = about = self._whose(ticket)
         call = None if exchange is None else exchange.call
         back = self.back if exchange is None else exchange.back
         if back is None or (call is None and self.session is None):
@@ -347,6 +347,10 @@ class Peer:
             return
         self._expect_progress(ask)
         self.asks[id] = ask
+        if about is not ticket and call is not None and call.session is not None:
+            # Whose it is was only guessed. Its client stays, and may answer when that request is
+            # long over.
+            exchange = None
         if exchange is not None:
             if exchange.asks is None:
                 exchange.asks = {}
@@ -389,6 +393,11 @@ class Peer:
         if exchange is not None and exchange.method == mcp.LISTEN:
             # How some end a subscription.
             exchange.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", sent=True)
+
+    def leave_unanswered(self, id: bytes, reason: str) -> None:
+        """Tell the upstream that one of its questions will not be answered any more."""
+        if not self.closed.done():
+            self.link.post(jsonrpc.error_response(id, -32603, reason), b"")
 
     def _drop_asks(self, reason: str) -> None:
         asks, self.asks = self.asks, {}

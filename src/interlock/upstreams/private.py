@@ -17,7 +17,13 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.call import Call, ClientSession, UpstreamAnsweredError, UpstreamGoneError
-from interlock.errors import DEADLINE_EXCEEDED, TOO_BUSY, UPSTREAM_LOST, InterlockError
+from interlock.errors import (
+    DEADLINE_EXCEEDED,
+    TOO_BUSY,
+    UNKNOWN_SESSION,
+    UPSTREAM_LOST,
+    InterlockError,
+)
 from interlock.pipeline.hearing import loud_enough
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol import mcp
@@ -100,11 +106,15 @@ class PrivatePeers:
             await asyncio.gather(*self._closing, return_exceptions=True)
 
     def _open(self, key: Key, session: ClientSession | None, back: Back) -> _Private:
+        if session is not None and not session.alive:
+            # Nobody would ever close it again.
+            raise InterlockError(UNKNOWN_SESSION, "The session of this call has ended.")
         if len(self._all) >= MOST:
             self._make_room()
         private = self._all[key] = _Private(self._label)
         if session is not None:
-            session.closed.append(lambda: self._close(key))
+            private.on_closed = partial(self._close, key)
+            session.closed.append(private.on_closed)
         promises = mcp.relayed_capabilities(_promises(key))
         task = asyncio.get_running_loop().create_task(
             self._live(key, private, session, back, promises), name=f"private:{self._label}"
@@ -127,18 +137,19 @@ class PrivatePeers:
             peer = await self._connect(promises)
         except NoSessionsError:
             self.useless = True
-            self._all.pop(key, None)
+            self._forget(key, private)
             private.serve_by(self._instead())
             return
         except InterlockError as error:
-            self._all.pop(key, None)
+            self._forget(key, private)
             private.fail(error)
             return
         except BaseException:
-            self._all.pop(key, None)
+            self._forget(key, private)
             private.fail(_never_sent(self._label))
             raise
         roots_changed = None
+        told = None if session is None else session.log_level
         try:
             peer.private = True
             peer.session = session
@@ -148,8 +159,8 @@ class PrivatePeers:
             peer.on_lost = lambda _: self._forget(key, private)
             if session is not None:
                 peer.on_said = _Teller(session)
-                if session.log_level is not None:
-                    set_level(peer, session.log_level)
+                if told is not None:
+                    set_level(peer, told)
                 roots_changed = partial(peer.notify, mcp.ROOTS_CHANGED)
                 session.on_roots_changed.append(roots_changed)
             hearing = Hearing(peer, relist=_nothing, sleep=self._sleep)
@@ -158,6 +169,10 @@ class PrivatePeers:
                 await hearing.until_open()
                 if not peer.closed.done():
                     private.peer = peer
+                    level = None if session is None else session.log_level
+                    if level is not None and level != told:
+                        # The client has chosen another one meanwhile.
+                        set_level(peer, level)
                 private.serve_by(peer)
                 await asyncio.shield(peer.closed)
             finally:
@@ -172,8 +187,13 @@ class PrivatePeers:
 
     def _forget(self, key: Key, private: _Private) -> None:
         private.peer = None
+        # By then there may be another one for the same client.
         if self._all.get(key) is private:
             del self._all[key]
+        ends = private.on_closed
+        if ends is not None and not isinstance(key, tuple) and ends in key.closed:
+            key.closed.remove(ends)
+        private.on_closed = None
 
     def _close(self, key: Key) -> None:
         private = self._all.pop(key, None)
@@ -185,12 +205,18 @@ class PrivatePeers:
         task.add_done_callback(self._closing.discard)
 
     def _make_room(self) -> None:
-        idle = [(one.last_used, key) for key, one in self._all.items() if one.idle]
+        """Close one that nobody uses now: rather a stateless client's, which expects to be
+        remembered by nobody, than that of a client which is still there."""
+        idle = [
+            (not isinstance(key, tuple), one.last_used, key)
+            for key, one in self._all.items()
+            if one.idle
+        ]
         if not idle:
             raise InterlockError(
                 TOO_BUSY, f"{self._label} has as many private sessions as it may; try again."
             )
-        self._close(min(idle, key=lambda one: one[0])[1])
+        self._close(min(idle, key=lambda one: one[:2])[2])
 
     def _sweep(self) -> None:
         self._sweeper = None
@@ -210,6 +236,8 @@ class _Private:
         self.label = label
         self.peer: Peer | None = None
         self.task: asyncio.Task[None] | None = None
+        self.on_closed: Callable[[], None] | None = None
+        """What ends it together with its client's session."""
         self.last_used = 0.0
         self._waiting: list[_Waiting] = []
 

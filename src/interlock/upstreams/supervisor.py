@@ -296,7 +296,9 @@ class Supervisor:
         self._sessions_apart = whose is not Private.NOBODY
         self._everybody_apart = whose is Private.EVERYBODY
         self.private.useless = False
-        self._level = None
+        if self._level is not None:
+            # A new server knows nothing of what the old one was told.
+            set_level(peer, self._level)
         self._hearing = hearing = Hearing(
             peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key)
         )
