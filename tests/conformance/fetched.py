@@ -34,6 +34,10 @@ OLDEST_NODE = 22
 FETCH_SECONDS = 100
 
 
+_in_vain: dict[Path, str] = {}
+"""What could not be fetched, and why: it is not tried again by every test."""
+
+
 class CannotRun(Exception):
     """Something that is needed is not to be had here. The sentence says what."""
 
@@ -73,9 +77,15 @@ def package(pinned: str, folder: str = "") -> Path:
     name, _, version = pinned.rpartition("@")
     place = _cache("CONF_NPM_DIR", "npm") / (folder or f"{name.rpartition('/')[2]}-{version}")
     found = place / "node_modules" / name
+    if place in _in_vain:
+        raise CannotRun(_in_vain[place])
     with _alone(place):
         if not (found / "package.json").exists():
-            _npm(place, pinned)
+            try:
+                _npm(place, pinned)
+            except CannotRun as reason:
+                _in_vain[place] = str(reason)
+                raise
     return found
 
 
