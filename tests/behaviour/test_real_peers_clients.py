@@ -18,6 +18,7 @@ import pytest
 
 from interlock.config import ServerConfig
 from tests.behaviour.conftest import OFFICIAL
+from tests.cli.program import INTERLOCK, World
 from tests.conformance import fetched
 from tests.faces.running import Running
 
@@ -237,6 +238,36 @@ def test_the_old_transport_of_two_addresses(program: str, node: Running, mode: s
     assert text(ran.next()) == "Echo: hi"
     assert ran.next()["structuredContent"] == {"sum": 5}
     assert "a-model" in text(ran.next())
+    assert "Everything Server" in ran.next()["contents"][0]["text"]
+
+
+@pytest.mark.xfail(strict=False, reason="who asks before the upstreams are up finds nothing")
+@every_mode
+def test_a_client_that_starts_programs(program: str, tmp_path: Path, mode: str) -> None:
+    """`interlock stdio`, as a client has it in its config."""
+    world = World(tmp_path)
+    everything = fetch(fetched.SERVER_EVERYTHING) / "dist" / "index.js"
+    servers = {"every": {"command": program, "args": [str(everything), "stdio"]}}
+    config = world.config(servers)
+    [python, *words] = INTERLOCK
+    command = {
+        "command": python,
+        "args": [*words, "stdio", "--config", str(config)],
+        "env": world.environ,
+    }
+    ran = drive(
+        program,
+        mode,
+        json.dumps(command),
+        do("listTools"),
+        call("every.echo", message="hi"),
+        call("every.trigger-elicitation-request"),
+        do("readResource", {"uri": STATIC}),
+        transport="stdio",
+    )
+    assert "every.echo" in {tool["name"] for tool in ran.next()["tools"]}
+    assert text(ran.next()) == "Echo: hi"
+    assert "Name: A. Person" in text(ran.next())
     assert "Everything Server" in ran.next()["contents"][0]["text"]
 
 

@@ -1,10 +1,11 @@
 // The official TypeScript client, led by whoever writes to its standard input.
 //
-//   node official.mjs SDK_FOLDER session|legacy|modern|auto http|sse ADDRESS
+//   node official.mjs SDK_FOLDER session|legacy|modern|auto http|sse|stdio ADDRESS
 //
 // `session` takes the SDK that knows one era (1.x), the others the one that knows both (2.x). Every
 // line in is a step, every line out what came of it: {"do": "callTool", "with": [...]} calls a method
 // of the client, {"await": "notifications/..."} waits for a notification, which may have come before.
+// For stdio the address is the command to start, as JSON: {"command", "args", "env"}.
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -24,29 +25,39 @@ const answers = {
 const capabilities = { sampling: {}, elicitation: { form: {}, url: {} }, roots: {} };
 const info = { name: "official-typescript", version: "1" };
 
+const files =
+  mode === "session"
+    ? {
+        client: "dist/esm/client/index.js",
+        http: "dist/esm/client/streamableHttp.js",
+        sse: "dist/esm/client/sse.js",
+        stdio: "dist/esm/client/stdio.js",
+      }
+    : { client: "dist/index.mjs", http: "dist/index.mjs", sse: "dist/index.mjs", stdio: "dist/stdio.mjs" };
+
 async function newClient() {
+  const { Client } = await load(files.client);
   if (mode !== "session") {
-    const { Client, StreamableHTTPClientTransport, SSEClientTransport } = await load("dist/index.mjs");
     const negotiated = mode === "modern" ? { pin: "2026-07-28" } : mode;
     const client = new Client(info, { capabilities, versionNegotiation: { mode: negotiated } });
     for (const method in answers) client.setRequestHandler(method, answers[method]);
-    const Transport = transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
-    return [client, new Transport(new URL(address))];
+    return client;
   }
-  const { Client } = await load("dist/esm/client/index.js");
   const types = await load("dist/esm/types.js");
   const client = new Client(info, { capabilities });
   const schemas = [types.CreateMessageRequestSchema, types.ElicitRequestSchema, types.ListRootsRequestSchema];
   Object.values(answers).forEach((answer, at) => client.setRequestHandler(schemas[at], answer));
-  if (transport === "sse") {
-    const { SSEClientTransport } = await load("dist/esm/client/sse.js");
-    return [client, new SSEClientTransport(new URL(address))];
-  }
-  const { StreamableHTTPClientTransport } = await load("dist/esm/client/streamableHttp.js");
-  return [client, new StreamableHTTPClientTransport(new URL(address))];
+  return client;
 }
 
-const [client, way] = await newClient();
+async function newTransport() {
+  const classes = await load(files[transport]);
+  if (transport === "stdio") return new classes.StdioClientTransport(JSON.parse(address));
+  const Transport = transport === "sse" ? classes.SSEClientTransport : classes.StreamableHTTPClientTransport;
+  return new Transport(new URL(address));
+}
+
+const client = await newClient();
 const heard = new Map();
 const notice = (method) => {
   if (!heard.has(method)) {
@@ -56,7 +67,7 @@ const notice = (method) => {
   return heard.get(method);
 };
 client.fallbackNotificationHandler = async ({ method, params }) => notice(method).tell(params ?? {});
-await client.connect(way);
+await client.connect(await newTransport());
 
 for await (const line of createInterface({ input: process.stdin })) {
   const step = JSON.parse(line);
