@@ -34,6 +34,9 @@ class Catalog:
         self._listeners: list[Changed] = []
         self._number = 0
         self._snapshot: Snapshot | None = None
+        self.collides = False
+        """Whether clients see any URI in another form than its upstream. For those who ask with
+        every call; it is as old as the newest snapshot."""
 
     @property
     def current(self) -> Snapshot:
@@ -47,6 +50,7 @@ class Catalog:
                 server_info=self._server_info,
                 key=self._key,
             )
+            self.collides = snapshot.collides
         return snapshot
 
     def find(self, name: str) -> Tool | None:

@@ -117,6 +117,15 @@ class Snapshot:
         """Whether anything that this upstream lists is shown under another URI than its own."""
         return self.uris.colliding(upstream)
 
+    @property
+    def collides(self) -> bool:
+        """Whether that is so for any upstream."""
+        # Not even looked at where nobody has a resource.
+        return any(
+            one.resources or one.templates or any(tool.screen is not None for tool in one.tools)
+            for one in self._offerings
+        ) and bool(self.uris.all_colliding)
+
     # -- lists
 
     def page(self, verb: str, era: Era, style: str, cursor: str | None = None) -> bytes:

@@ -66,7 +66,7 @@ class Uris:
                 self._owners.setdefault(uri, []).append(one)
             for template in one.templates:
                 self._template_owners.setdefault(template.uri, []).append(one)
-        self._colliding = {
+        self.all_colliding = {
             one.upstream
             for owners in (self._owners, self._template_owners)
             for uri, listing in owners.items()
@@ -173,7 +173,7 @@ class Uris:
 
     def colliding(self, upstream: str) -> bool:
         """Whether anything that this upstream lists is shown in another form."""
-        return upstream in self._colliding
+        return upstream in self.all_colliding
 
 
 def _form(one: Offering, uri: str) -> str:

@@ -53,6 +53,7 @@ from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.hearing import may_hear, read_level
 from interlock.pipeline.input import INPUT_SECONDS, Input
 from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions, have_in_common
+from interlock.pipeline.relabel import relabel
 from interlock.pipeline.resolve import name_as_it_is, resolve, resolve_other
 from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.subscriptions import Subscriptions
@@ -265,6 +266,8 @@ class Pipeline:
                         outcome, error = None, refused
                     except Exception as bug:
                         outcome, error = None, _fault(call, bug)
+                if outcome is not None and self._catalog.collides:
+                    outcome = relabel(call, outcome, self._catalog.current)
         elif call.upstream:
             try:
                 if isinstance(error, UpstreamAnsweredError):
