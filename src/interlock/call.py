@@ -55,6 +55,8 @@ class Ask(msgspec.Struct, eq=False):
     params: bytes
     """A raw JSON object, empty when there are none."""
     on_answer: Callable[[Answer], None]
+    upstream: str = ""
+    """Who asks."""
     open: bool = True
     on_withdrawn: Callable[[Ask, str], None] | None = None
     """Set by whoever relays it: told when the upstream no longer wants to know, and why."""

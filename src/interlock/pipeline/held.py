@@ -28,8 +28,12 @@ _GONE: Final = "The client did not come back with an answer in time."
 class Held:
     """One call that waits. It is the way back for its server until somebody fetches it."""
 
-    def __init__(self, handle: str, call: Call, until: float) -> None:
+    def __init__(
+        self, handle: str, call: Call, until: float, may_be_put: Callable[[Ask], bool]
+    ) -> None:
+        """`may_be_put` looks at every further question, and refuses what may not be asked."""
         self.handle = handle
+        self.may_be_put = may_be_put
         self.exchange = call.exchange
         self.upstream = call.upstream
         self.until = until
@@ -73,7 +77,8 @@ class Held:
         """Nobody listens now."""
 
     def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
-        self.add(ask)
+        if self.may_be_put(ask):
+            self.add(ask)
 
 
 class HeldCalls:
@@ -96,11 +101,11 @@ class HeldCalls:
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, call: Call, ask: Ask) -> Held | None:
+    def hold(self, call: Call, ask: Ask, may_be_put: Callable[[Ask], bool]) -> Held | None:
         """Hold a call that was asked something. None: too many are held already."""
         if len(self._held) >= MOST_HELD:
             return None
-        held = Held(secrets.token_urlsafe(18), call, self._clock() + self.seconds)
+        held = Held(secrets.token_urlsafe(18), call, self._clock() + self.seconds, may_be_put)
         held.add(ask)
         self.keep(held)
         return held

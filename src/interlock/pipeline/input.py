@@ -17,7 +17,15 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.call import Answer, Ask, Call, ClientSession, Outcome, UpstreamAnsweredError
+from interlock.call import (
+    Answer,
+    Ask,
+    Call,
+    Client,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+)
 from interlock.errors import (
     FORBIDDEN,
     MISSING_CLIENT_CAPABILITY,
@@ -100,10 +108,7 @@ class Input:
         if client is None:
             ask.refuse(-32601, f"Nobody is here who could answer {ask.method}.")
             return
-        upstream = "" if call is None else call.upstream
-        refusal = self._questions.look_at(ask, client, upstream)
-        if refusal is not None:
-            ask.refuse(refusal.code, refusal.message)
+        if not self._may_be_put(ask, client, ask.upstream):
             return
         if client.era is Era.SESSION:
             self._relay(ask, call, session)
@@ -111,6 +116,12 @@ class Input:
             self._hold(ask, call)
         else:
             ask.refuse(-32601, "The client has no request under way that this could be about.")
+
+    def _may_be_put(self, ask: Ask, client: Client, upstream: str) -> bool:
+        refusal = self._questions.look_at(ask, client, upstream)
+        if refusal is not None:
+            ask.refuse(refusal.code, refusal.message)
+        return refusal is None
 
     def _relay(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
         asked = session if call is None else call.session or session
@@ -131,7 +142,11 @@ class Input:
             ask.refuse(-32602, f"The answer to {call.verb} cannot be a question on this wire.")
             return
         exchange = call.exchange
-        held = None if exchange is None else self._held.hold(call, ask)
+
+        def may_be_put(other: Ask) -> bool:
+            return self._may_be_put(other, call.client, call.upstream)
+
+        held = None if exchange is None else self._held.hold(call, ask, may_be_put)
         if held is None:
             ask.refuse(-32603, "Too many calls wait for their clients already.")
             return

@@ -338,7 +338,7 @@ class Peer:
                 response = jsonrpc.result_response(id, answer.result)
             self.link.post(response, b"")
 
-        ask = Ask(method, b"" if params is UNSET else bytes(params), answered)
+        ask = Ask(method, b"" if params is UNSET else bytes(params), answered, self.label)
         exchange = about = self._whose(ticket)
         call = None if exchange is None else exchange.call
         back = self.back if exchange is None else exchange.back

@@ -160,6 +160,8 @@ class Listeners:
     def remove_session(self, session: Session) -> None:
         """A session is over."""
         self._sessions.pop(session, None)
+        if self.follows is not None:
+            self.follows.unfollow(session)
 
     # -- telling them
 
