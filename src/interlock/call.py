@@ -64,6 +64,8 @@ class Ask(msgspec.Struct, eq=False):
     """Raw: the upstream wants to hear how the answer comes along."""
     on_progress: Callable[[bytes | Raw], None] | None = None
     """Takes the raw params of the client's progress on this question."""
+    on_over: Callable[[Answer | str], None] | None = None
+    """Told once, before anybody else: the answer, or why there is none to come any more."""
 
     def reply(self, result: bytes | Raw) -> None:
         self._answer(Answer(bytes(result)))
@@ -75,12 +77,16 @@ class Ask(msgspec.Struct, eq=False):
         """The upstream no longer wants an answer."""
         if self.open:
             self.open = False
+            if self.on_over is not None:
+                self.on_over(reason)
             if self.on_withdrawn is not None:
                 self.on_withdrawn(self, reason)
 
     def _answer(self, answer: Answer) -> None:
         if self.open:
             self.open = False
+            if self.on_over is not None:
+                self.on_over(answer)
             self.on_answer(answer)
 
 
@@ -88,13 +94,14 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     """What a question came to: a raw result, or an error with its code."""
 
     result: bytes
+    """Empty: there is none, but an error."""
     code: int = 0
     message: str = ""
     data: bytes | Raw | None = None
 
     @property
     def refused(self) -> bool:
-        return self.code != 0
+        return not self.result
 
 
 class ClientSession(Protocol):

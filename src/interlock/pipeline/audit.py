@@ -15,11 +15,20 @@ from interlock.protocol.mcp import TOOLS_CALL
 OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"
 """A result in which the tool itself says that it failed."""
+INPUT_REQUIRED: Final = "input_required"
+"""No result yet: the caller was told what its server wants to know first."""
+ANSWERED: Final = "answered"
+REFUSED: Final = "refused"
+WITHDRAWN: Final = "withdrawn"
+ASKED: Final = "asked"
+"""A question whose answer comes with a request of its own, for its server alone to read."""
 _MOST_CHARACTERS: Final = 500
 """What others wrote is kept up to here: one call must not fill the journal."""
 
 MOST_STRANGERS: Final = 20
 """Entries a second about requests whose sender is not known; more are counted in the next."""
+MOST_QUESTIONS: Final = 100
+"""Entries a second about questions of upstreams; more are counted in the next."""
 
 
 class Tally(msgspec.Struct, gc=False):
@@ -40,9 +49,8 @@ class Audit:
         self._wall_clock = wall_clock
         self.by_upstream: dict[str, Tally] = {}
         """By key; calls that led to no upstream are under the empty one."""
-        self._strangers_second = 0
-        self._strangers_written = 0
-        self._strangers_folded = 0
+        self._strangers = _Ration(MOST_STRANGERS)
+        self._questions = _Ration(MOST_QUESTIONS)
 
     @property
     def total(self) -> Tally:
@@ -60,7 +68,7 @@ class Audit:
             tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us
-            if outcome != OK:
+            if outcome != OK and outcome != INPUT_REQUIRED:
                 tally.failed += 1
         recorder = self._recorder
         if recorder is None:
@@ -68,7 +76,7 @@ class Audit:
         caller = call.caller
         if caller is None:
             # Strangers must not push the record of everybody else out of the journal.
-            folded = self._fold_strangers()
+            folded = self._strangers.take(self._wall_clock())
             if folded is None:
                 return
             if folded:
@@ -94,18 +102,68 @@ class Audit:
             )
         )
 
-    def _fold_strangers(self) -> int | None:
-        """None: only count this one. Else how many were only counted since the last entry."""
-        second = self._wall_clock() // 1_000_000_000
-        if second != self._strangers_second:
-            self._strangers_second, self._strangers_written = second, 0
-        if self._strangers_written >= MOST_STRANGERS:
-            self._strangers_folded += 1
-            return None
-        self._strangers_written += 1
-        folded, self._strangers_folded = self._strangers_folded, 0
-        return folded
+    def record_question(
+        self,
+        method: str,
+        *,
+        caller: str,
+        face: str,
+        about: str,
+        upstream: str,
+        outcome: str,
+        duration_us: int,
+        detail: str = "",
+    ) -> None:
+        """What an upstream asked of a caller, and what came of it. `about`: during which call."""
+        if self._recorder is None:
+            return
+        now = self._wall_clock()
+        # However much an upstream wants to know, the calls stay in the journal.
+        folded = self._questions.take(now)
+        if folded is None:
+            return
+        detail = detail[:_MOST_CHARACTERS]
+        if folded:
+            detail = f"{detail} (and {folded} more questions before it)".lstrip()
+        self._recorder.record(
+            (
+                now,
+                caller,
+                face,
+                method[:_MOST_CHARACTERS],
+                about[:_MOST_CHARACTERS],
+                upstream,
+                "",
+                outcome,
+                duration_us,
+                detail,
+            )
+        )
 
     def _new_tally(self, upstream: str) -> Tally:
         tally = self.by_upstream[upstream] = Tally()
         return tally
+
+
+class _Ration:
+    """How many entries of a kind are written in a second; the others are only counted."""
+
+    __slots__ = ("_folded", "_most", "_second", "_written")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._second = 0
+        self._written = 0
+        self._folded = 0
+
+    def take(self, now_ns: int) -> int | None:
+        """None: only count this one. Else how many were only counted since the last entry."""
+        second = now_ns // 1_000_000_000
+        if second != self._second:
+            self._second, self._written = second, 0
+        if self._written >= self._most:
+            self._folded += 1
+            return None
+        self._written += 1
+        folded, self._folded = self._folded, 0
+        return folded
