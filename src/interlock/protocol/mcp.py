@@ -53,6 +53,12 @@ UNSUBSCRIBE: Final = "resources/unsubscribe"
 COMPLETE_ARGUMENT: Final = "completion/complete"
 LISTEN: Final = "subscriptions/listen"
 SET_LEVEL: Final = "logging/setLevel"
+TASKS_GET: Final = "tasks/get"
+TASKS_UPDATE: Final = "tasks/update"
+TASKS_CANCEL: Final = "tasks/cancel"
+
+ABOUT_TASKS: Final = frozenset({TASKS_GET, TASKS_UPDATE, TASKS_CANCEL})
+"""What a stateless client may want of a task. On the session wire these mean something else."""
 
 LISTS: Final = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)
 """What the catalog answers by itself."""
@@ -115,9 +121,10 @@ RESOURCE_UPDATED: Final = "notifications/resources/updated"
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+TASK_CHANGED: Final = "notifications/tasks"
 
 REMOVED_FROM_STATELESS: Final = frozenset(
-    {INITIALIZE, PING, SET_LEVEL, "resources/subscribe", "resources/unsubscribe"}
+    {INITIALIZE, PING, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, "tasks/result", "tasks/list"}
 )
 """Session-wire methods that a stateless peer must answer with 'method not found'."""
 
@@ -152,6 +159,9 @@ _COMPLETE_HEAD: Final = b'{"resultType":"complete",'
 _COMPLETE_HEAD_LENGTH: Final = len(_COMPLETE_HEAD)
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
+TASK: Final = "task"
+_DEFINED_CODES: Final = frozenset({-32020, -32021, -32022})
+"""All that 2026-07-28 knows between -32099 and -32000."""
 
 
 class Implementation(msgspec.Struct, gc=False, omit_defaults=True):
@@ -291,14 +301,28 @@ def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
 
 @lru_cache(maxsize=4096)
 def relayed_capabilities(promised: bytes) -> bytes:
-    """What a client promises, as far as it holds through this node: all but the session wire's
-    tasks, which are between two neighbours. What cannot be read counts as nothing."""
+    """What a client of the session wire promises, as far as it holds through this node: all but
+    tasks. The session wire's own are between two neighbours, and those of the stateless wire mean
+    nothing on the session wire. What cannot be read counts as nothing."""
     try:
         members = decode_members(promised)
         members.pop("tasks", None)
+        if "extensions" in members and TASKS_EXTENSION.encode() in promised:
+            extensions = decode_members(members["extensions"])
+            extensions.pop(TASKS_EXTENSION, None)
+            members["extensions"] = Raw(encode_members(extensions))
         return encode_members(members)
     except ProtocolError:
         return b"{}"
+
+
+def stateless_code(code: int) -> int:
+    """An upstream's error code as a stateless client may be told it."""
+    if code == -32002:
+        return -32602  # resource not found, in the words of the newer revision
+    if -32099 <= code <= -32000 and code not in _DEFINED_CODES:
+        return -32603
+    return code
 
 
 def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:

@@ -41,17 +41,6 @@ _STRUCTURED: Final = b'"structuredContent"'
 _STRUCTURED_LENGTH: Final = len(_STRUCTURED)
 _EMPTY: Final = b"{}"
 _COMPLETE: Final = b'{"resultType":"complete"}'
-_DEFINED: Final = frozenset({-32020, -32021, -32022})
-"""All that 2026-07-28 knows between -32099 and -32000."""
-
-
-def _for_stateless(code: int) -> int:
-    """An upstream's code as a stateless client may be told it."""
-    if code == -32002:
-        return -32602  # resource not found, in the words of the newer revision
-    if -32099 <= code <= -32000 and code not in _DEFINED:
-        return -32603
-    return code
 
 
 def write_outcome(
@@ -154,7 +143,7 @@ def write_error(id: bytes, error: InterlockError, client: Client | None) -> tupl
     """The HTTP status and the response for a call that failed."""
     stateless = client is not None and client.era is mcp.Era.STATELESS
     if isinstance(error, UpstreamAnsweredError):
-        code = _for_stateless(error.code) if stateless else error.code
+        code = mcp.stateless_code(error.code) if stateless else error.code
         status = _STATUS_BY_CODE.get(code, 200) if stateless else 200
         return status, error_response(id, code, error.message, error.raw_data)
     failure = error.failure

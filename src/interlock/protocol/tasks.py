@@ -1,0 +1,110 @@
+"""Tasks as data: the extension `io.modelcontextprotocol/tasks` of the stateless wire. Pure.
+
+A server may answer a call with a task instead of a result. The client asks for the task by its id
+until it has ended, and answers what it is asked on the way.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.errors import UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol.input_required import INPUT_REQUESTS
+from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
+from interlock.protocol.mcp import RESERVED, TASKS_EXTENSION
+
+TASK_ID: Final = "taskId"
+WORKING: Final = "working"
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+
+REQUIRED: Final = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+"""What a client is told that asks for tasks, but does not say that it knows them."""
+
+_RESERVED: Final = RESERVED.encode()
+
+
+class Task(msgspec.Struct):
+    """A task as its client sees it. Times are seconds on the wall clock."""
+
+    id: str
+    status: str
+    created: float
+    updated: float
+    ttl: float
+    """In seconds, from when it was created."""
+    poll: float
+    message: str = ""
+
+
+def write_task(result_type: str, task: Task, detail: tuple[str, bytes] | None = None) -> bytes:
+    """The result that shows a task. `detail`: what its status brings with it, already encoded."""
+    members: dict[str, Any] = {
+        "resultType": result_type,
+        TASK_ID: task.id,
+        "status": task.status,
+        "createdAt": _moment(task.created),
+        "lastUpdatedAt": _moment(task.updated),
+        "ttlMs": round(task.ttl * 1000),
+        "pollIntervalMs": round(task.poll * 1000),
+    }
+    if task.message:
+        members["statusMessage"] = task.message
+    if detail is not None:
+        members[detail[0]] = Raw(detail[1])
+    return encode_value(members)
+
+
+def task_id_of(members: dict[str, Raw]) -> str | None:
+    """The id of the task that a server's result shows. None: it names none.
+
+    Raises ProtocolError for an id that cannot be one.
+    """
+    raw = members.get(TASK_ID)
+    if raw is None:
+        return None
+    id = decode_value(raw)
+    if not isinstance(id, str) or not id:
+        raise ProtocolError("The server's `taskId` is not a string.", UPSTREAM_PROTOCOL)
+    return id
+
+
+def questions_in(members: dict[str, Raw]) -> dict[str, dict[str, Raw]]:
+    """What a task wants to know, by key. Raises ProtocolError when that cannot be read."""
+    raw = members.get(INPUT_REQUESTS)
+    if raw is None:
+        return {}
+    try:
+        return {key: decode_members(one) for key, one in decode_members(raw).items()}
+    except ProtocolError:
+        raise ProtocolError(
+            "The server's task asks for input, but cannot be understood.", UPSTREAM_PROTOCOL
+        ) from None
+
+
+def without_reserved(result: bytes | Raw) -> bytes:
+    """A result inside a task, without what in its `_meta` is between two neighbours."""
+    raw = bytes(result)
+    if _RESERVED not in raw:
+        return raw
+    try:
+        members = decode_members(raw)
+        meta = decode_members(members["_meta"])
+    except (KeyError, ProtocolError):
+        return raw
+    kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
+    if kept:
+        members["_meta"] = Raw(encode_members(kept))
+    else:
+        del members["_meta"]
+    return encode_members(members)
+
+
+def _moment(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
