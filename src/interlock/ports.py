@@ -87,10 +87,17 @@ class Upstream(Protocol):
     def set_level(self, level: str, session: ClientSession | None) -> None:
         """Somebody wants to hear its log messages from this level on."""
 
-    async def watch(self, uri: str) -> None:
-        """Announce from now on when this resource changes. Raises InterlockError."""
+    def apart(self, call: Call) -> object | None:
+        """Whose connection such a call would take. None: the one that everybody shares."""
+        ...
 
-    async def unwatch(self, uri: str) -> None:
+    async def watch(self, uri: str, call: Call) -> None:
+        """Announce from now on when this resource changes, on the connection of such a call.
+
+        Raises InterlockError.
+        """
+
+    async def unwatch(self, uri: str, call: Call) -> None:
         """Announce it no more."""
 
     async def until_ready(self, seconds: float) -> bool:

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.call import Client
+from interlock.call import Call, Client, Credentials
 from interlock.errors import ProtocolError
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Session
-from interlock.protocol.mcp import LATEST_SESSION, META_SUBSCRIPTION, Era
+from interlock.protocol.mcp import (
+    LATEST_SESSION,
+    LATEST_STATELESS,
+    LISTEN,
+    META_SUBSCRIPTION,
+    Era,
+)
 from tests.faces.test_sessions import Way
 
 CHANGES = {"listChanged": True}
@@ -54,12 +60,20 @@ class Followed:
 
     def __init__(self) -> None:
         self.uris: dict[Any, list[str]] = {}
+        self.agrees = asyncio.Event()
+        self.agrees.set()
+        self.refused: set[str] = set()
 
-    def follow(self, follower: Any, uris: Iterable[str]) -> None:
-        self.uris[follower] = list(uris)
+    async def follow(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]:
+        self.uris[follower] = [uri for uri in uris if uri not in self.refused]
+        await self.agrees.wait()
+        return self.uris[follower]
 
     def unfollow(self, follower: Any) -> None:
         self.uris.pop(follower, None)
+
+
+LISTEN_CALL = Call(LISTEN, "test", Credentials("local"), Client(Era.STATELESS, LATEST_STATELESS))
 
 
 def honoured(capabilities: Any = EVERYTHING, **wanted: Any) -> dict[str, Any]:
@@ -191,15 +205,25 @@ def test_followed_resources() -> None:
         listeners = Listeners(followed)
         ear, plain = Ear(), Ear()
         wanted = {"resourceSubscriptions": ["a:b", "c:d"]}
+        wanted["resourceSubscriptions"].append("refused:it")
+        followed.agrees.clear()
+        followed.refused.add("refused:it")
         remove = listeners.add_stateless(
-            b'"x"', honoured(**wanted), ear.take, ear.ping, ear.stop_listening
+            b'"x"', honoured(**wanted), ear.take, ear.ping, ear.stop_listening, LISTEN_CALL
         )
         listeners.add_stateless(b"2", {}, plain.take, plain.ping, plain.stop_listening)
+        await asyncio.sleep(0)
         ((subscription, uris),) = followed.uris.items()
         assert uris == ["a:b", "c:d"]
-        # The acknowledgement was there before anything could be told.
-        assert ear.methods == ["subscriptions/acknowledged"]
+        # Nothing is told before it is acknowledged, and that waits for the server.
         subscription.updated('a:b/"part"')
+        assert ear.methods == []
+        followed.agrees.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert ear.methods == ["subscriptions/acknowledged", "resources/updated"]
+        agreed = ear.heard[0]["params"]["notifications"]
+        assert agreed == {"resourceSubscriptions": ["a:b", "c:d"]}
         assert ear.heard[-1] == {
             "jsonrpc": "2.0",
             "method": "notifications/resources/updated",
@@ -218,7 +242,8 @@ def test_a_node_that_stops_follows_nothing() -> None:
         listeners = Listeners(followed)
         ear = Ear()
         wanted = honoured(resourceSubscriptions=["a:b"])
-        listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening)
+        listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, LISTEN_CALL)
+        await asyncio.sleep(0)
         assert followed.uris
         listeners.close()
         assert not followed.uris

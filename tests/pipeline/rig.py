@@ -133,10 +133,13 @@ class ScriptedUpstream:
     def set_level(self, level: str, session: ClientSession | None) -> None:
         self.levels.append(level)
 
-    async def watch(self, uri: str) -> None:
+    def apart(self, call: Call) -> object | None:
+        return None
+
+    async def watch(self, uri: str, call: Call) -> None:
         self.watches.append(uri)
 
-    async def unwatch(self, uri: str) -> None:
+    async def unwatch(self, uri: str, call: Call) -> None:
         self.watches.remove(uri)
 
     async def until_ready(self, seconds: float) -> bool:

@@ -309,7 +309,9 @@ class Node:
             on_offer=self._offered,
             on_withdrawn=lambda one: self.catalog.withdraw(one.key),
             on_state=self._state_changed,
-            on_updated=lambda one, uri: self.pipeline.subscriptions.updated(one.key, uri),
+            on_updated=lambda one, uri, whose: self.pipeline.subscriptions.updated(
+                one.key, uri, whose
+            ),
             watched=self.pipeline.subscriptions.watched,
             back=self.pipeline,
         )

@@ -214,9 +214,9 @@ class Pipeline:
             raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served for {call.name}.")
         uri = decode_value((call.extra or {})["uri"])
         if call.verb == SUBSCRIBE:
-            work = self.subscriptions.subscribe(session, call.upstream, uri)
+            work = self.subscriptions.subscribe(session, call, call.upstream, uri)
         else:
-            work = self.subscriptions.unsubscribe(session, call.upstream, uri)
+            work = self.subscriptions.unsubscribe(session, call, call.upstream, uri)
         task = asyncio.get_running_loop().create_task(self._answer_when_done(call, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

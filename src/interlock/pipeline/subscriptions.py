@@ -1,18 +1,21 @@
 """Who wants to hear when a resource is not what it was: many callers, one subscription upstream.
 
-However many follow a resource, its server is asked once; when the last one leaves, the server is
-told. What a server announces goes to those who follow it, under the URI by which they know it.
+However many follow a resource over one connection, its server is asked once; when the last one
+leaves, the server is told. What a server announces goes to those who follow it, under the URI by
+which they know it. A client with a connection of its own to a server follows over that one: some
+servers tell only those who are listening where something was done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
+from interlock.call import Call
 from interlock.catalog.catalog import Catalog
-from interlock.errors import InterlockError
+from interlock.errors import INTERNAL, InterlockError
 from interlock.ports import Upstream
 
 _log = logging.getLogger("interlock.pipeline")
@@ -25,69 +28,97 @@ class Follower(Protocol):
         """The resource that it knows by this URI is not what it was."""
 
 
+class _Watch:
+    """What a server was asked to announce on one connection."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        """Who asked first; the connection is theirs."""
+        self.followers: set[Follower] = set()
+        self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
 class Subscriptions:
     """Who follows what."""
 
     def __init__(self, catalog: Catalog, upstreams: Mapping[str, Upstream]) -> None:
         self._catalog = catalog
         self._upstreams = upstreams
-        self._followers: dict[tuple[str, str], set[Follower]] = {}
+        # By upstream, its own URI, and whose connection it is; None: everybody's.
+        self._watches: dict[tuple[str, str, object | None], _Watch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def watched(self, upstream: str) -> tuple[str, ...]:
-        """The resources of one upstream that somebody follows, by its own URIs."""
-        return tuple(uri for key, uri in self._followers if key == upstream)
+    def watched(self, upstream: str, apart: object | None = None) -> tuple[str, ...]:
+        """What is followed of one upstream over one connection, by its own URIs."""
+        return tuple(uri for key, uri, whose in self._watches if key == upstream and whose == apart)
 
-    async def subscribe(self, follower: Follower, upstream: str, uri: str) -> None:
+    async def subscribe(self, follower: Follower, call: Call, upstream: str, uri: str) -> None:
         """Follow one resource. Raises InterlockError, and follows nothing, when it cannot be."""
-        followers = self._followers.get((upstream, uri))
-        if followers is not None:
-            followers.add(follower)
-            return
-        self._followers[upstream, uri] = {follower}
         served = self._upstreams.get(upstream)
+        key = (upstream, uri, None if served is None else served.apart(call))
+        watch = self._watches.get(key)
+        if watch is not None:
+            watch.followers.add(follower)
+            try:
+                await asyncio.shield(watch.agreed)
+            except InterlockError:
+                watch.followers.discard(follower)
+                raise
+            return
+        watch = self._watches[key] = _Watch(call)
+        watch.followers.add(follower)
         try:
             if served is not None:
-                await served.watch(uri)
-        except InterlockError:
-            self._followers.pop((upstream, uri), None)
+                await served.watch(uri, call)
+        except BaseException as error:
+            if self._watches.get(key) is watch:
+                del self._watches[key]
+            if not watch.agreed.done():
+                watch.agreed.set_exception(
+                    error
+                    if isinstance(error, InterlockError)
+                    else InterlockError(INTERNAL, "The subscription was given up.")
+                )
+                # Perhaps nobody else waits for it.
+                watch.agreed.exception()
             raise
+        if not watch.agreed.done():
+            watch.agreed.set_result(None)
 
-    async def unsubscribe(self, follower: Follower, upstream: str, uri: str) -> None:
+    async def unsubscribe(self, follower: Follower, call: Call, upstream: str, uri: str) -> None:
         """Follow it no more. Harmless for whoever never did."""
-        followers = self._followers.get((upstream, uri))
-        if followers is None or follower not in followers:
-            return
-        followers.discard(follower)
-        if not followers:
-            del self._followers[upstream, uri]
-            served = self._upstreams.get(upstream)
-            if served is not None:
-                await served.unwatch(uri)
+        served = self._upstreams.get(upstream)
+        await self._leave(follower, (upstream, uri, None if served is None else served.apart(call)))
 
-    def follow(self, follower: Follower, uris: Iterable[str]) -> None:
-        """Follow what these URIs mean now; those that mean nothing are passed over."""
+    async def follow(self, follower: Follower, call: Call, uris: Iterable[str]) -> list[str]:
+        """Follow what these URIs mean now. Returns those that are followed from now on."""
+        followed = []
         for uri in uris:
             try:
                 route = self._catalog.current.resource(uri)
-            except InterlockError:
-                continue
-            if route is not None:
-                self._soon(self.subscribe(follower, route.upstream, route.own_uri))
+                if route is not None and self._announces(route.upstream):
+                    await self.subscribe(follower, call, route.upstream, route.own_uri)
+                    followed.append(uri)
+            except InterlockError as error:
+                _log.info("a resource cannot be followed: %s", error.message)
+        return followed
 
     def unfollow(self, follower: Follower) -> None:
         """Whoever it was is gone."""
-        followed = [key for key, followers in self._followers.items() if follower in followers]
-        for upstream, uri in followed:
-            self._soon(self.unsubscribe(follower, upstream, uri))
+        for key in [key for key, one in self._watches.items() if follower in one.followers]:
+            self._soon(self._leave(follower, key))
 
-    def updated(self, upstream: str, uri: str) -> None:
-        """An upstream announces that one of its resources is not what it was."""
+    def updated(self, upstream: str, uri: str, apart: object | None = None) -> None:
+        """An upstream announces, on one connection, that a resource is not what it was."""
         told: set[Follower] = set()
-        for (key, followed), followers in list(self._followers.items()):
+        for (key, followed, whose), watch in list(self._watches.items()):
             # It may be a part of what is followed.
-            if key == upstream and (uri == followed or uri.startswith(followed.rstrip("/") + "/")):
-                told |= followers
+            if (
+                key == upstream
+                and whose == apart
+                and (uri == followed or uri.startswith(followed.rstrip("/") + "/"))
+            ):
+                told |= watch.followers
         if not told:
             return
         shown = self._catalog.current.shown_uri(upstream, uri)
@@ -97,12 +128,29 @@ class Subscriptions:
             except Exception:
                 _log.exception("somebody could not be told of an updated resource")
 
-    def _soon(self, work: Any) -> None:
+    def _announces(self, upstream: str) -> bool:
+        served = self._upstreams.get(upstream)
+        offered = None if served is None else served.capabilities.get("resources")
+        return isinstance(offered, dict) and bool(offered.get("subscribe"))
+
+    async def _leave(self, follower: Follower, key: tuple[str, str, object | None]) -> None:
+        watch = self._watches.get(key)
+        if watch is None or follower not in watch.followers:
+            return
+        watch.followers.discard(follower)
+        if watch.followers:
+            return
+        del self._watches[key]
+        served = self._upstreams.get(key[0])
+        if served is not None:
+            await served.unwatch(key[1], watch.call)
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         async def quietly() -> None:
             try:
                 await work
             except InterlockError as error:
-                _log.info("a resource cannot be followed: %s", error.message)
+                _log.info("a server could not be told that nobody follows: %s", error.message)
 
         task = asyncio.get_running_loop().create_task(quietly())
         self._tasks.add(task)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -40,6 +40,13 @@ Key = ClientSession | tuple[str, bytes]
 """A session client itself, or the caller and the promises of stateless ones."""
 
 
+def key_of(call: Call) -> Key:
+    """Whose connection a call takes."""
+    if call.session is not None:
+        return call.session
+    return ("" if call.caller is None else call.caller.name, call.client.capabilities)
+
+
 class NoSessionsError(InterlockError):
     """The server offers no session of its own to this client."""
 
@@ -55,6 +62,8 @@ class PrivatePeers:
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]],
         on_changed: Callable[[str], None],
+        on_updated: Callable[[str, Key], None],
+        watched: Callable[[Key], Iterable[str]],
         instead: Callable[[], Peer | None],
     ) -> None:
         """`connect` opens a connection with these promises. `instead` is the peer that serves when
@@ -64,6 +73,8 @@ class PrivatePeers:
         self._clock = clock
         self._sleep = sleep
         self._on_changed = on_changed
+        self._on_updated = on_updated
+        self._watched = watched
         self._instead = instead
         self._all: dict[Key, _Private] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -76,20 +87,31 @@ class PrivatePeers:
 
     def start(self, call: Call, back: Back) -> Exchange:
         """Send the call on the connection of its client, which may have to be opened first."""
-        session = call.session
-        key: Key
-        if session is not None:
-            key = session
-        else:
-            key = ("" if call.caller is None else call.caller.name, call.client.capabilities)
-        private = self._all.get(key)
-        if private is None:
-            private = self._open(key, session, back)
-        private.last_used = self._clock()
+        private = self._of(call, back)
         peer = private.peer
         if peer is not None:
             return peer.start(call, back)
         return private.wait(call, back)
+
+    async def watch(self, uri: str, call: Call, back: Back) -> None:
+        """Have a resource announced on the connection of such a call. Raises InterlockError."""
+        private = self._of(call, back)
+        hearing = await private.until_heard()
+        if hearing is not None:
+            await hearing.watch(uri)
+
+    async def unwatch(self, uri: str, call: Call) -> None:
+        private = self._all.get(key_of(call))
+        if private is not None and private.hearing is not None:
+            await private.hearing.unwatch(uri)
+
+    def _of(self, call: Call, back: Back) -> _Private:
+        key = key_of(call)
+        private = self._all.get(key)
+        if private is None:
+            private = self._open(key, call.session, back)
+        private.last_used = self._clock()
+        return private
 
     def set_level(self, level: str, session: ClientSession) -> None:
         private = self._all.get(session)
@@ -155,6 +177,7 @@ class PrivatePeers:
             peer.session = session
             peer.back = back
             peer.on_changed = self._on_changed
+            peer.on_updated = lambda uri: self._on_updated(uri, key)
             # At once: somebody may try again before this task has its turn.
             peer.on_lost = lambda _: self._forget(key, private)
             if session is not None:
@@ -163,12 +186,13 @@ class PrivatePeers:
                     set_level(peer, told)
                 roots_changed = partial(peer.notify, mcp.ROOTS_CHANGED)
                 session.on_roots_changed.append(roots_changed)
-            hearing = Hearing(peer, relist=_nothing, sleep=self._sleep)
+            hearing = Hearing(peer, relist=_nothing, sleep=self._sleep, uris=self._watched(key))
             ears = asyncio.create_task(hearing.keep(), name=f"hearing:{self._label}")
             try:
                 await hearing.until_open()
                 if not peer.closed.done():
                     private.peer = peer
+                    private.heard(hearing)
                     level = None if session is None else session.log_level
                     if level is not None and level != told:
                         # The client has chosen another one meanwhile.
@@ -187,6 +211,7 @@ class PrivatePeers:
 
     def _forget(self, key: Key, private: _Private) -> None:
         private.peer = None
+        private.heard(None)
         # By then there may be another one for the same client.
         if self._all.get(key) is private:
             del self._all[key]
@@ -239,11 +264,28 @@ class _Private:
         self.on_closed: Callable[[], None] | None = None
         """What ends it together with its client's session."""
         self.last_used = 0.0
+        self.hearing: Hearing | None = None
+        self._listening: asyncio.Future[None] | None = None
         self._waiting: list[_Waiting] = []
 
     @property
     def idle(self) -> bool:
-        return not self._waiting and (self.peer is None or not self.peer.pending)
+        if self._waiting or (self.hearing is not None and self.hearing.watched):
+            return False
+        return self.peer is None or not self.peer.pending
+
+    async def until_heard(self) -> Hearing | None:
+        """Wait until what comes on it is heard. None: it came to nothing."""
+        if self.hearing is None:
+            self._listening = self._listening or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._listening)
+        return self.hearing
+
+    def heard(self, hearing: Hearing | None) -> None:
+        self.hearing = hearing
+        listening, self._listening = self._listening, None
+        if listening is not None and not listening.done():
+            listening.set_result(None)
 
     def wait(self, call: Call, back: Back) -> _Waiting:
         waiting = _Waiting(call, back)

@@ -31,7 +31,7 @@ from interlock.upstreams.connect import Connector
 from interlock.upstreams.hearing import Hearing
 from interlock.upstreams.listing import KINDS, RawOffer, list_offer
 from interlock.upstreams.peer import Peer
-from interlock.upstreams.private import NoSessionsError, PrivatePeers, set_level
+from interlock.upstreams.private import NoSessionsError, PrivatePeers, key_of, set_level
 
 RETRY_FIRST: Final = 0.1
 RETRY_AT_MOST: Final = 30.0
@@ -78,8 +78,8 @@ class Supervisor:
         on_offer: Callable[[Supervisor], None],
         on_withdrawn: Callable[[Supervisor], None],
         on_state: Callable[[Supervisor], None],
-        on_updated: Callable[[Supervisor, str], None] | None = None,
-        watched: Callable[[str], Iterable[str]] = lambda _: (),
+        on_updated: Callable[[Supervisor, str, object | None], None] | None = None,
+        watched: Callable[[str, object | None], Iterable[str]] = lambda *_: (),
         back: Back | None = None,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -125,6 +125,8 @@ class Supervisor:
             clock=clock,
             sleep=sleep,
             on_changed=self.relist,
+            on_updated=self._updated,
+            watched=lambda whose: watched(key, whose),
             instead=lambda: self.peer,
         )
         self._next_try = 0.0
@@ -167,12 +169,20 @@ class Supervisor:
             self._level = level
             set_level(self.peer, level)
 
-    async def watch(self, uri: str) -> None:
-        if self._hearing is not None:
+    def apart(self, call: Call) -> object | None:
+        apart = self._everybody_apart if call.session is None else self._sessions_apart
+        return key_of(call) if apart and not self.private.useless else None
+
+    async def watch(self, uri: str, call: Call) -> None:
+        if self.apart(call) is not None and self._back is not None:
+            await self.private.watch(uri, call, self._back)
+        elif self._hearing is not None:
             await self._hearing.watch(uri)
 
-    async def unwatch(self, uri: str) -> None:
-        if self._hearing is not None:
+    async def unwatch(self, uri: str, call: Call) -> None:
+        if self.apart(call) is not None:
+            await self.private.unwatch(uri, call)
+        elif self._hearing is not None:
             await self._hearing.unwatch(uri)
 
     async def until_ready(self, seconds: float) -> bool:
@@ -285,9 +295,9 @@ class Supervisor:
             raise NoSessionsError(UPSTREAM_UNAVAILABLE, f"{self.key} gives no sessions.")
         return peer
 
-    def _updated(self, uri: str) -> None:
+    def _updated(self, uri: str, whose: object | None = None) -> None:
         if self._on_updated is not None:
-            self._on_updated(self, uri)
+            self._on_updated(self, uri, whose)
 
     async def _live_with(self, peer: Peer, offer: RawOffer) -> None:
         """Serve until the peer is lost."""
@@ -300,7 +310,7 @@ class Supervisor:
             # A new server knows nothing of what the old one was told.
             set_level(peer, self._level)
         self._hearing = hearing = Hearing(
-            peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key)
+            peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key, None)
         )
         self._became_ready(peer, offer)
         watcher = asyncio.create_task(hearing.keep(), name=f"hearing:{self.key}")

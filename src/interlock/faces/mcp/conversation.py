@@ -176,10 +176,13 @@ class Conversation:
             self._pipeline.admit(Call(method, self._face, self._credentials, client))
             self._send(jsonrpc.result_response(id, self._hello.discover_result()))
         elif method == mcp.LISTEN and client.era is mcp.Era.STATELESS:
-            self._pipeline.admit(Call(method, self._face, self._credentials, client))
+            request = Call(method, self._face, self._credentials, client)
+            self._pipeline.admit(request)
             honoured = self._listeners.honoured(params, self._hello.capabilities)
             self._take_id(id)
-            remove = self._listeners.add_stateless(id, honoured, self._send, _nothing, _nothing)
+            remove = self._listeners.add_stateless(
+                id, honoured, self._send, _nothing, _nothing, request
+            )
             self._subscriptions[id] = remove
         else:
             self._call(method, id, params, meta, client)

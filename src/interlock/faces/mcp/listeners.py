@@ -8,11 +8,13 @@ when a node starts, are told as one.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
+from interlock.call import Call
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.faces.mcp.sessions import Session
 from interlock.protocol import jsonrpc, mcp
@@ -33,10 +35,13 @@ _FILTERS: Final = {kind: f"{kind}ListChanged" for kind in _CHANGED}
 _FOLLOWED: Final = "resourceSubscriptions"
 
 
+_log = logging.getLogger("interlock.faces.mcp")
+
+
 class Follows(Protocol):
     """Where a follower says which resources it wants to hear of; its `updated` is told."""
 
-    def follow(self, follower: Any, uris: Iterable[str]) -> None: ...
+    async def follow(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]: ...
 
     def unfollow(self, follower: Any) -> None: ...
 
@@ -44,7 +49,7 @@ class Follows(Protocol):
 class Subscription:
     """A stateless client that listens: the answer to its `subscriptions/listen`."""
 
-    __slots__ = ("_end", "_honoured", "_meta", "_send", "id", "ping")
+    __slots__ = ("_early", "_end", "_meta", "_send", "honoured", "id", "ping")
 
     def __init__(
         self,
@@ -57,22 +62,30 @@ class Subscription:
         self.id = id
         """The raw id of the request; everything told on the subscription carries it."""
         self.ping = ping
-        self._honoured = honoured
+        self.honoured = honoured
         self._send = send
         self._end = end
         self._meta = b'{"%b":%b}' % (mcp.META_SUBSCRIPTION.encode(), id)
+        self._early: list[str] | None = []
 
     def acknowledge(self) -> None:
-        honoured = jsonrpc.encode_value(self._honoured)
+        honoured = jsonrpc.encode_value(self.honoured)
         params = b'{"_meta":%b,"notifications":%b}' % (self._meta, honoured)
         self._send(jsonrpc.notification(mcp.ACKNOWLEDGED, params))
+        early, self._early = self._early, None
+        for uri in early or ():
+            self.updated(uri)
 
     def changed(self, kind: str) -> None:
-        if _FILTERS[kind] in self._honoured:
+        if _FILTERS[kind] in self.honoured:
             self._send(jsonrpc.notification(_CHANGED[kind], b'{"_meta":%b}' % self._meta))
 
     def updated(self, uri: str) -> None:
         """A resource that it follows is not what it was."""
+        if self._early is not None:
+            # Not before it is acknowledged.
+            self._early.append(uri)
+            return
         params = b'{"uri":%b,"_meta":%b}' % (jsonrpc.encode_value(uri), self._meta)
         self._send(jsonrpc.notification(mcp.RESOURCE_UPDATED, params))
 
@@ -90,6 +103,8 @@ class Listeners:
         self.follows = follows
         self._sessions: dict[Session, None] = {}
         self._subscriptions: dict[Subscription, None] = {}
+        self._agreeing: dict[Subscription, asyncio.Task[None]] = {}
+        """Those whose servers are still being asked."""
         self._news: set[str] = set()
         self._told: asyncio.TimerHandle | None = None
         self._pinger: asyncio.TimerHandle | None = None
@@ -135,18 +150,48 @@ class Listeners:
         send: Callable[[bytes], None],
         ping: Callable[[], None],
         end: Callable[[], None],
+        call: Call | None = None,
     ) -> Callable[[], None]:
-        """Acknowledge a subscription and serve it. Returns what ends it."""
+        """Acknowledge a subscription and serve it. Returns what ends it.
+
+        `call`: the request, when it is to follow resources too.
+        """
         subscription = Subscription(id, honoured, send, ping, end)
+        if self.follows is not None and call is not None and _FOLLOWED in honoured:
+            # Only what the servers agreed to is acknowledged, and nothing is told before that.
+            task = asyncio.get_running_loop().create_task(
+                self._agree(subscription, call, honoured.pop(_FOLLOWED), self.follows)
+            )
+            self._agreeing[subscription] = task
+        else:
+            honoured.pop(_FOLLOWED, None)
+            self._serve(subscription)
+        return lambda: self._remove(subscription)
+
+    async def _agree(
+        self, subscription: Subscription, call: Call, uris: list[str], follows: Follows
+    ) -> None:
+        try:
+            followed = await follows.follow(subscription, call, uris)
+            if followed:
+                subscription.honoured[_FOLLOWED] = followed
+            self._serve(subscription)
+        except Exception:
+            _log.exception("a subscription could not be served")
+            subscription.finish()
+        finally:
+            self._agreeing.pop(subscription, None)
+
+    def _serve(self, subscription: Subscription) -> None:
         subscription.acknowledge()
         self._subscriptions[subscription] = None
         self._ping_later()
-        if self.follows is not None and _FOLLOWED in honoured:
-            self.follows.follow(subscription, honoured[_FOLLOWED])
-        return lambda: self._remove(subscription)
 
     def _remove(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription, None)
+        agreeing = self._agreeing.pop(subscription, None)
+        if agreeing is not None:
+            agreeing.cancel()
         if self.follows is not None:
             self.follows.unfollow(subscription)
 
@@ -181,7 +226,7 @@ class Listeners:
         for timer in (self._told, self._pinger):
             if timer is not None:
                 timer.cancel()
-        for subscription in list(self._subscriptions):
+        for subscription in [*self._subscriptions, *self._agreeing]:
             subscription.finish()
             self._remove(subscription)
         for session in list(self._sessions):

@@ -149,8 +149,9 @@ class StatelessWire:
             exchange.respond(200, result_response(id, self._hello.discover_result()))
             return
         if method == mcp.LISTEN:
-            self._pipeline.admit(Call(method, FACE, credentials, client))
-            self._listen(exchange, facts, id, params)
+            request = Call(method, FACE, credentials, client)
+            self._pipeline.admit(request)
+            self._listen(exchange, facts, id, params, request)
             return
         call = read_call(method, params, meta, face=FACE, credentials=credentials, client=client)
         call.header_params = exchange.head.headers
@@ -161,7 +162,12 @@ class StatelessWire:
         self._answering.start(exchange, facts, call)
 
     def _listen(
-        self, exchange: HttpExchange, facts: Facts, id: bytes, params: dict[str, Raw]
+        self,
+        exchange: HttpExchange,
+        facts: Facts,
+        id: bytes,
+        params: dict[str, Raw],
+        request: Call,
     ) -> None:
         if not facts.accepts_stream:
             exchange.respond(406)
@@ -169,6 +175,6 @@ class StatelessWire:
         honoured = self._listeners.honoured(params, self._hello.capabilities)
         exchange.open_stream()
         remove = self._listeners.add_stateless(
-            id, honoured, exchange.event, exchange.ping, exchange.end_stream
+            id, honoured, exchange.event, exchange.ping, exchange.end_stream, request
         )
         exchange.on_disconnect = lambda _: remove()

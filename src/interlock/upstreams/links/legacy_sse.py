@@ -69,6 +69,8 @@ class LegacySseLink(OneChannel):
     """One event stream, and the endpoint that it named."""
 
     receiver: Receiver
+    # There is no id, but the stream is a session of its own all the same.
+    session_offered = b"the stream itself"
 
     def __init__(
         self,
