@@ -501,7 +501,6 @@ def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -> None
     with_client(node, mode, body)
 
 
-@pytest.mark.xfail(run=False, reason="a question beside a call is dropped when the call ends")
 @pytest.mark.parametrize("mode", ["legacy"])
 def test_files_of_a_clients_own_roots(
     node_program: str, start: Any, tmp_path: Path, mode: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -82,7 +83,7 @@ class Results:
 
     def of(self, cell: Cell) -> Findings:
         if cell not in self._known:
-            folder = self._folder / str(len(self._known))
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
             with server(cell.era, cell.fixture) as url:
                 with in_front_of(url, cell.nodes, folder) as endpoint:
                     self._known[cell] = run_server(endpoint, cell.revision, folder / "found")
