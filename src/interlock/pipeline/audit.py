@@ -10,13 +10,11 @@ import msgspec
 
 from interlock.call import Call
 from interlock.ports import Recorder
-from interlock.protocol.mcp import TOOLS_CALL
+from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 
 OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"
 """A result in which the tool itself says that it failed."""
-INPUT_REQUIRED: Final = "input_required"
-"""No result yet: the caller was told what its server wants to know first."""
 ANSWERED: Final = "answered"
 REFUSED: Final = "refused"
 WITHDRAWN: Final = "withdrawn"
@@ -68,6 +66,7 @@ class Audit:
             tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us
+            # A call whose server wants to know more first has not failed.
             if outcome != OK and outcome != INPUT_REQUIRED:
                 tally.failed += 1
         recorder = self._recorder

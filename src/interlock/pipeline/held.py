@@ -8,6 +8,7 @@ is in the seal around the handle. What is not fetched in time is given up, and t
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,7 +17,7 @@ from msgspec import Raw
 
 from interlock.call import Ask, Call, ClientSession, Outcome
 from interlock.errors import InterlockError
-from interlock.ports import Clock
+from interlock.ports import Back, Clock
 from interlock.protocol.input_required import write_needed
 from interlock.protocol.mcp import Era
 
@@ -24,26 +25,25 @@ MOST_HELD: Final = 10_000
 _SWEEP: Final = 1.0
 _GONE: Final = "The client did not come back with an answer in time."
 
+_log = logging.getLogger("interlock.pipeline")
+
 
 class Held:
     """One call that waits. It is the way back for its server until somebody fetches it."""
 
-    def __init__(
-        self, handle: str, call: Call, until: float, may_be_put: Callable[[Ask], bool]
-    ) -> None:
+    def __init__(self, call: Call, back: Back, may_be_put: Callable[[Ask], bool]) -> None:
         """`may_be_put` looks at every further question, and refuses what may not be asked."""
-        self.handle = handle
-        self.may_be_put = may_be_put
+        self.handle = ""
         self.exchange = call.exchange
-        self.upstream = call.upstream
-        self.until = until
+        self.until = 0.0
+        self.waiting: Call | None = call
+        """The call for as long as its client has not been told: until then nothing is held back."""
         self.asks: dict[str, Ask] = {}
         self.over: tuple[Outcome | None, InterlockError | None] | None = None
         """What became of it while nobody waited."""
+        self._back = back
+        self._may_be_put = may_be_put
         self._asked = 0
-        self.announced = False
-        """Whether the client knows of its questions."""
-        self.on_over: Callable[[Held], None] | None = None
 
     def add(self, ask: Ask) -> None:
         self._asked += 1
@@ -60,24 +60,40 @@ class Held:
                 ask.reply(answer)
         self.asks = {key: ask for key, ask in self.asks.items() if ask.open}
 
+    def look_again(self, may_be_put: Callable[[Ask], bool]) -> None:
+        """Somebody else waits now: what it may not be asked is refused."""
+        self._may_be_put = may_be_put
+        for ask in list(self.asks.values()):
+            if ask.open:
+                may_be_put(ask)
+
     def give_up(self, reason: str) -> None:
-        for ask in self.asks.values():
-            ask.refuse(-32603, reason)
-        if self.over is None:
-            self.exchange.abandon(reason)
+        """Nobody will answer, and nobody waits: the server is told both. Never raises."""
+        try:
+            for ask in self.asks.values():
+                ask.refuse(-32603, reason)
+            if self.over is None:
+                self.exchange.abandon(reason)
+        except Exception:
+            # A link in a bad way must not keep the others from being given up.
+            _log.exception("a server could not be told that a call is given up")
 
     # -- Back
 
     def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        self.over = (outcome, error)
-        if self.on_over is not None:
-            self.on_over(self)
+        waiting, self.waiting = self.waiting, None
+        if waiting is None:
+            self.over = (outcome, error)
+        else:
+            # It has answered after all, before anybody was asked.
+            self._back.settled(waiting, outcome, error)
 
     def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
-        """Nobody listens now."""
+        if self.waiting is not None:
+            self._back.heard(self.waiting, method, params)
 
     def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
-        if self.may_be_put(ask):
+        if self._may_be_put(ask):
             self.add(ask)
 
 
@@ -101,16 +117,14 @@ class HeldCalls:
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, call: Call, ask: Ask, may_be_put: Callable[[Ask], bool]) -> Held | None:
-        """Hold a call that was asked something. None: too many are held already."""
-        if len(self._held) >= MOST_HELD:
-            return None
-        held = Held(secrets.token_urlsafe(18), call, self._clock() + self.seconds, may_be_put)
-        held.add(ask)
-        self.keep(held)
-        return held
+    @property
+    def full(self) -> bool:
+        """Whether no more calls can be held."""
+        return len(self._held) >= MOST_HELD
 
     def keep(self, held: Held) -> None:
+        """Keep it under a new handle: one that was used is never good again."""
+        held.handle = secrets.token_urlsafe(18)
         held.until = self._clock() + self.seconds
         self._held[held.handle] = held
         if not self._sweeping:

@@ -1,7 +1,7 @@
 """What happens when an upstream wants to know something before it answers, in all four cells.
 
     client      server      the server's question
-    session     session     is put to the client; its answer goes back to the server
+    session     session     is put to the client; its answer goes back to the server (`relay`)
     session     stateless   is put to the client; then the request is made again (`rounds`)
     stateless   session     becomes the answer to the request; the call is held (`held`)
     stateless   stateless   passes through, its state sealed and bound to the caller
@@ -12,6 +12,7 @@ again by the node: only a server that asked for it gets the same request once mo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -26,23 +27,20 @@ from interlock.call import (
     Outcome,
     UpstreamAnsweredError,
 )
-from interlock.errors import (
-    FORBIDDEN,
-    MISSING_CLIENT_CAPABILITY,
-    UPSTREAM_PROTOCOL,
-    InterlockError,
-    ProtocolError,
-)
+from interlock.errors import INTERNAL, UPSTREAM_PROTOCOL, InterlockError, ProtocolError
+from interlock.pipeline.audit import OK
 from interlock.pipeline.held import Held, HeldCalls, questions_of
-from interlock.pipeline.questions import Questions, capabilities_of
+from interlock.pipeline.questions import Questions
+from interlock.pipeline.relay import Relay
 from interlock.pipeline.rounds import Rounds
 from interlock.pipeline.sealing import Seals, stale
-from interlock.ports import Clock, Exchange
+from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
     REQUEST_STATE,
     read_answers,
     read_needed,
+    with_params,
     with_state,
     write_needed,
 )
@@ -56,15 +54,17 @@ _ONE_BREATH: Final = 0.03
 _URL_FIRST: Final = -32042
 """A session server that cannot even begin before its user has been somewhere."""
 
+_log = logging.getLogger("interlock.pipeline")
 
-class Host(Protocol):
+
+class Host(Back, Protocol):
     """What the pipeline does for this stage."""
 
     def send(self, call: Call, now: float) -> None: ...
-    def settled(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    def over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
     ) -> None: ...
-    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None: ...
+    def waits(self, call: Call) -> bool: ...
     def wait_for_input(self, call: Call, seconds: float) -> None: ...
     def go_on(self, call: Call) -> None: ...
     def take_over(self, call: Call, exchange: Exchange) -> None: ...
@@ -90,12 +90,23 @@ class Input:
         self._call_later = call_later
         self._seconds = seconds
         self._held = HeldCalls(clock=clock, call_later=call_later, seconds=seconds)
-        self._rounds = Rounds(
+        self._relay = Relay(
             questions=questions,
-            send=self._make_again,
-            fail=lambda call, error: host.over(call, None, error),
-            call_later=call_later,
+            wait=lambda call: host.wait_for_input(call, seconds),
+            go_on=host.go_on,
+            fail=self._fail,
         )
+        self._rounds = Rounds(
+            questions=questions, send=self._make_again, fail=self._fail, call_later=call_later
+        )
+
+    def _fail(self, call: Call, error: InterlockError) -> None:
+        self._host.over(call, None, error)
+
+    @property
+    def held(self) -> int:
+        """How many calls wait for their clients to come back."""
+        return len(self._held)
 
     def drop_all(self, reason: str) -> None:
         self._held.drop_all(reason)
@@ -108,61 +119,70 @@ class Input:
         if client is None:
             ask.refuse(-32601, f"Nobody is here who could answer {ask.method}.")
             return
-        if not self._may_be_put(ask, client, ask.upstream):
+        self._questions.follow(ask, call, session)
+        if not self._may_be_put(ask, client):
             return
         if client.era is Era.SESSION:
-            self._relay(ask, call, session)
+            self._relay.put(ask, call, session)
         elif call is not None:
             self._hold(ask, call)
         else:
             ask.refuse(-32601, "The client has no request under way that this could be about.")
 
-    def _may_be_put(self, ask: Ask, client: Client, upstream: str) -> bool:
-        refusal = self._questions.look_at(ask, client, upstream)
+    def _may_be_put(self, ask: Ask, client: Client) -> bool:
+        refusal = self._questions.look_at(ask, client, ask.upstream)
         if refusal is not None:
             ask.refuse(refusal.code, refusal.message)
         return refusal is None
-
-    def _relay(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
-        asked = session if call is None else call.session or session
-        if call is not None:
-            self._host.wait_for_input(call, self._seconds)
-            answer = ask.on_answer
-
-            def answered(given: Answer) -> None:
-                self._host.go_on(call)
-                answer(given)
-
-            ask.on_answer = answered
-        if asked is None or not asked.ask(ask, call):
-            ask.refuse(-32603, "There is no way to the client now.")
 
     def _hold(self, ask: Ask, call: Call) -> None:
         if call.verb not in MAY_NEED_INPUT:
             ask.refuse(-32602, f"The answer to {call.verb} cannot be a question on this wire.")
             return
         exchange = call.exchange
-
-        def may_be_put(other: Ask) -> bool:
-            return self._may_be_put(other, call.client, call.upstream)
-
-        held = None if exchange is None else self._held.hold(call, ask, may_be_put)
-        if held is None:
+        if exchange is None or self._held.full:
             ask.refuse(-32603, "Too many calls wait for their clients already.")
             return
+
+        def may_be_put(other: Ask) -> bool:
+            self._questions.follow(other, call, None)
+            return self._may_be_put(other, call.client)
+
+        held = Held(call, self._host, may_be_put)
+        held.add(ask)
+        self._held.keep(held)
         exchange.hand_over(call, held)
         # What is asked in one breath is answered in one, also when it comes on two streams.
         self._call_later(_ONE_BREATH, lambda: self._ask_client(held, call))
 
     def _ask_client(self, held: Held, call: Call) -> None:
-        if held.over is not None:
-            # It has answered after all, before anybody was asked.
+        """The breath is over: the client is told what its server wants to know."""
+        waiting, held.waiting = held.waiting, None
+        if waiting is None:
+            # It has answered meanwhile.
             self._held.fetch(held.handle)
-            self._host.settled(call, *held.over)
+        elif not self._host.waits(call):
+            self._held.fetch(held.handle)
+            held.give_up("The caller waits no longer.")
+        elif held.open_questions():
+            self._answer_with(held, call)
+        else:
+            # It does not want to know any more.
+            self._held.fetch(held.handle)
+            self._host.take_over(call, held.exchange)
+
+    def _answer_with(self, held: Held, call: Call) -> None:
+        """Answer a call with the questions of its server. Never raises."""
+        try:
+            state = self._seals.seal(call, self._held.seconds, held=held.handle)
+            outcome = questions_of(held, state)
+        except Exception as bug:
+            self._held.fetch(held.handle)
+            held.give_up("The client could not be asked.")
+            self._fail(call, _fault(call, bug))
             return
-        state = self._seals.seal(call, self._held.seconds, held=held.handle)
         call.exchange = None
-        self._host.over(call, questions_of(held, state), None)
+        self._host.over(call, outcome, None, INPUT_REQUIRED)
 
     # -- a stateless server asks
 
@@ -179,36 +199,52 @@ class Input:
             self._rounds.another(call, outcome.result)
             return None
         needed = read_needed(outcome.result)
-        for method, params in needed.questions.values():
-            refusal = self._questions.look_at(
-                Ask(method, params, _nowhere), call.client, call.upstream
-            )
+        capped = self._pass_on(call, needed.questions)
+        result = outcome.result if not capped else with_params(outcome.result, capped)
+        if needed.state is not None:
+            sealed = self._seals.seal(call, self._seconds, upstream=needed.state)
+            result = with_state(result, sealed)
+        return Outcome(result, outcome.era, outcome.glance)
+
+    def _pass_on(self, call: Call, questions: dict[str, tuple[str, bytes]]) -> dict[str, bytes]:
+        """Look at questions that go to the client in an answer. Raises InterlockError.
+
+        Returns the params of those that may be asked only within limits, by key.
+        """
+        asks = {
+            key: Ask(method, params, _nowhere, call.upstream)
+            for key, (method, params) in questions.items()
+        }
+        for ask in asks.values():
+            refusal = self._questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:
-                failure = FORBIDDEN if refusal.missing is None else MISSING_CLIENT_CAPABILITY
-                data = refusal.missing and {"requiredCapabilities": refusal.missing}
-                raise InterlockError(failure, refusal.message, data)
-        if needed.state is None:
-            return outcome
-        sealed = self._seals.seal(call, self._seconds, upstream=needed.state)
-        return Outcome(with_state(outcome.result, sealed), outcome.era)
+                self._questions.follow(ask, call, None)
+                ask.refuse(refusal.code, refusal.message)
+                raise refusal.as_error()
+        for ask in asks.values():
+            self._questions.passed_on(ask, call)
+        return {key: ask.params for key, ask in asks.items() if ask.params != questions[key][1]}
 
     def _make_again(self, call: Call) -> None:
+        limit = call.deadline if call.own_limit else 0.0
         try:
             self._host.send(call, self._clock())
         except InterlockError as error:
             self._host.settled(call, None, error)
+        except Exception as bug:
+            self._fail(call, _fault(call, bug))
+        if limit:
+            # The time that a caller gives is for all the rounds together.
+            call.deadline = call.hard_deadline = limit
 
     def needed_first(self, call: Call, error: UpstreamAnsweredError) -> Outcome | None:
         """A session server wants its user to go somewhere before it begins. None: it does not."""
-        if error.code != _URL_FIRST or call.client.era is not Era.STATELESS:
+        if (
+            error.code != _URL_FIRST
+            or call.client.era is not Era.STATELESS
+            or call.verb not in MAY_NEED_INPUT
+        ):
             return None
-        able = capabilities_of(call.client.capabilities).get("elicitation")
-        if not isinstance(able, dict) or "url" not in able:
-            raise InterlockError(
-                MISSING_CLIENT_CAPABILITY,
-                error.message,
-                {"requiredCapabilities": {"elicitation": {"url": {}}}},
-            )
         try:
             data = decode_value(error.raw_data) if error.raw_data is not None else None
         except ProtocolError:
@@ -217,11 +253,12 @@ class Input:
         if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
             return None
         questions = {
-            f"input-{number}": (ELICITATION, encode_value({"mode": "url", **one}))
+            f"input-{number}": (ELICITATION, encode_value({**one, "mode": "url"}))
             for number, one in enumerate(listed, 1)
         }
         if not questions:
             return None
+        self._pass_on(call, questions)
         state = self._seals.seal(call, self._seconds, again=True)
         return Outcome(write_needed(questions, state), Era.STATELESS)
 
@@ -252,24 +289,38 @@ class Input:
             call.extra = None
         if inside.again:
             return False
+        # Anything wrong with this request is found before the held call is touched.
+        self._host.go_on(call)
         held = self._held.fetch(inside.held)
         if held is None:
             raise stale()
-        self._resume(call, held, answers)
+        try:
+            self._resume(call, held, answers)
+        except Exception:
+            held.give_up("The node failed to pass the answers on.")
+            raise
         return True
 
     def _resume(self, call: Call, held: Held, answers: dict[str, Raw]) -> None:
         held.answer(answers)
+        # What a client can do is said anew with every request.
+        held.look_again(lambda ask: self._may_be_put(ask, call.client))
         if held.over is not None:
             self._host.settled(call, *held.over)
         elif held.open_questions():
             # Something is still unanswered, or new: it is asked for once more.
             self._held.keep(held)
-            state = self._seals.seal(call, self._held.seconds, held=held.handle)
-            self._host.over(call, questions_of(held, state), None)
+            self._answer_with(held, call)
         else:
             self._host.take_over(call, held.exchange)
 
 
 def _nowhere(answer: Answer) -> None:
     """The question is only looked at here."""
+
+
+def _fault(call: Call, bug: Exception) -> InterlockError:
+    if isinstance(bug, InterlockError):
+        return bug
+    _log.error("input could not be asked for (%.100r)", call.verb, exc_info=bug)
+    return InterlockError(INTERNAL, "The node failed on this call; its log says where.")

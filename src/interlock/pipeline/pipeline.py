@@ -62,6 +62,7 @@ from interlock.ports import Clock, Exchange, Upstream
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import (
     COMPLETE,
+    INPUT_REQUIRED,
     LISTS,
     NEEDED_FOR,
     SET_LEVEL,
@@ -114,7 +115,7 @@ class Pipeline:
         self.subscriptions = Subscriptions(catalog, upstreams)
         self._input = Input(
             self,
-            questions=Questions(ask_policy),
+            questions=Questions(ask_policy, audit, clock),
             seals=seals or Seals(os.urandom(KEY_BYTES), time.time),
             clock=clock,
             call_later=call_later,
@@ -262,6 +263,9 @@ class Pipeline:
                         outcome = self._input.needed(call, outcome)
                         if outcome is None:
                             return
+                        if glance.result_type == INPUT_REQUIRED:
+                            self._over(call, outcome, None, INPUT_REQUIRED)
+                            return
                     except InterlockError as refused:
                         outcome, error = None, refused
                     except Exception as bug:
@@ -273,7 +277,8 @@ class Pipeline:
                 if isinstance(error, UpstreamAnsweredError):
                     outcome = self._input.needed_first(call, error)
                     if outcome is not None:
-                        self._over(call, outcome, None)
+                        self._breakers.succeeded(call.upstream)
+                        self._over(call, outcome, None, INPUT_REQUIRED)
                         return
                 if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
                     return
@@ -292,8 +297,10 @@ class Pipeline:
         if call not in self._under_way:
             return
         if call.timeout:
-            # The wait starts again, up to the hard deadline.
-            call.deadline = min(self._clock() + call.timeout, call.hard_deadline)
+            # The wait starts again, up to the hard deadline. It never gets shorter: somebody may
+            # be asked meanwhile, who has longer.
+            renewed = min(self._clock() + call.timeout, call.hard_deadline)
+            call.deadline = max(call.deadline, renewed)
         if call.on_notification is not None and may_hear(call, method, params):
             call.on_notification(call, method, params)
 
@@ -301,18 +308,27 @@ class Pipeline:
         """The upstream wants to know something of the caller."""
         self._input.asked(ask, call, session)
 
-    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
+    ) -> None:
         """A call is over by what a stage found out."""
-        self._over(call, outcome, error)
+        self._over(call, outcome, error, word)
+
+    def waits(self, call: Call) -> bool:
+        """Whether somebody still waits for the call."""
+        return call in self._under_way
 
     def wait_for_input(self, call: Call, seconds: float) -> None:
-        """A human may be asked: that takes as long as it takes."""
-        call.deadline = call.hard_deadline = self._clock() + seconds
+        """A human may be asked: that takes as long as it takes, or as the caller said itself."""
+        if not call.own_limit:
+            call.deadline = call.hard_deadline = self._clock() + seconds
         if not self._deadlines.ticking:
             self._deadlines.start()
 
     def go_on(self, call: Call) -> None:
         """The upstream has what it wanted to know: now it is its time that passes."""
+        if call.own_limit:
+            return
         upstream = self._upstreams.get(call.upstream)
         limit = (None if upstream is None else upstream.timeout) or self._timeout
         set_deadline(call, self._clock(), limit)
@@ -334,13 +350,15 @@ class Pipeline:
         self._dispatcher.send_again(call, upstream, gone, self)
         return True
 
-    def _over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def _over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
+    ) -> None:
         """The one exit: into the journal, and back to the face."""
         if self._under_way.pop(call, call) is not None:
             return
         if self._empty is not None and not self._under_way and not self._empty.done():
             self._empty.set_result(None)
-        word, detail = OK, ""
+        detail = ""
         if error is not None:
             word, detail = error.failure.name, error.message
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:

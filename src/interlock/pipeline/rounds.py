@@ -98,16 +98,19 @@ class _Round:
             worded = session_question(
                 method, params, call.client.revision, secrets.token_urlsafe(12)
             )
-            ask = Ask(method, worded, self._taker(key))
+            ask = Ask(method, worded, self._taker(key), call.upstream)
+            questions.follow(ask, call, session)
             refusal = questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:
+                self.open = False
+                ask.refuse(refusal.code, refusal.message)
                 raise UpstreamAnsweredError(refusal.code, refusal.message, None)
             self._asks.append(ask)
         for ask in self._asks:
             if not self.open:
                 return
             if session is None or not session.ask(ask, call):
-                self._withdraw("There is no way to the client.")
+                self._end("There is no way to the client.")
                 raise InterlockError(
                     UPSTREAM_PROTOCOL,
                     f"{call.upstream} asks its caller for input, and the client cannot be reached "
@@ -124,6 +127,11 @@ class _Round:
                 error = UpstreamAnsweredError(answer.code, answer.message, answer.data)
                 self._rounds.stop(self._call, error)
                 return
+            if answer.result[:1] != b"{":
+                self._end("Another question was not answered.")
+                message = "The client's answer to the server's question is not an object."
+                self._rounds.stop(self._call, UpstreamAnsweredError(-32602, message, None))
+                return
             self._answers[key] = Raw(answer.result)
             if len(self._answers) == len(self._needed.questions):
                 self.go_on()
@@ -135,13 +143,10 @@ class _Round:
             self.open = False
             self._rounds.go_on(self._call, self._needed, self._answers)
 
-    def _withdraw(self, reason: str) -> None:
-        for ask in self._asks:
-            ask.withdraw(reason)
-
     def _end(self, reason: str) -> None:
         self.open = False
-        self._withdraw(reason)
+        for ask in self._asks:
+            ask.withdraw(reason)
 
     def abandon(self, reason: str) -> None:
         if self.open:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.call import Call
-from interlock.errors import INVALID_STATE, InterlockError
+from interlock.errors import INVALID_STATE, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.jsonrpc import decode_value
 
 KEY_BYTES: Final = 32
@@ -57,12 +57,20 @@ class Seals:
         upstream: str | None = None,
         again: bool = False,
     ) -> str:
-        """State for the caller of this very request to bring back within this many seconds."""
+        """State for the caller of this very request to bring back within this many seconds.
+
+        Raises InterlockError for a server's state that is too long to be brought back.
+        """
         caller = "" if call.caller is None else call.caller.name
         inside = Sealed(caller, digest(call), self._wall_clock() + seconds, held, upstream, again)
         nonce = os.urandom(_NONCE)
         sealed = self._load().encrypt(nonce, msgspec.msgpack.encode(inside), None)
-        return _MARK + urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
+        state = _MARK + _text(nonce + sealed)
+        if len(state) > _LONGEST:
+            raise InterlockError(
+                UPSTREAM_PROTOCOL, f"The `requestState` of {call.upstream} is too long to be kept."
+            )
+        return state
 
     def open(self, state: str, call: Call) -> Sealed:
         """What a caller brought back. Raises InterlockError unless it is its own, here and now."""
@@ -84,6 +92,9 @@ class Seals:
         body = state[len(_MARK) :]
         try:
             raw = urlsafe_b64decode(body + "=" * (-len(body) % 4))
+            if _text(raw) != body:
+                # The decoder overlooks what does not belong: there is one way to write a seal.
+                return None
             opened = self._load().decrypt(raw[:_NONCE], raw[_NONCE:], None)
             return msgspec.msgpack.decode(opened, type=Sealed)
         except Exception:
@@ -96,6 +107,10 @@ class Seals:
 
             self._cipher = AESGCM(self._key)
         return self._cipher
+
+
+def _text(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def digest(call: Call) -> bytes:

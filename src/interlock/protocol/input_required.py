@@ -47,6 +47,8 @@ def read_needed(result: bytes) -> Needed:
         for key, raw in asked.items():
             question = _decode_question(raw)
             params = b"" if question.params is UNSET else bytes(question.params)
+            if params and params[:1] != b"{":
+                raise ProtocolError(f"`params` of {key[:50]!r} must be an object")
             questions[key] = (question.method, params)
         state = decode_value(members[REQUEST_STATE]) if REQUEST_STATE in members else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError) as exc:
@@ -80,6 +82,18 @@ def with_state(result: bytes, state: str) -> bytes:
     return encode_members(members)
 
 
+def with_params(result: bytes, changed: dict[str, bytes]) -> bytes:
+    """The same questions, some of them with other params, by key."""
+    members = decode_members(result)
+    asked = decode_members(members[INPUT_REQUESTS])
+    for key, params in changed.items():
+        question = decode_members(asked[key])
+        question["params"] = Raw(params)
+        asked[key] = Raw(encode_members(question))
+    members[INPUT_REQUESTS] = Raw(encode_members(asked))
+    return encode_members(members)
+
+
 def read_answers(raw: Raw | None) -> dict[str, Raw]:
     """The answers that a client brought. Raises ProtocolError for what are none."""
     if raw is None:
@@ -102,12 +116,19 @@ def session_question(method: str, params: bytes, revision: str, mint: str) -> by
     if method != ELICITATION or not params:
         return params
     members = decode_members(params)
-    if "mode" in members and bytes(members["mode"]) == b'"url"':
+    if _mode(members) == "url":
         members.setdefault("elicitationId", Raw(encode_value(mint)))
     elif revision == "2025-06-18":
         # There were no modes then.
         members.pop("mode", None)
     return encode_members(members)
+
+
+def _mode(members: dict[str, Raw]) -> object:
+    try:
+        return decode_value(members["mode"]) if "mode" in members else None
+    except ProtocolError:
+        return None
 
 
 def _stateless_question(method: str, params: bytes) -> bytes:
