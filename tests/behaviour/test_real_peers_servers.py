@@ -344,13 +344,7 @@ def test_roots(nodes: dict[str, Running], mode: str) -> None:
 
 
 @both_modes
-@pytest.mark.parametrize(
-    "transport",
-    [
-        "http",
-        pytest.param("sse", marks=pytest.mark.xfail(reason="all share one connection there")),
-    ],
-)
+@pytest.mark.parametrize("transport", ["http", "sse"])
 def test_one_callers_roots_are_not_anothers(
     nodes: dict[str, Running], start: Any, transport: str, mode: str
 ) -> None:
@@ -432,19 +426,7 @@ def test_log_messages(node: Running) -> None:
 
 
 @both_modes
-@pytest.mark.parametrize(
-    "transport",
-    [
-        "stdio",
-        pytest.param(
-            "http",
-            marks=pytest.mark.xfail(
-                run=False, reason="the node subscribes in its own session, not the client's"
-            ),
-        ),
-        "sse",
-    ],
-)
+@every_transport
 def test_resource_updates(node: Running, mode: str) -> None:
     toggle = "every.toggle-subscriber-updates"
     heard = asyncio.Event()

@@ -111,7 +111,8 @@ EVERY = [_case(revision, scenario) for revision in CHECKS for scenario in CHECKS
 def test_a_node_in_the_clients_seat(
     suite: None, revision: str, scenario: str, tmp_path: Path
 ) -> None:
-    environ = {"SEAT_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = {"SEAT_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(path)}
     seat = run_client(COMMAND, scenario, revision, tmp_path, **environ)
     found = seat.findings
     bad = [check for check, status in found.status.items() if status in ("FAILURE", "WARNING")]
