@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from interlock.call import Call
 from interlock.catalog.catalog import Catalog
-from interlock.errors import INTERNAL, InterlockError
+from interlock.errors import InterlockError
 from interlock.ports import Upstream
 
 _log = logging.getLogger("interlock.pipeline")
@@ -35,7 +35,13 @@ class _Watch:
         self.call = call
         """Who asked first; the connection is theirs."""
         self.followers: set[Follower] = set()
-        self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.agreed: asyncio.Future[None] | None = None
+        """Done when the server has said yes or no. It is nobody's own: whoever waits for it may go
+        without disturbing the others."""
+
+
+_Key = tuple[str, str, object | None]
+"""An upstream, its own URI, and whose connection it is; None: everybody's."""
 
 
 class Subscriptions:
@@ -44,8 +50,9 @@ class Subscriptions:
     def __init__(self, catalog: Catalog, upstreams: Mapping[str, Upstream]) -> None:
         self._catalog = catalog
         self._upstreams = upstreams
-        # By upstream, its own URI, and whose connection it is; None: everybody's.
-        self._watches: dict[tuple[str, str, object | None], _Watch] = {}
+        self._watches: dict[_Key, _Watch] = {}
+        self._leaving: dict[_Key, asyncio.Future[None]] = {}
+        """What servers are just told that nobody follows any more."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watched(self, upstream: str, apart: object | None = None) -> tuple[str, ...]:
@@ -57,33 +64,38 @@ class Subscriptions:
         served = self._upstreams.get(upstream)
         key = (upstream, uri, None if served is None else served.apart(call))
         watch = self._watches.get(key)
-        if watch is not None:
-            watch.followers.add(follower)
-            try:
-                await asyncio.shield(watch.agreed)
-            except InterlockError:
-                watch.followers.discard(follower)
-                raise
-            return
-        watch = self._watches[key] = _Watch(call)
+        if watch is None:
+            watch = self._watches[key] = _Watch(call)
+            watch.agreed = asyncio.get_running_loop().create_task(self._watch(key, watch))
+            # Perhaps nobody waits for it in the end.
+            watch.agreed.add_done_callback(lambda done: done.cancelled() or done.exception())
         watch.followers.add(follower)
         try:
-            if served is not None:
-                await served.watch(uri, call)
-        except BaseException as error:
-            if self._watches.get(key) is watch:
-                del self._watches[key]
-            if not watch.agreed.done():
-                watch.agreed.set_exception(
-                    error
-                    if isinstance(error, InterlockError)
-                    else InterlockError(INTERNAL, "The subscription was given up.")
-                )
-                # Perhaps nobody else waits for it.
-                watch.agreed.exception()
+            if watch.agreed is not None:
+                await asyncio.shield(watch.agreed)
+        except asyncio.CancelledError:
+            self._soon(self._leave(follower, key))
             raise
-        if not watch.agreed.done():
-            watch.agreed.set_result(None)
+        except BaseException:
+            watch.followers.discard(follower)
+            raise
+
+    async def _watch(self, key: _Key, watch: _Watch) -> None:
+        upstream, uri, _ = key
+        leaving = self._leaving.get(key)
+        if leaving is not None:
+            # One after the other: the server must not hear it in the wrong order.
+            await asyncio.wait([leaving])
+        served = self._upstreams.get(upstream)
+        try:
+            if served is not None:
+                await served.watch(uri, watch.call)
+        except BaseException:
+            self._watches.pop(key, None)
+            raise
+        if not watch.followers:
+            # They have all left before the server agreed.
+            await self._unwatch(key, watch)
 
     async def unsubscribe(self, follower: Follower, call: Call, upstream: str, uri: str) -> None:
         """Follow it no more. Harmless for whoever never did."""
@@ -133,17 +145,25 @@ class Subscriptions:
         offered = None if served is None else served.capabilities.get("resources")
         return isinstance(offered, dict) and bool(offered.get("subscribe"))
 
-    async def _leave(self, follower: Follower, key: tuple[str, str, object | None]) -> None:
+    async def _leave(self, follower: Follower, key: _Key) -> None:
         watch = self._watches.get(key)
         if watch is None or follower not in watch.followers:
             return
         watch.followers.discard(follower)
-        if watch.followers:
-            return
+        if not watch.followers and watch.agreed is not None and watch.agreed.done():
+            await self._unwatch(key, watch)
+
+    async def _unwatch(self, key: _Key, watch: _Watch) -> None:
         del self._watches[key]
         served = self._upstreams.get(key[0])
-        if served is not None:
+        if served is None:
+            return
+        told = self._leaving[key] = asyncio.get_running_loop().create_future()
+        try:
             await served.unwatch(key[1], watch.call)
+        finally:
+            del self._leaving[key]
+            told.set_result(None)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         async def quietly() -> None:
