@@ -120,6 +120,7 @@ HTTP = {
     "invalid_arguments": 400,
     "invalid_cursor": 400,
     "unknown_prompt": 400,
+    "unknown_task": 400,
     "unknown_resource": 400,
     "invalid_request_state": 400,
     "cancelled": 200,

@@ -130,6 +130,9 @@ UNKNOWN_TOOL = _row(
 UNKNOWN_PROMPT = _row(
     "unknown_prompt", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
+UNKNOWN_TASK = _row(
+    "unknown_task", -32602, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
+)  # fmt: skip
 # The number that the session wire has for it means nothing on the stateless wire.
 UNKNOWN_RESOURCE = _row(
     "unknown_resource", -32002, 400, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,

@@ -3,7 +3,8 @@
     client      server      the server's question
     session     session     is put to the client; its answer goes back to the server (`relay`)
     session     stateless   is put to the client; then the request is made again (`rounds`)
-    stateless   session     becomes the answer to the request; the call is held (`held`)
+    stateless   session     becomes the answer to the request; the call is held (`held`), or
+                            is a task from then on if the client speaks tasks (`tasks`)
     stateless   stateless   passes through, its state sealed and bound to the caller
 
 The decision is made from what each side speaks. A call that may have been executed is never made
@@ -34,6 +35,7 @@ from interlock.pipeline.questions import Questions
 from interlock.pipeline.relay import Relay
 from interlock.pipeline.rounds import Rounds
 from interlock.pipeline.sealing import Seals, stale
+from interlock.pipeline.tasks import Tasks
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
@@ -45,7 +47,15 @@ from interlock.protocol.input_required import (
     write_needed,
 )
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.protocol.mcp import ELICITATION, INPUT_REQUIRED, MAY_NEED_INPUT, Era
+from interlock.protocol.mcp import (
+    ABOUT_TASKS,
+    ELICITATION,
+    INPUT_REQUIRED,
+    MAY_NEED_INPUT,
+    TASK,
+    TOOLS_CALL,
+    Era,
+)
 
 INPUT_SECONDS: Final = 600.0
 """How long the answer to a question may take, and how long a held call waits for its client."""
@@ -67,6 +77,9 @@ class Host(Back, Protocol):
     def waits(self, call: Call) -> bool: ...
     def wait_for_input(self, call: Call, seconds: float) -> None: ...
     def go_on(self, call: Call) -> None: ...
+    def task_over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> Outcome | None: ...
     def take_over(self, call: Call, exchange: Exchange) -> None: ...
 
 
@@ -80,6 +93,7 @@ class Input:
         questions: Questions,
         seals: Seals,
         clock: Clock,
+        wall_clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Any],
         seconds: float,
     ) -> None:
@@ -90,6 +104,15 @@ class Input:
         self._call_later = call_later
         self._seconds = seconds
         self._held = HeldCalls(clock=clock, call_later=call_later, seconds=seconds)
+        self.tasks = Tasks(
+            host,
+            questions=questions,
+            key=seals.key_for(b"ids of tasks"),
+            clock=clock,
+            wall_clock=wall_clock,
+            call_later=call_later,
+            seconds=seconds,
+        )
         self._relay = Relay(
             questions=questions,
             wait=lambda call: host.wait_for_input(call, seconds),
@@ -110,6 +133,7 @@ class Input:
 
     def drop_all(self, reason: str) -> None:
         self._held.drop_all(reason)
+        self.tasks.drop_all(reason)
 
     # -- a session server asks
 
@@ -174,8 +198,12 @@ class Input:
     def _answer_with(self, held: Held, call: Call) -> None:
         """Answer a call with the questions of its server. Never raises."""
         try:
-            state = self._seals.seal(call, self._held.seconds, held=held.handle)
-            outcome = questions_of(held, state)
+            outcome = self.tasks.adopt(held, call)
+            if outcome is not None:
+                self._held.fetch(held.handle)
+            else:
+                state = self._seals.seal(call, self._held.seconds, held=held.handle)
+                outcome = questions_of(held, state)
         except Exception as bug:
             self._held.fetch(held.handle)
             held.give_up("The client could not be asked.")
@@ -187,9 +215,15 @@ class Input:
     # -- a stateless server asks
 
     def needed(self, call: Call, outcome: Outcome) -> Outcome | None:
-        """A result that is none yet. None: the call goes on. Raises InterlockError."""
-        if outcome.glance is None or outcome.glance.result_type != INPUT_REQUIRED:
-            return outcome
+        """A result that is none yet, or about a task. None: the call goes on.
+
+        Raises InterlockError.
+        """
+        result_type = "" if outcome.glance is None else outcome.glance.result_type
+        if result_type != INPUT_REQUIRED:
+            if call.verb in ABOUT_TASKS:
+                return self.tasks.told(call, outcome)
+            return self.tasks.created(call, outcome) if result_type == TASK else outcome
         if call.verb not in MAY_NEED_INPUT:
             raise InterlockError(
                 UPSTREAM_PROTOCOL, f"{call.upstream} answered {call.verb} with a question."
@@ -270,6 +304,10 @@ class Input:
         True: it continues a call that was held. Raises InterlockError for forged or stale state.
         """
         extra = call.extra
+        if extra is not None and "task" in extra and call.verb == TOOLS_CALL:
+            # The session wire's own way to ask for a task, which no node offers: it is ignored.
+            extra = {key: one for key, one in extra.items() if key != "task"}
+            call.extra = extra or None
         if extra is None or (INPUT_RESPONSES not in extra and REQUEST_STATE not in extra):
             return False
         answers = read_answers(extra.get(INPUT_RESPONSES))

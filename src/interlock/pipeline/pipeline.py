@@ -61,12 +61,14 @@ from interlock.pipeline.validate import validate
 from interlock.ports import Clock, Exchange, Upstream
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import (
+    ABOUT_TASKS,
     COMPLETE,
     INPUT_REQUIRED,
     LISTS,
     NEEDED_FOR,
     SET_LEVEL,
     SUBSCRIBE,
+    TASK_CHANGED,
     TOOLS_CALL,
     UNSUBSCRIBE,
     Era,
@@ -97,6 +99,7 @@ class Pipeline:
         ask_policy: Callable[[str], AskPolicy] = lambda _: ANYTHING,
         seals: Seals | None = None,
         input_seconds: float = INPUT_SECONDS,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._catalog = catalog
         self._authenticate = authenticate
@@ -116,8 +119,9 @@ class Pipeline:
         self._input = Input(
             self,
             questions=Questions(ask_policy, audit, clock),
-            seals=seals or Seals(os.urandom(KEY_BYTES), time.time),
+            seals=seals or Seals(os.urandom(KEY_BYTES), wall_clock),
             clock=clock,
+            wall_clock=wall_clock,
             call_later=call_later,
             seconds=input_seconds,
         )
@@ -149,7 +153,9 @@ class Pipeline:
             else:
                 here = self._answered_here.get(verb)
                 self._must_be_offered(verb)
-                if not resolve_other(call, self._catalog) and here is None:
+                if verb in ABOUT_TASKS:
+                    here = self._input.tasks.find(call)
+                elif not resolve_other(call, self._catalog) and here is None:
                     self._pass_on(call)
             # policy, budget and approval: here, in this order, for every verb
             if here is not None:
@@ -258,7 +264,9 @@ class Pipeline:
                 self._breakers.succeeded(call.upstream)
             if outcome is not None:
                 glance = outcome.glance
-                if glance is not None and glance.result_type not in ("", COMPLETE):
+                if glance is not None and (
+                    glance.result_type not in ("", COMPLETE) or call.verb in ABOUT_TASKS
+                ):
                     try:
                         outcome = self._input.needed(call, outcome)
                         if outcome is None:
@@ -313,6 +321,22 @@ class Pipeline:
     ) -> None:
         """A call is over by what a stage found out."""
         self._over(call, outcome, error, word)
+
+    def task_over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> Outcome | None:
+        """What became of a call that was answered long ago, as its caller is to see it."""
+        if error is None:
+            if self._breakers.failing:
+                self._breakers.succeeded(call.upstream)
+            if outcome is not None and self._catalog.collides:
+                outcome = relabel(call, outcome, self._catalog.current)
+        elif not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
+            self._breakers.failed(call.upstream, error.failure)
+        call.verb, call.on_done = TASK_CHANGED, None
+        self._under_way[call] = None
+        self._over(call, outcome, error)
+        return outcome
 
     def waits(self, call: Call) -> bool:
         """Whether somebody still waits for the call."""

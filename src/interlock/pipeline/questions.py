@@ -173,10 +173,10 @@ def have_in_common(call: Call, offered: Mapping[str, Any]) -> bool:
     """Whether client and server know an extension that a method unknown here may belong to."""
     declared = capabilities_of(call.client.capabilities)
     extensions, theirs = declared.get("extensions"), offered.get("extensions")
-    if isinstance(extensions, dict) and isinstance(theirs, dict):
-        return bool(extensions.keys() & theirs.keys())
-    # The tasks of 2025-11-25 were no extension yet.
-    return call.verb.startswith("tasks/") and "tasks" in offered
+    if not isinstance(extensions, dict) or not isinstance(theirs, dict):
+        return False
+    # Tasks are known here: whatever is not, does not belong to them.
+    return bool(extensions.keys() & theirs.keys() - {TASKS_EXTENSION})
 
 
 def _lacking(method: str, params: dict[str, Raw], declared: dict[str, Any]) -> Refusal | None:

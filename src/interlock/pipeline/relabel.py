@@ -17,7 +17,7 @@ from interlock.call import Call, Outcome
 from interlock.catalog.snapshot import Snapshot
 from interlock.errors import ProtocolError
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
-from interlock.protocol.mcp import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.protocol.mcp import PROMPTS_GET, RESOURCES_READ, TASKS_GET, TOOLS_CALL
 
 _URI: Final = "uri"
 _decode_list = msgspec.json.Decoder(list[Raw]).decode
@@ -49,6 +49,17 @@ def _contents(members: _Members, show: _Show) -> bool:
 def _content(members: _Members, show: _Show) -> bool:
     """`tools/call`: links to resources, and resources that are put into the answer."""
     return _each(members, "content", lambda block: _block(block, show))
+
+
+def _task(members: _Members, show: _Show) -> bool:
+    """`tasks/get`: what the call came to stands inside."""
+    if "result" not in members:
+        return False
+    result = decode_members(members["result"])
+    if not _content(result, show):
+        return False
+    members["result"] = Raw(encode_members(result))
+    return True
 
 
 def _messages(members: _Members, show: _Show) -> bool:
@@ -118,4 +129,5 @@ _CHANGES: Final[dict[str, Callable[[_Members, _Show], bool]]] = {
     RESOURCES_READ: _contents,
     TOOLS_CALL: _content,
     PROMPTS_GET: _messages,
+    TASKS_GET: _task,
 }

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Raw
 
 from interlock.errors import UPSTREAM_PROTOCOL, ProtocolError
-from interlock.protocol.input_required import INPUT_REQUESTS
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import RESERVED, TASKS_EXTENSION
 
@@ -23,7 +22,7 @@ COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 
-REQUIRED: Final = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+REQUIRED: Final[dict[str, Any]] = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
 """What a client is told that asks for tasks, but does not say that it knows them."""
 
 _RESERVED: Final = RESERVED.encode()
@@ -42,7 +41,9 @@ class Task(msgspec.Struct):
     message: str = ""
 
 
-def write_task(result_type: str, task: Task, detail: tuple[str, bytes] | None = None) -> bytes:
+def write_task(
+    result_type: str, task: Task, detail: tuple[str, bytes | Raw] | None = None
+) -> bytes:
     """The result that shows a task. `detail`: what its status brings with it, already encoded."""
     members: dict[str, Any] = {
         "resultType": result_type,
@@ -72,19 +73,6 @@ def task_id_of(members: dict[str, Raw]) -> str | None:
     if not isinstance(id, str) or not id:
         raise ProtocolError("The server's `taskId` is not a string.", UPSTREAM_PROTOCOL)
     return id
-
-
-def questions_in(members: dict[str, Raw]) -> dict[str, dict[str, Raw]]:
-    """What a task wants to know, by key. Raises ProtocolError when that cannot be read."""
-    raw = members.get(INPUT_REQUESTS)
-    if raw is None:
-        return {}
-    try:
-        return {key: decode_members(one) for key, one in decode_members(raw).items()}
-    except ProtocolError:
-        raise ProtocolError(
-            "The server's task asks for input, but cannot be understood.", UPSTREAM_PROTOCOL
-        ) from None
 
 
 def without_reserved(result: bytes | Raw) -> bytes:

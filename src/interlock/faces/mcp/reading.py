@@ -20,8 +20,9 @@ _NAMED_BY: Final = {
     mcp.RESOURCES_READ: "uri",
     mcp.SUBSCRIBE: "uri",
     mcp.UNSUBSCRIBE: "uri",
+    **dict.fromkeys(mcp.ABOUT_TASKS, "taskId"),
 }
-"""The member of `params` that says which tool, prompt or resource is meant."""
+"""The member of `params` that says which tool, prompt, resource or task is meant."""
 
 
 def read_params(message: Message) -> dict[str, Raw]:
