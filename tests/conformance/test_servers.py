@@ -30,7 +30,9 @@ NOT_YET: dict[tuple[str, str], str] = {
 SESSION, STATELESS = REVISIONS
 through_nodes = pytest.mark.parametrize("nodes", [1, 2])
 every_revision = pytest.mark.parametrize("revision", REVISIONS)
-both_fixtures = pytest.mark.parametrize("fixture", ["reference", "neutral"])
+across = pytest.mark.parametrize(
+    ("nodes", "fixture"), [(1, "reference"), (1, "neutral"), (2, "neutral")]
+)
 
 
 def lost(results: Results, cell: Cell) -> tuple[set[Check], Findings]:
@@ -90,19 +92,19 @@ def _across(
     assert unforced <= found.good
 
 
-@both_fixtures
+@across
 def test_a_stateless_client_and_a_session_server(
-    results: Results, fixture: str, capsys: pytest.CaptureFixture[str]
+    results: Results, nodes: int, fixture: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cell = Cell(STATELESS, 1, "session", fixture)
+    cell = Cell(STATELESS, nodes, "session", fixture)
     _across(results, cell, STATELESS_TO_SESSION[fixture], capsys)
 
 
-@both_fixtures
+@across
 def test_a_session_client_and_a_stateless_server(
-    results: Results, fixture: str, capsys: pytest.CaptureFixture[str]
+    results: Results, nodes: int, fixture: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cell = Cell(SESSION, 1, "stateless", fixture)
+    cell = Cell(SESSION, nodes, "stateless", fixture)
     _across(results, cell, SESSION_TO_STATELESS[fixture], capsys)
 
 
