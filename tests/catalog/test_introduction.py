@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.catalog.introduction import Voice, merge
+from interlock.catalog.introduction import Voice, for_session, merge
 from tests.protocol import json_values
 
 TOOLS = {"tools": {"listChanged": True}}
@@ -73,9 +73,36 @@ def test_one_that_is_shown_as_itself_speaks_in_its_own_words() -> None:
     said = {"tools": {}, "tasks": {"list": {}}, "experimental": {"x": {}}, "new": 1}
     info = {"name": "everything", "version": "2", "icons": []}
     merged = merge([Voice("s", said, "  As it is.\n", info, transparent=True)])
-    assert merged.capabilities == said
+    # But for the tasks of the session wire, which are between two neighbours.
+    assert merged.capabilities == {"tools": {}, "experimental": {"x": {}}, "new": 1}
     assert merged.instructions == "  As it is.\n"
     assert merged.server_info == info
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+def test_tasks_are_offered_where_somebody_has_them(transparent: bool) -> None:
+    def offered(said: Any, *, asks: bool) -> Any:
+        voice = Voice("s", said, transparent=transparent, asks=asks)
+        return merge([voice]).capabilities.get("extensions")
+
+    tasks = "io.modelcontextprotocol/tasks"
+    assert offered({}, asks=False) is None
+    assert offered({}, asks=True) == {tasks: {}}
+    assert offered({"extensions": None}, asks=True) == {tasks: {}}
+    assert offered({"extensions": {"a": {}}}, asks=True) == {"a": {}, tasks: {}}
+    assert offered({"extensions": {tasks: {"x": 1}}}, asks=True) == {tasks: {"x": 1}}
+    assert offered({"extensions": {tasks: {}}}, asks=False) == {tasks: {}}
+
+
+def test_a_session_client_hears_nothing_of_tasks() -> None:
+    tasks = "io.modelcontextprotocol/tasks"
+    for extensions in (None, {}, {"a": {}}):
+        said = {"tools": {}, "extensions": extensions}
+        assert for_session(said) == said
+    assert for_session({"tools": {}, "extensions": {tasks: {}}}) == {"tools": {}}
+    both = {"extensions": {tasks: {}, "a": {}}}
+    assert for_session(both) == {"extensions": {"a": {}}}
+    assert tasks in both["extensions"]
 
 
 def test_one_that_is_shown_as_itself_beside_others() -> None:

@@ -3,6 +3,10 @@
 The merged capabilities are an honest union: nothing is claimed that nobody has. Changes of lists
 are announced by the node itself, because a merged list also changes when an upstream comes or
 goes. An upstream that is shown as itself, and is alone, speaks in its own words.
+
+Tasks are the exception. Those of the session wire are between two neighbours, and are not offered
+from here. Those of the stateless wire are, also by the node itself: what a session server asks in
+the middle of a call becomes one.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from interlock.protocol.mcp import TASKS_EXTENSION
 
 _WITHOUT_SETTINGS: Final = ("completions", "logging")
 
@@ -23,6 +29,8 @@ class Voice(NamedTuple):
     instructions: str | None = None
     server_info: Mapping[str, Any] = {}
     transparent: bool = False
+    asks: bool = False
+    """Whether it may ask in the middle of a call, as servers of the session wire do."""
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -37,12 +45,36 @@ class Merged(msgspec.Struct, frozen=True):
 def merge(voices: Iterable[Voice]) -> Merged:
     """One introduction from many, the same in whichever order they come."""
     ordered = sorted(voices, key=lambda voice: (not voice.transparent, voice.segment))
+    own_tasks = any(voice.asks for voice in ordered)
     if len(ordered) == 1 and ordered[0].transparent:
         alone = ordered[0]
+        said = {name: value for name, value in alone.capabilities.items() if name != "tasks"}
         return Merged(
-            dict(alone.capabilities), alone.instructions or None, dict(alone.server_info) or None
+            _with_tasks(said, own_tasks),
+            alone.instructions or None,
+            dict(alone.server_info) or None,
         )
-    return Merged(_union([voice.capabilities for voice in ordered]), _joined(ordered))
+    union = _union([voice.capabilities for voice in ordered])
+    return Merged(_with_tasks(union, own_tasks), _joined(ordered))
+
+
+def _with_tasks(capabilities: dict[str, Any], own: bool) -> dict[str, Any]:
+    """`own`: the node makes tasks of calls itself."""
+    extensions = capabilities.get("extensions")
+    if own and not (isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions):
+        known = extensions if isinstance(extensions, Mapping) else {}
+        capabilities["extensions"] = {**known, TASKS_EXTENSION: {}}
+    return capabilities
+
+
+def for_session(capabilities: dict[str, Any]) -> dict[str, Any]:
+    """The same for a client of the session wire, where the extension means nothing."""
+    extensions = capabilities.get("extensions")
+    if not isinstance(extensions, Mapping) or TASKS_EXTENSION not in extensions:
+        return capabilities
+    others = {name: value for name, value in extensions.items() if name != TASKS_EXTENSION}
+    said = {name: value for name, value in capabilities.items() if name != "extensions"}
+    return {**said, "extensions": others} if others else said
 
 
 def _union(all_capabilities: list[Mapping[str, Any]]) -> dict[str, Any]:

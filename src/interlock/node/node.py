@@ -47,6 +47,7 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.questions import ANYTHING, AskPolicy
 from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import Era
 from interlock.stores.journal import Journal
 from interlock.stores.tokens import TokenStore
 from interlock.upstreams.connect import Connector
@@ -407,6 +408,7 @@ class Node:
                 one.peer.instructions,
                 one.peer.server_info,
                 one.server.expose == "transparent",
+                one.peer.era is Era.SESSION,
             )
             for key, one in self._supervisors.items()
             if one.peer is not None

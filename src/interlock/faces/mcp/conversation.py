@@ -178,7 +178,7 @@ class Conversation:
         elif method == mcp.LISTEN and client.era is mcp.Era.STATELESS:
             request = Call(method, self._face, self._credentials, client)
             self._pipeline.admit(request)
-            honoured = self._listeners.honoured(params, self._hello.capabilities)
+            honoured = self._listeners.honoured(params, self._hello.capabilities, client)
             self._take_id(id)
             remove = self._listeners.add_stateless(
                 id, honoured, self._send, _nothing, _nothing, request

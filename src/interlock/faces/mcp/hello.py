@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.catalog.introduction import for_session
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import encode_value
 
@@ -43,7 +44,7 @@ class Hello:
         about = self._introduce()
         result: dict[str, Any] = {
             "protocolVersion": revision,
-            "capabilities": about.capabilities,
+            "capabilities": for_session(about.capabilities),
             "serverInfo": about.server_info,
         }
         if about.instructions:

@@ -14,9 +14,10 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.call import Call
+from interlock.call import Call, Client
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.faces.mcp.sessions import Session
+from interlock.pipeline.tasks import must_speak_tasks
 from interlock.protocol import jsonrpc, mcp
 
 BURST: Final = 0.05
@@ -33,6 +34,7 @@ _CHANGED: Final = {
 """How a new list is announced, by its kind. In this order, when there are several."""
 _FILTERS: Final = {kind: f"{kind}ListChanged" for kind in _CHANGED}
 _FOLLOWED: Final = "resourceSubscriptions"
+_TASKS: Final = "taskIds"
 
 
 _log = logging.getLogger("interlock.faces.mcp")
@@ -116,8 +118,10 @@ class Listeners:
     # -- stateless clients
 
     @staticmethod
-    def honoured(params: dict[str, Raw], capabilities: dict[str, Any]) -> dict[str, Any]:
-        """The part of a listen request's filter that this node serves. Raises ProtocolError."""
+    def honoured(
+        params: dict[str, Raw], capabilities: dict[str, Any], client: Client | None = None
+    ) -> dict[str, Any]:
+        """The part of a listen request's filter that this node serves. Raises InterlockError."""
         if "notifications" not in params:
             raise ProtocolError(
                 "`notifications` is missing: what is to be listened for?", INVALID_PARAMS
@@ -125,6 +129,8 @@ class Listeners:
         wanted = jsonrpc.decode_value(params["notifications"])
         if not isinstance(wanted, dict):
             raise ProtocolError("`notifications` must be an object.", INVALID_PARAMS)
+        if client is not None and _TASKS in wanted:
+            must_speak_tasks(client)
         honoured: dict[str, Any] = {}
         for kind, name in _FILTERS.items():
             if wanted.get(name) is True and _offers(capabilities, kind, "listChanged"):

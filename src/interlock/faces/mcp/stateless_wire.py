@@ -172,7 +172,7 @@ class StatelessWire:
         if not facts.accepts_stream:
             exchange.respond(406)
             return
-        honoured = self._listeners.honoured(params, self._hello.capabilities)
+        honoured = self._listeners.honoured(params, self._hello.capabilities, request.client)
         exchange.open_stream()
         remove = self._listeners.add_stateless(
             id, honoured, exchange.event, exchange.ping, exchange.end_stream, request
