@@ -141,17 +141,9 @@ META_PROGRESS_TOKEN: Final = "progressToken"
 META_TIMEOUT: Final = "dev.interlock/timeoutMs"
 """A caller's own limit for one call, in milliseconds. The node's limits still hold."""
 
-_HOP_KEYS: Final = frozenset(
-    {
-        META_VERSION,
-        META_CLIENT_INFO,
-        META_CLIENT_CAPABILITIES,
-        META_LOG_LEVEL,
-        META_SUBSCRIPTION,
-        META_PROGRESS_TOKEN,
-        META_TIMEOUT,
-    }
-)
+_HOP_KEYS: Final = frozenset({META_PROGRESS_TOKEN, META_TIMEOUT})
+TASK_KEYS: Final = frozenset({RESERVED + "related-task", RESERVED + "model-immediate-response"})
+"""Reserved keys that mean the same to everybody on the way; all others are between neighbours."""
 
 # Members that only a stateless result has.
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
@@ -296,7 +288,11 @@ def unsupported_version(requested: str) -> ProtocolError:
 
 def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
     """What of a caller's `_meta` goes on: everything but the keys that belong to one hop."""
-    return {key: value for key, value in meta.items() if key not in _HOP_KEYS}
+    return {
+        key: value
+        for key, value in meta.items()
+        if key not in _HOP_KEYS and (key in TASK_KEYS or not key.startswith(RESERVED))
+    }
 
 
 @lru_cache(maxsize=4096)

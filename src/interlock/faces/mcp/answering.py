@@ -111,9 +111,8 @@ class Answering:
                 era, glance = client.era, outcome.glance
                 # What is in the client's own words already passes as it is.
                 if outcome.era is not era or (
-                    era is _STATELESS
-                    and glance is not None
-                    and (glance.meta is not UNSET or not glance.result_type)
+                    glance is not None
+                    and (glance.meta is not UNSET or (era is _STATELESS and not glance.result_type))
                 ):
                     result = write_result(outcome, client, self._hello.server_info, call.verb)
                 if not exchange.streaming:

@@ -56,6 +56,8 @@ def write_result(outcome: Outcome, client: Client, server_info: bytes, verb: str
     if outcome.era is client.era:
         if client.era is mcp.Era.STATELESS and outcome.glance is not None:
             return with_own_meta(result, outcome.glance, server_info)
+        if outcome.glance is not None and outcome.glance.meta is not UNSET:
+            return _without_reserved(result)
         return result
     if client.era is mcp.Era.STATELESS:
         if result == _EMPTY:
@@ -94,6 +96,30 @@ def with_own_meta(result: bytes, glance: mcp.ResultGlance, server_info: bytes) -
         return result.replace(theirs, ours)
     members = decode_members(result)
     members["_meta"] = Raw(ours)
+    return encode_members(members)
+
+
+def _without_reserved(result: bytes) -> bytes:
+    """A session server's result for a session client: what is between two neighbours stays there.
+
+    What says something about a task is the exception: it means the same to everybody.
+    """
+    members = decode_members(result)
+    try:
+        meta = decode_members(members["_meta"])
+    except (KeyError, ProtocolError):
+        return result
+    kept = {
+        key: value
+        for key, value in meta.items()
+        if key in mcp.TASK_KEYS or not key.startswith(mcp.RESERVED)
+    }
+    if len(kept) == len(meta):
+        return result
+    if kept:
+        members["_meta"] = Raw(encode_members(kept))
+    else:
+        del members["_meta"]
     return encode_members(members)
 
 
