@@ -6,7 +6,6 @@ until it has ended, and answers what it is asked on the way.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -29,14 +28,14 @@ _RESERVED: Final = RESERVED.encode()
 
 
 class Task(msgspec.Struct):
-    """A task as its client sees it. Times are seconds on the wall clock."""
+    """A task as its client sees it. Moments are in the words of ISO 8601, times in seconds."""
 
     id: str
     status: str
-    created: float
-    updated: float
+    created: str
+    updated: str
     ttl: float
-    """In seconds, from when it was created."""
+    """From when it was created."""
     poll: float
     message: str = ""
 
@@ -49,8 +48,8 @@ def write_task(
         "resultType": result_type,
         TASK_ID: task.id,
         "status": task.status,
-        "createdAt": _moment(task.created),
-        "lastUpdatedAt": _moment(task.updated),
+        "createdAt": task.created,
+        "lastUpdatedAt": task.updated,
         "ttlMs": round(task.ttl * 1000),
         "pollIntervalMs": round(task.poll * 1000),
     }
@@ -91,8 +90,3 @@ def without_reserved(result: bytes | Raw) -> bytes:
     else:
         del members["_meta"]
     return encode_members(members)
-
-
-def _moment(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
