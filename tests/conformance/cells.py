@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from tests.conformance.suite import Findings, run_server
 from tests.faces.running import Running
 
 ONE_ERA = Path(__file__).parent / "one_era.py"
+TASKS_SERVER = Path(__file__).parent / "tasks_server.py"
 
 
 class Cell(NamedTuple):
@@ -34,12 +35,22 @@ class Cell(NamedTuple):
         return f"{self.revision}, {way}, {self.fixture} server of era {self.era}"
 
 
-@contextmanager
-def server(era: str, fixture: str) -> Iterator[str]:
+def server(era: str, fixture: str) -> AbstractContextManager[str]:
     """The reference server, running; its URL."""
+    return running([str(ONE_ERA), era, fixture], fetched.everything_folder())
+
+
+def tasks_server() -> AbstractContextManager[str]:
+    """A server with the tasks extension, running; its URL."""
+    return running([str(TASKS_SERVER)], TASKS_SERVER.parent)
+
+
+@contextmanager
+def running(script: list[str], folder: Path) -> Iterator[str]:
+    """A server that prints its port; its URL."""
     process = subprocess.Popen(
-        [sys.executable, str(ONE_ERA), era, fixture],
-        cwd=fetched.everything_folder(),
+        [sys.executable, *script],
+        cwd=folder,
         env={"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -48,7 +59,7 @@ def server(era: str, fixture: str) -> Iterator[str]:
     assert process.stdout is not None
     try:
         port = process.stdout.readline()
-        assert port, f"the reference server ended with {process.wait(10)}"
+        assert port, f"{script} ended with {process.wait(10)}"
         yield f"http://127.0.0.1:{int(port)}/mcp"
     finally:
         process.terminate()

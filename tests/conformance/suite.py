@@ -12,6 +12,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,6 +132,18 @@ def run_server(url: str, revision: str, folder: Path) -> Findings:
     arguments = ["server", "--url", url, "--requirements", revision]
     _, log = _suite([*arguments, "--timeout", str(SCENARIO_MS)], folder, None)
     return _findings(folder, log, lambda name: name)
+
+
+def run_scenarios(url: str, revision: str, scenarios: Iterable[str], folder: Path) -> Findings:
+    """Some scenarios for a server, several at once: for those that wait more than they work."""
+
+    def run_one(scenario: str) -> str:
+        arguments = ["server", "--url", url, "--scenario", scenario, "--force"]
+        return _suite([*arguments, "--spec-version", revision], folder, None)[1]
+
+    with ThreadPoolExecutor(4) as pool:
+        logs = list(pool.map(run_one, scenarios))
+    return _findings(folder, "".join(logs), lambda name: name)
 
 
 class Seat(NamedTuple):
