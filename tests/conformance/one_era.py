@@ -51,6 +51,10 @@ class Color(BaseModel):
     color: str
 
 
+class Deletion(BaseModel):
+    confirm: bool
+
+
 class Words(BaseModel):
     context: str
 
@@ -181,6 +185,19 @@ async def several_at_once(ctx: Context) -> str:
     return "All inputs received."
 
 
+async def confirm_delete(filename: str, ctx: Context) -> str:
+    """For the suite's scenario of tasks that ask: to a client that speaks tasks this is one."""
+    got = await ctx.elicit(f"Delete {filename}?", Deletion)
+    return f"asked: {got.action}"
+
+
+async def multi_input(ctx: Context) -> str:
+    async with anyio.create_task_group() as group:
+        group.start_soon(ctx.elicit, "One?", Deletion)
+        group.start_soon(ctx.elicit, "Two?", Deletion)
+    return "both answered"
+
+
 async def what_the_client_can(ctx: Context) -> str:
     can = ctx.client_capabilities
     if can is not None and can.sampling is not None:
@@ -233,6 +250,8 @@ def make_neutral(era: str) -> None:
         core.create_initialization_options = partial(
             core.create_initialization_options, NotificationOptions(True, True, True)
         )
+        mcp.add_tool(confirm_delete, name="confirm_delete")
+        mcp.add_tool(multi_input, name="multi_input")
         mcp.remove_prompt(f"{ASKS}prompt")
         asks = Prompt.from_function(prompt_that_asks, name=f"{ASKS}prompt", description="asks")
         mcp.add_prompt(asks)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.conformance.cells import in_front_of, tasks_server
+from tests.conformance.cells import in_front_of, server, tasks_server
 from tests.conformance.suite import Findings, requirements, run_scenarios
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,3 +52,11 @@ def test_the_ceiling(found: Callable[[int], Findings]) -> None:
 def test_tasks_through_nodes(found: Callable[[int], Findings], nodes: int) -> None:
     lost = sorted(found(0).passed - found(nodes).passed)
     assert not lost, "\n".join(["lost:", *(found(nodes).said(check) for check in lost)])
+
+
+def test_what_a_session_server_asks_is_a_task(suite: None, tmp_path: Path) -> None:
+    """To a client that speaks tasks; the server knows nothing of them."""
+    with server("session", "neutral") as url, in_front_of(url, 1, tmp_path) as endpoint:
+        found = run_scenarios(endpoint, REVISION, ["tasks-mrtr-input"], tmp_path / "found")
+    assert set(found.status.values()) == {"SUCCESS"}, [found.said(check) for check in found.status]
+    assert len(found.passed) >= 4
