@@ -444,7 +444,7 @@ def test_a_retry_with_a_mistake_leaves_the_held_call_alone() -> None:
         {"answers": {"input-1": 5}},
         {"answers": {"input-1": {}}, "meta": {META_TIMEOUT: "soon"}},
     ):
-        error = rig.refused(call_of(CLIENT, state=state, **wrong))  # type: ignore[arg-type]
+        error = rig.refused(call_of(CLIENT, state=state, **wrong))
         assert error.failure is INVALID_PARAMS
     assert question.unanswered
     rig.begin(call_of(CLIENT, answers={"input-1": YES}, state=state))
@@ -453,7 +453,8 @@ def test_a_retry_with_a_mistake_leaves_the_held_call_alone() -> None:
 
 def test_state_that_is_no_text_is_refused() -> None:
     rig = AskingRig()
-    for state in (5, {}, ["i1."], True):
+    odd: list[Any] = [5, {}, ["i1."], True]
+    for state in odd:
         assert rig.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
