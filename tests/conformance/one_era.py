@@ -250,8 +250,8 @@ def make_neutral(era: str) -> None:
         core.create_initialization_options = partial(
             core.create_initialization_options, NotificationOptions(True, True, True)
         )
-        mcp.add_tool(confirm_delete, name="confirm_delete")
-        mcp.add_tool(multi_input, name="multi_input")
+        mcp.add_tool(confirm_delete, name="confirm_delete", description="asks once")
+        mcp.add_tool(multi_input, name="multi_input", description="asks twice")
         mcp.remove_prompt(f"{ASKS}prompt")
         asks = Prompt.from_function(prompt_that_asks, name=f"{ASKS}prompt", description="asks")
         mcp.add_prompt(asks)
