@@ -113,6 +113,7 @@ def text(result: dict[str, Any]) -> str:
 # -- the official TypeScript clients
 
 
+@pytest.mark.spec("AX-1.1-1", "ST-4.4.1-2")
 @every_mode
 def test_everything_that_is_offered(program: str, node: Running, mode: str) -> None:
     steps = [
@@ -135,6 +136,7 @@ def test_everything_that_is_offered(program: str, node: Running, mode: str) -> N
             },
         ),
         call("both.nothing_like_that"),
+        call(STATIC),
         call("every.echo", message="on"),
     ]
     ran = drive(program, mode, node.url, *steps)
@@ -152,6 +154,8 @@ def test_everything_that_is_offered(program: str, node: Running, mode: str) -> N
     assert "Resource 7" in ran.next()["contents"][0]["text"]
     assert "Bern" in ran.next()["messages"][0]["content"]["text"]
     assert ran.next()["completion"]["values"] == ["Sales", "Support"]
+    assert ran.refused()["code"] == -32602
+    # A resource is no tool.
     assert ran.refused()["code"] == -32602
     assert text(ran.next()) == "Echo: on"
 

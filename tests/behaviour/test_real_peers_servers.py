@@ -228,6 +228,7 @@ def test_resources(node: Running, mode: str) -> None:
     with_client(node, mode, body)
 
 
+@pytest.mark.spec("ST-4.4.1-7")
 @both_modes
 @every_transport
 def test_prompts_and_completion(node: Running, mode: str) -> None:
@@ -238,6 +239,9 @@ def test_prompts_and_completion(node: Running, mode: str) -> None:
         (said,) = got.messages
         assert isinstance(said.content, TextContent)
         assert "Bern" in said.content.text
+        with pytest.raises(MCPError) as caught:
+            await client.get_prompt("every.args-prompt", {})
+        assert caught.value.code == -32602
         team = PromptReference(type="ref/prompt", name="every.completable-prompt")
         found = await client.complete(team, {"name": "department", "value": "S"})
         assert found.completion.values == ["Sales", "Support"]

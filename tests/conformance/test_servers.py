@@ -92,6 +92,7 @@ def _across(
     assert unforced <= found.good
 
 
+@pytest.mark.spec("ST-4.4.2-12")
 @across
 def test_a_stateless_client_and_a_session_server(
     results: Results, nodes: int, fixture: str, capsys: pytest.CaptureFixture[str]
@@ -100,6 +101,7 @@ def test_a_stateless_client_and_a_session_server(
     _across(results, cell, STATELESS_TO_SESSION[fixture], capsys)
 
 
+@pytest.mark.spec("ST-4.4.2-12")
 @across
 def test_a_session_client_and_a_stateless_server(
     results: Results, nodes: int, fixture: str, capsys: pytest.CaptureFixture[str]
