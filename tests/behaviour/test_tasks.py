@@ -1,0 +1,270 @@
+"""Tasks over real wires: a session server's questions as a task, and a stateless server's tasks.
+
+The client is one of raw HTTP: the official SDK does not speak the extension yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from interlock.config import ServerConfig
+from interlock.stores.journal_reader import JournalReader
+from tests.behaviour.test_four_cells import complete, over_a_pipe
+from tests.conformance.cells import tasks_server
+from tests.faces.running import Running
+from tests.faces.wire import META, Answer
+from tests.faces.workshop import Workshop
+
+EXTENSION = META + "tasks"
+CAN: dict[str, Any] = {"elicitation": {}, "sampling": {}, "extensions": {EXTENSION: {}}}
+CANNOT: dict[str, Any] = {"elicitation": {}, "sampling": {}}
+YES = {"action": "accept", "content": {"name": "Ada"}}
+TOKENS = {"alice": "a" * 20, "bob": "b" * 20}
+
+
+class TaskClient:
+    """A stateless client of one node."""
+
+    def __init__(self, node: Running, capabilities: Any = CAN, token: str = "") -> None:
+        self._node = node
+        self._meta = {META + "clientCapabilities": capabilities}
+        self._headers = [("Authorization", f"Bearer {token}")] if token else []
+
+    def send(self, method: str, params: dict[str, Any], name: str | None = None) -> Answer:
+        data = self._node.stateless(
+            method, params, 1, *self._headers, name=name, more_meta=self._meta
+        )
+        return self._node.once(data)
+
+    def call(self, tool: str, **arguments: Any) -> Answer:
+        return self.send("tools/call", {"name": tool, "arguments": arguments}, tool)
+
+    def about(self, verb: str, id: str, **params: Any) -> Answer:
+        return self.send(f"tasks/{verb}", {"taskId": id, **params}, id)
+
+    def get(self, id: str) -> Any:
+        answer = self.about("get", id)
+        assert answer.status == 200, answer
+        assert answer.result["taskId"] == id
+        assert answer.result["resultType"] == "complete"
+        return answer.result
+
+    def until(self, id: str, *statuses: str) -> Any:
+        """Ask, as clients do, until the task is in one of these."""
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            shown = self.get(id)
+            if shown["status"] in statuses:
+                return shown
+        raise AssertionError(shown)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with complete("session", "hs") as hs, tasks_server() as jobs:
+        servers = {
+            "pipe": over_a_pipe("session", "pipe"),
+            "http": ServerConfig(url=hs),
+            "jobs": ServerConfig(url=jobs),
+        }
+        running = Running(
+            tmp_path_factory.mktemp("tasks"), workshops={}, servers=servers, tokens=TOKENS
+        )
+        yield running
+        running.stop()
+
+
+@pytest.fixture
+def alice(node: Running) -> TaskClient:
+    return TaskClient(node, token=TOKENS["alice"])
+
+
+session_servers = pytest.mark.parametrize("server", ["pipe", "http"])
+
+
+# -- a session server asks
+
+
+@session_servers
+def test_what_a_session_server_asks_becomes_a_task(alice: TaskClient, server: str) -> None:
+    created = alice.call(f"{server}.ask_twice").result
+    assert (created["resultType"], created["status"]) == ("task", "input_required")
+    assert set(created) == {
+        "resultType", "taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs",
+    }  # fmt: skip
+    id = created["taskId"]
+    ((key, asked),) = alice.get(id)["inputRequests"].items()
+    assert asked["method"] == "elicitation/create"
+    assert not {"_meta", "task"} & asked["params"].keys()
+    ack = alice.about("update", id, inputResponses={key: YES}).result
+    assert ack == {"resultType": "complete"}
+    # The server asks a second time, for something else.
+    shown = alice.until(id, "input_required")
+    ((other, asked),) = shown["inputRequests"].items()
+    assert other != key
+    assert asked["method"] == "sampling/createMessage"
+    sample = {"role": "assistant", "content": {"type": "text", "text": "left"}, "model": "m"}
+    alice.about("update", id, inputResponses={other: sample})
+    shown = alice.until(id, "completed")
+    (content,) = shown["result"]["content"]
+    assert '"Ada"' in content["text"]
+    assert '"left"' in content["text"]
+    assert "resultType" not in shown["result"]
+
+
+@session_servers
+def test_a_cancelled_task_frees_its_server(node: Running, alice: TaskClient, server: str) -> None:
+    id = alice.call(f"{server}.ask", kind="form").result["taskId"]
+    assert alice.about("cancel", id).result == {"resultType": "complete"}
+    assert alice.get(id)["status"] == "cancelled"
+    assert alice.about("cancel", id).result == {"resultType": "complete"}
+    supervisor = node.node.supervisor(server)
+    peers = [supervisor.peer, *(one.peer for one in supervisor.private._all.values())]
+    assert not any(one.asks or one.pending for one in peers if one is not None)
+
+
+@session_servers
+def test_without_the_extension_the_question_is_the_answer(node: Running, server: str) -> None:
+    plain = TaskClient(node, CANNOT, TOKENS["alice"])
+    result = plain.call(f"{server}.ask", kind="form").result
+    assert result["resultType"] == "input_required"
+    assert "requestState" in result
+    assert "taskId" not in result
+
+
+# -- a stateless server with tasks
+
+
+def test_a_stateless_servers_task_from_its_beginning_to_its_end(alice: TaskClient) -> None:
+    created = alice.call("jobs.confirm_delete", filename="x").result
+    assert created["resultType"] == "task"
+    id = created["taskId"]
+    shown = alice.until(id, "input_required")
+    answers = {key: {"action": "accept", "content": {}} for key in shown["inputRequests"]}
+    assert alice.about("update", id, inputResponses=answers).result["resultType"] == "complete"
+    assert alice.until(id, "completed")["result"]["content"][0]["text"] == "deleted"
+    failed = alice.until(alice.call("jobs.protocol_error_job").result["taskId"], "failed")
+    assert failed["error"]["code"] == -32603
+
+
+def test_a_server_that_needs_tasks_says_so_itself(node: Running) -> None:
+    answer = TaskClient(node, CANNOT, TOKENS["alice"]).call("jobs.failing_job")
+    assert (answer.status, answer.error["code"]) == (400, -32021)
+
+
+# -- who may do what
+
+
+@pytest.mark.parametrize("tool", ["jobs.slow_compute", "pipe.ask"])
+def test_a_task_is_its_callers_alone(node: Running, alice: TaskClient, tool: str) -> None:
+    arguments: dict[str, Any] = {"seconds": 30} if tool.startswith("jobs") else {"kind": "form"}
+    id = alice.call(tool, **arguments).result["taskId"]
+    bob = TaskClient(node, token=TOKENS["bob"])
+    for verb in ("get", "update", "cancel"):
+        answer = bob.about(verb, id, inputResponses={})
+        assert (answer.status, answer.error["code"]) == (400, -32602)
+        assert answer.error["data"]["error"] == "unknown_task"
+    assert alice.get(id)["status"] in ("working", "input_required")
+    alice.about("cancel", id)
+
+
+def test_what_is_refused(node: Running, alice: TaskClient) -> None:
+    for verb in ("get", "update", "cancel"):
+        assert alice.about(verb, "nonsense", inputResponses={}).error["code"] == -32602
+        answer = TaskClient(node, CANNOT, TOKENS["alice"]).about(verb, "x", inputResponses={})
+        assert (answer.status, answer.error["code"]) == (400, -32021)
+        needed: dict[str, Any] = {"extensions": {EXTENSION: {}}}
+        assert answer.error["data"]["requiredCapabilities"] == needed
+        answer = alice.send(f"tasks/{verb}", {"taskId": "x"}, "y")
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+        answer = alice.send(f"tasks/{verb}", {})
+        assert (answer.status, answer.error["code"]) == (400, -32602)
+    for verb in ("result", "list"):
+        answer = alice.send(f"tasks/{verb}", {"taskId": "x"})
+        assert (answer.status, answer.error["code"]) == (404, -32601)
+    assert TaskClient(node).call("pipe.ask", kind="form").status == 401
+
+
+def test_listening_for_tasks_needs_the_extension(node: Running, alice: TaskClient) -> None:
+    asked = {"notifications": {"taskIds": ["x"], "toolsListChanged": True}}
+    plain = TaskClient(node, CANNOT, TOKENS["alice"])
+    answer = plain.send("subscriptions/listen", asked)
+    assert (answer.status, answer.error["code"]) == (400, -32021)
+    with node.connect() as wire:
+        token = ("Authorization", f"Bearer {TOKENS['alice']}")
+        more = {META + "clientCapabilities": CAN}
+        wire.send(node.stateless("subscriptions/listen", asked, 1, token, more_meta=more))
+        assert wire.head()[0] == 200
+        # They are not told yet: who listens has to ask.
+        assert wire.event()["params"]["notifications"] == {"toolsListChanged": True}
+
+
+def test_the_journal_says_what_was_done_with_a_task(node: Running, alice: TaskClient) -> None:
+    id = alice.call("pipe.ask", kind="form").result["taskId"]
+    alice.get(id)
+    alice.about("cancel", id)
+
+    node.do(lambda: node.node._journal.flush())  # type: ignore[union-attr]
+    entries = JournalReader(node.folder / "journal.db").tail(10)
+    found = [(one.verb, one.outcome) for one in entries]
+    assert ("tools/call", "input_required") in found
+    assert ("notifications/tasks", "cancelled") in found
+    assert {("tasks/get", "ok"), ("tasks/cancel", "ok")} <= set(found)
+
+
+# -- what is offered
+
+
+def offered(node: Running) -> tuple[Any, Any]:
+    """The capabilities that a stateless client and a session client are told."""
+    discovered = node.once(node.stateless("server/discover")).result["capabilities"]
+    return discovered, node.session().opened["capabilities"]
+
+
+@pytest.mark.parametrize("expose", ["transparent", "prefixed"])
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_tasks_are_offered_where_a_server_may_ask_on_the_way(
+    start: Callable[..., Running], era: str, expose: Any
+) -> None:
+    server = over_a_pipe(era, "one")
+    server = ServerConfig(command=server.command, args=server.args, expose=expose)
+    discovered, opened = offered(start(workshops={}, servers={"one": server}))
+    assert (EXTENSION in discovered.get("extensions", {})) == (era == "session")
+    assert EXTENSION not in opened.get("extensions", {})
+
+
+@pytest.mark.parametrize("expose", ["transparent", "prefixed"])
+def test_tasks_are_offered_where_a_server_has_them(
+    start: Callable[..., Running], expose: Any
+) -> None:
+    # Those of the session wire are another matter, between two neighbours.
+    shop = Workshop("stateless", tasks={"list": {}})
+    node = start(workshops={"shop": shop})
+    servers = {"shop": ServerConfig(url=shop.url, expose=expose)}
+    node.wait(node.node.apply(node.config(servers=servers)))
+    node.wait(node.node.until_settled(10))
+    for capabilities in offered(node):
+        assert "tasks" not in capabilities
+        assert "extensions" not in capabilities
+    with tasks_server() as jobs:
+        server = ServerConfig(url=jobs, expose=expose)
+        discovered, opened = offered(start(workshops={}, servers={"jobs": server}))
+        assert discovered["extensions"] == {EXTENSION: {}}
+        assert "extensions" not in opened
+
+
+def test_through_nodes_in_a_row(start: Callable[..., Running]) -> None:
+    server = over_a_pipe("session", "one")
+    server = ServerConfig(command=server.command, args=server.args, expose="transparent")
+    for _ in range(3):
+        last = start(workshops={}, servers={"one": server})
+        server = ServerConfig(url=last.url, expose="transparent")
+    client = TaskClient(last)
+    id = client.call("ask", kind="form").result["taskId"]
+    ((key, _),) = client.until(id, "input_required")["inputRequests"].items()
+    client.about("update", id, inputResponses={key: YES})
+    assert '"Ada"' in client.until(id, "completed")["result"]["content"][0]["text"]
