@@ -56,8 +56,15 @@ class Subscriptions:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watched(self, upstream: str, apart: object | None = None) -> tuple[str, ...]:
-        """What is followed of one upstream over one connection, by its own URIs."""
-        return tuple(uri for key, uri, whose in self._watches if key == upstream and whose == apart)
+        """What is followed of one upstream over one connection, by its own URIs.
+
+        What the server has not agreed to yet is still being asked for by whoever wants it.
+        """
+        return tuple(
+            uri
+            for (key, uri, whose), watch in self._watches.items()
+            if key == upstream and whose == apart and (watch.agreed is None or watch.agreed.done())
+        )
 
     async def subscribe(self, follower: Follower, call: Call, upstream: str, uri: str) -> None:
         """Follow one resource. Raises InterlockError, and follows nothing, when it cannot be."""
@@ -79,6 +86,10 @@ class Subscriptions:
         except BaseException:
             watch.followers.discard(follower)
             raise
+        if served is not None and served.apart(call) != key[2]:
+            # Only now it is known that there is no connection of the client's own.
+            self._watches.pop(key, None)
+            await self.subscribe(follower, call, upstream, uri)
 
     async def _watch(self, key: _Key, watch: _Watch) -> None:
         upstream, uri, _ = key

@@ -33,6 +33,8 @@ from interlock.upstreams.peer import Peer
 IDLE_KEPT: Final = 300.0
 MOST: Final = 1_000
 _SWEEP: Final = 30.0
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
 
 _log = logging.getLogger("interlock.upstreams")
 
@@ -78,6 +80,7 @@ class PrivatePeers:
         self._instead = instead
         self._all: dict[Key, _Private] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self.useless = False
         """Whether the server has said that it gives no sessions."""
@@ -99,6 +102,8 @@ class PrivatePeers:
         hearing = await private.until_heard()
         if hearing is not None:
             await hearing.watch(uri)
+        elif not self.useless:
+            raise private.problem or _never_sent(self._label)
 
     async def unwatch(self, uri: str, call: Call) -> None:
         private = self._all.get(key_of(call))
@@ -124,16 +129,21 @@ class PrivatePeers:
             self._sweeper = None
         for key in list(self._all):
             self._close(key)
-        if self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+        for task in self._returning:
+            task.cancel()
+        if ending := (*self._closing, *self._returning):
+            await asyncio.gather(*ending, return_exceptions=True)
 
-    def _open(self, key: Key, session: ClientSession | None, back: Back) -> _Private:
+    def _open(
+        self, key: Key, session: ClientSession | None, back: Back, pause: float = _FIRST_PAUSE
+    ) -> _Private:
         if session is not None and not session.alive:
             # Nobody would ever close it again.
             raise InterlockError(UNKNOWN_SESSION, "The session of this call has ended.")
         if len(self._all) >= MOST:
             self._make_room()
         private = self._all[key] = _Private(self._label)
+        private.pause = pause
         if session is not None:
             private.on_closed = partial(self._close, key)
             session.closed.append(private.on_closed)
@@ -163,8 +173,13 @@ class PrivatePeers:
             private.serve_by(self._instead())
             return
         except InterlockError as error:
+            if isinstance(error, UpstreamGoneError):
+                # What was sent was no call: those can safely be sent again.
+                error = UpstreamGoneError(error.failure, error.message, sent=False)
+            private.problem = error
             self._forget(key, private)
             private.fail(error)
+            self._come_back(key, session, back, min(private.pause * 2, _LONGEST_PAUSE))
             return
         except BaseException:
             self._forget(key, private)
@@ -208,6 +223,24 @@ class PrivatePeers:
                 session.on_roots_changed.remove(roots_changed)
             private.fail(_never_sent(self._label))
             await peer.close()
+        self._come_back(key, session, back, _FIRST_PAUSE)
+
+    def _come_back(self, key: Key, session: ClientSession | None, back: Back, pause: float) -> None:
+        """Somebody may follow resources on a connection that was lost: it is opened again."""
+
+        async def come_back() -> None:
+            await self._sleep(pause)
+            gone = session is not None and not session.alive
+            if not gone and key not in self._all and any(self._watched(key)):
+                try:
+                    self._open(key, session, back, pause)
+                except InterlockError as full:
+                    _log.warning("%s: what is followed is no longer heard: %s", self._label, full)
+
+        if not self.useless and any(self._watched(key)):
+            task = asyncio.get_running_loop().create_task(come_back(), name=f"back:{self._label}")
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
 
     def _forget(self, key: Key, private: _Private) -> None:
         private.peer = None
@@ -265,6 +298,10 @@ class _Private:
         """What ends it together with its client's session."""
         self.last_used = 0.0
         self.hearing: Hearing | None = None
+        self.problem: InterlockError | None = None
+        """Why it could not be opened."""
+        self.pause = _FIRST_PAUSE
+        """How long it was waited before it was opened."""
         self._listening: asyncio.Future[None] | None = None
         self._waiting: list[_Waiting] = []
 
