@@ -42,7 +42,7 @@ def small_inputs(seeds: list[bytes]) -> list[bytes]:
 
 
 def test_there_is_a_target_for_every_parser() -> None:
-    parsers = {"headers", "jsonrpc", "lines", "sse", "uri_templates"}
+    parsers = {"headers", "input_required", "jsonrpc", "lines", "sse", "uri_templates"}
     assert {f"fuzz_{parser}" for parser in parsers} <= set(NAMES)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from interlock.errors import INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
@@ -21,14 +21,6 @@ INPUT_RESPONSES: Final = "inputResponses"
 REQUEST_STATE: Final = "requestState"
 # Members of a question that belong to the session wire alone.
 _SESSION_ONLY: Final = ("_meta", "task", "elicitationId")
-
-
-class _Question(msgspec.Struct, gc=False):
-    method: str
-    params: Raw | UnsetType = UNSET
-
-
-_decode_question = msgspec.json.Decoder(_Question).decode
 
 
 class Needed(msgspec.Struct):
@@ -45,13 +37,17 @@ def read_needed(result: bytes) -> Needed:
         asked = decode_members(members[INPUT_REQUESTS]) if INPUT_REQUESTS in members else {}
         questions = {}
         for key, raw in asked.items():
-            question = _decode_question(raw)
-            params = b"" if question.params is UNSET else bytes(question.params)
-            if params and params[:1] != b"{":
-                raise ProtocolError(f"`params` of {key[:50]!r} must be an object")
-            questions[key] = (question.method, params)
+            # Every member is looked at: what is passed on must be readable as a whole.
+            question = decode_members(raw)
+            method = decode_value(question["method"]) if "method" in question else None
+            if not isinstance(method, str):
+                raise ProtocolError(f"`method` of {key[:50]!r} must be a string")
+            params = question.get("params")
+            if params is not None:
+                decode_members(params)
+            questions[key] = (method, b"" if params is None else bytes(params))
         state = decode_value(members[REQUEST_STATE]) if REQUEST_STATE in members else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError) as exc:
+    except ProtocolError as exc:
         raise ProtocolError(
             f"The server asks for input, but cannot be understood: {exc}.", UPSTREAM_PROTOCOL
         ) from None

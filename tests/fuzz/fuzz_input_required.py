@@ -1,0 +1,62 @@
+"""`input_required`: any bytes are questions or none, and what is passed on can be read again."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from interlock.errors import ProtocolError
+from interlock.protocol.input_required import (
+    read_answers,
+    read_needed,
+    session_question,
+    with_params,
+    with_state,
+    write_needed,
+)
+from interlock.protocol.jsonrpc import decode_members
+
+SEEDS = [
+    b'{"resultType":"input_required","requestState":"s"}',
+    b'{"inputRequests":{"a":{"method":"roots/list"}},"requestState":"\\u00e9"}',
+    b'{"inputRequests":{"a":{"method":"elicitation/create","params":{"mode":"url","url":"x:y",'
+    b'"message":"m"}}}}',
+    b'{"inputRequests":{"a":{"method":"elicitation/create","params":{"mode":"form","message":"m",'
+    b'"requestedSchema":{},"_meta":{"progressToken":1},"task":{},"elicitationId":"e"}},'
+    b'"":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1e3}}}}',
+    b'{"inputRequests":{"a":{"method":"m","params":null}},"requestState":null}',
+    b'{"inputRequests":{"a":{"method":"m","params":{}},"a":{"method":"n"}}}',
+    b'{"a":{"action":"accept","content":{}},"b":{"roots":[]}}',
+    b'{"inputRequests":' * 40 + b"{}" + b"}" * 40,
+    b"{}",
+    b"[",
+]
+
+
+def TestOneInput(data: bytes) -> None:
+    """Once as what a server says, once as what a client brings back."""
+    try:
+        # Whoever reads it from a wire has made sure of this.
+        data.decode()
+    except UnicodeDecodeError:
+        return
+    try:
+        answers = read_answers(Raw(data))
+    except ProtocolError:
+        answers = {}
+    assert all(bytes(answer)[:1] == b"{" for answer in answers.values())
+    try:
+        needed = read_needed(data)
+    except ProtocolError:
+        return
+    assert needed.questions or needed.state is not None
+    sealed = read_needed(with_state(data, "ours"))
+    assert (sealed.questions, sealed.state) == (needed.questions, "ours")
+    if needed.questions:
+        capped = read_needed(with_params(data, dict.fromkeys(needed.questions, b'{"x":1}')))
+        assert all(params == b'{"x":1}' for _, params in capped.questions.values())
+    relayed = read_needed(write_needed(needed.questions, "ours"))
+    assert list(relayed.questions) == list(needed.questions)
+    for method, params in needed.questions.values():
+        for revision in ("2025-06-18", "2025-11-25"):
+            asked = session_question(method, params, revision, "minted")
+            assert not asked or decode_members(asked) is not None

@@ -1,0 +1,241 @@
+"""`input_required` as data: what a server wants to know, on either wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.errors import INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol.input_required import (
+    Needed,
+    read_answers,
+    read_needed,
+    session_question,
+    with_params,
+    with_state,
+    write_needed,
+)
+from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING
+from tests.protocol.json_values import objects, text, values
+
+FORM = {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}
+QUESTIONS = st.dictionaries(
+    text,
+    st.tuples(st.sampled_from([ELICITATION, SAMPLING, ROOTS]), objects | st.none()),
+    min_size=1,
+    max_size=4,
+)
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def result_of(questions: dict[str, tuple[str, Any]], **more: Any) -> bytes:
+    asked = {
+        key: {"method": method} if params is None else {"method": method, "params": params}
+        for key, (method, params) in questions.items()
+    }
+    return as_json({"resultType": "input_required", "inputRequests": asked, **more})
+
+
+# --- what a stateless server says ---
+
+
+@given(QUESTIONS, text | st.none())
+def test_questions_are_read_as_they_are(
+    questions: dict[str, tuple[str, Any]], state: str | None
+) -> None:
+    more = {} if state is None else {"requestState": state}
+    needed = read_needed(result_of(questions, **more))
+    assert needed.state == state
+    assert list(needed.questions) == list(questions)
+    for key, (method, params) in questions.items():
+        read, raw = needed.questions[key]
+        assert read == method
+        assert (json.loads(raw) if raw else None) == params
+
+
+def test_state_alone_is_something_too() -> None:
+    assert read_needed(b'{"requestState":""}') == Needed({}, "")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"{}",
+        b'{"inputRequests":{}}',
+        b'{"inputRequests":null}',
+        b'{"inputRequests":[]}',
+        b'{"inputRequests":{"a":5}}',
+        b'{"inputRequests":{"a":{}}}',
+        b'{"inputRequests":{"a":{"method":5}}}',
+        b'{"inputRequests":{"a":{"method":"m","params":null}}}',
+        b'{"inputRequests":{"a":{"method":"m","params":[]}}}',
+        b'{"inputRequests":{"a":{"method":"m","params":"x"}}}',
+        b'{"requestState":5}',
+        b'{"requestState":null}',
+        b'{"requestState":{}}',
+        b'{"requestState":"\\ud800"}',
+        b'{"inputRequests":{"a":{"method":"m"}},"requestState":5}',
+    ],
+)
+def test_what_is_no_question_is_the_servers_fault(result: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        read_needed(result)
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+
+
+@given(st.binary(max_size=60) | values.map(as_json))
+def test_nothing_that_a_server_says_breaks_it(result: bytes) -> None:
+    try:
+        needed = read_needed(result)
+    except ProtocolError:
+        return
+    assert needed.questions or needed.state is not None
+
+
+# --- what a stateless client is told ---
+
+
+@given(QUESTIONS, text | st.none())
+def test_what_is_written_can_be_read(
+    questions: dict[str, tuple[str, Any]], state: str | None
+) -> None:
+    raw = {
+        key: (method, b"" if params is None else as_json(params))
+        for key, (method, params) in questions.items()
+    }
+    written = write_needed(raw, state)
+    assert json.loads(written)["resultType"] == "input_required"
+    needed = read_needed(written)
+    assert needed.state == state
+    for key, (method, params) in questions.items():
+        kept = {
+            name: value
+            for name, value in (params or {}).items()
+            if name not in ("_meta", "task", "elicitationId")
+        }
+        read, back = needed.questions[key]
+        assert read == method
+        assert (json.loads(back) if back else {}) == kept
+
+
+def test_a_question_is_a_method_and_params_and_nothing_more() -> None:
+    params = {**FORM, "_meta": {"progressToken": 1}, "task": {"ttl": 1}, "elicitationId": "e"}
+    asked = json.loads(write_needed({"k": (ELICITATION, as_json(params)), "r": (ROOTS, b"")}, "s"))
+    assert asked == {
+        "resultType": "input_required",
+        "inputRequests": {
+            "k": {"method": ELICITATION, "params": FORM},
+            "r": {"method": ROOTS},
+        },
+        "requestState": "s",
+    }
+
+
+def test_params_of_which_nothing_is_left_are_left_out() -> None:
+    asked = json.loads(write_needed({"r": (ROOTS, b'{"_meta":{}}')}, None))
+    assert asked["inputRequests"] == {"r": {"method": ROOTS}}
+
+
+@given(QUESTIONS, text, text)
+def test_another_state_changes_nothing_else(
+    questions: dict[str, tuple[str, Any]], theirs: str, ours: str
+) -> None:
+    result = result_of(questions, requestState=theirs, _meta={"x": 1})
+    changed = json.loads(with_state(result, ours))
+    assert changed == {**json.loads(result), "requestState": ours}
+
+
+@given(QUESTIONS, objects)
+def test_other_params_change_nothing_else(
+    questions: dict[str, tuple[str, Any]], params: dict[str, Any]
+) -> None:
+    result = result_of(questions, requestState="s")
+    key = next(iter(questions))
+    before, after = json.loads(result), json.loads(with_params(result, {key: as_json(params)}))
+    assert after["inputRequests"][key] == {**before["inputRequests"][key], "params": params}
+    before["inputRequests"].pop(key)
+    after["inputRequests"].pop(key)
+    assert after == before
+    assert list(after) == list(before)
+
+
+# --- what a client brings back ---
+
+
+@given(st.dictionaries(text, objects, max_size=4))
+def test_answers_are_read_as_they_are(answers: dict[str, Any]) -> None:
+    read = read_answers(Raw(as_json(answers)))
+    assert {key: json.loads(bytes(raw)) for key, raw in read.items()} == answers
+
+
+def test_no_answers_are_no_mistake() -> None:
+    assert read_answers(None) == {}
+    assert read_answers(Raw(b"{}")) == {}
+
+
+@pytest.mark.parametrize(
+    "answers", [b"null", b"[]", b'"x"', b"5", b'{"a":null}', b'{"a":[]}', b'{"a":"x"}', b'{"a":1}']
+)
+def test_what_is_no_answer_is_the_clients_fault(answers: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        read_answers(Raw(answers))
+    assert caught.value.failure is INVALID_PARAMS
+
+
+def test_a_long_key_is_not_repeated_in_full() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        read_answers(Raw(as_json({"k" * 10_000: 5})))
+    assert len(caught.value.message) < 200
+
+
+# --- how a session client is asked ---
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+@pytest.mark.parametrize("params", [b"", b"{}", b'{"maxTokens":5,"mode":"form"}'])
+def test_samples_and_roots_are_asked_as_they_are(revision: str, params: bytes) -> None:
+    for method in (SAMPLING, ROOTS):
+        assert session_question(method, params, revision, "id") == params
+
+
+def test_a_url_gets_an_id_where_it_has_none() -> None:
+    url = {"mode": "url", "url": "https://example.org", "message": "m"}
+    asked = json.loads(session_question(ELICITATION, as_json(url), "2025-11-25", "minted"))
+    assert asked == {**url, "elicitationId": "minted"}
+    had = {**url, "elicitationId": "theirs"}
+    assert json.loads(session_question(ELICITATION, as_json(had), "2025-11-25", "minted")) == had
+
+
+def test_a_url_is_one_however_it_is_written() -> None:
+    asked = session_question(ELICITATION, b'{"mode":"\\u0075rl"}', "2025-11-25", "minted")
+    assert json.loads(asked) == {"mode": "url", "elicitationId": "minted"}
+
+
+def test_a_form_has_no_id() -> None:
+    for params in (FORM, {"mode": "form", **FORM}):
+        asked = json.loads(session_question(ELICITATION, as_json(params), "2025-11-25", "minted"))
+        assert asked == params
+
+
+def test_there_were_no_modes_in_june_2025() -> None:
+    asked = session_question(ELICITATION, as_json({"mode": "form", **FORM}), "2025-06-18", "x")
+    assert json.loads(asked) == FORM
+
+
+@given(objects, st.sampled_from(["2025-06-18", "2025-11-25"]))
+def test_every_question_stays_a_question(params: dict[str, Any], revision: str) -> None:
+    asked = json.loads(session_question(ELICITATION, as_json(params), revision, "minted"))
+    for key, value in params.items():
+        if key not in ("mode", "elicitationId"):
+            assert asked[key] == value
