@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.call import Call, Client
-from interlock.errors import InterlockError
+from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
 from interlock.pipeline import own_tasks
 from interlock.pipeline.questions import AskPolicy
 from interlock.pipeline.task_ids import TaskIds, TaskName
@@ -193,6 +193,15 @@ def test_the_session_wire_has_other_tasks_which_are_not_served(verb: str) -> Non
     assert failure(rig.about(verb, rig.relayed(), client=SESSION)) == "method_not_found"
 
 
+def test_what_tasks_do_not_know_is_not_passed_on_in_their_name() -> None:
+    rig = TaskRig()
+    rig.pipeline.transparent = "s"
+    rig.s.capabilities = {"extensions": {EXTENSION: {}, "org.example/more": {}}}
+    assert failure(rig.about("tasks/other", "x")) == "method_not_found"
+    rig.begin(request("more/other", "", client=stateless({"extensions": {"org.example/more": {}}})))
+    assert rig.s.last.call.verb == "more/other"
+
+
 @pytest.mark.parametrize(
     "client",
     [PLAIN, SESSION, Client(Era.SESSION, "2025-11-25", "tests", TASKS.capabilities)],
@@ -316,9 +325,11 @@ def test_a_question_makes_a_task_of_a_call() -> None:
         shown = rig.get(id)
         assert (shown["status"], shown["result"]) == ("completed", {"content": [], "isError": True})
     # Nothing moves it any more.
+    rig.wall += 5
     assert rig.about("tasks/cancel", id) == {}
     assert rig.about("tasks/update", id, answers={"input-1": YES}) == {}
-    assert rig.get(id)["status"] == "completed"
+    assert rig.get(id) == shown
+    assert sum(call.verb == "notifications/tasks" for call, _ in rig.done) == 1
     journalled = rig.journalled()
     assert journalled[0] == ("tools/call", "input_required")
     assert ("notifications/tasks", "tool_error") in journalled
@@ -374,6 +385,25 @@ def test_further_questions_are_looked_at_like_the_first() -> None:
     assert set(rig.get(id)["inputRequests"]) == {"input-1"}
 
 
+def test_a_task_that_ends_well_shows_that_its_server_is_well() -> None:
+    rig = TaskRig()
+    rig.own()
+    rig.breakers.failed("s", UPSTREAM_PROTOCOL)
+    assert "s" in rig.breakers.failing
+    rig.s.last.answer(content=[])
+    assert not rig.breakers.failing
+
+
+def test_what_a_server_says_with_its_error_is_passed_on() -> None:
+    rig = TaskRig()
+    id = rig.own()
+    rig.s.last.go_there_first({"url": "https://example.org"})
+    error = rig.get(id)["error"]
+    # The number means nothing on this wire; what it was about may still help.
+    assert error["code"] == -32603
+    assert error["data"] == {"elicitations": [{"url": "https://example.org"}]}
+
+
 @pytest.mark.parametrize(
     ("code", "told"), [(-32001, -32603), (-32602, -32602), (7, 7), (-32002, -32602)]
 )
@@ -412,7 +442,9 @@ def test_cancelling_tells_the_server() -> None:
     assert question.refusal[0] == -32603
     assert rig.journalled().count(("notifications/tasks", "cancelled")) == 1
     exchange.answer(content=[])
+    exchange.back.settled(exchange.call, None, InterlockError(UPSTREAM_LOST, "Too late."))
     assert rig.get(id)["status"] == "cancelled"
+    assert rig.journalled().count(("notifications/tasks", "upstream_lost")) == 0
 
 
 def test_an_update_must_bring_answers() -> None:
@@ -454,12 +486,45 @@ def test_a_task_is_there_for_as_long_as_its_client_was_told() -> None:
         assert shown["ttlMs"] == pytest.approx((rig.clock.now - began + 130) * 1000, abs=50)
         rig.s.last.ask()
     rig.about("tasks/update", id, answers={"input-4": YES})
+    promised = rig.get(id)["ttlMs"]
     rig.s.last.answer(content=[])
+    assert rig.get(id)["ttlMs"] == promised
     ends = began + rig.get(id)["ttlMs"] / 1000
     rig.clock.advance(ends - rig.clock.now - 0.5)
     assert rig.get(id)["status"] == "completed"
     rig.clock.advance(2.5)
     assert failure(rig.get(id)) == "unknown_task"
+
+
+def test_further_questions_have_their_own_time_and_progress_gives_none() -> None:
+    rig = TaskRig(seconds=100.0)
+    id = rig.own(meta={"progressToken": 1})
+    rig.clock.advance(90)
+    rig.s.last.say("notifications/progress", b"{}")
+    assert rig.get(id)["ttlMs"] == 100_000
+    rig.s.last.ask()
+    assert rig.get(id)["ttlMs"] == pytest.approx(190_000, abs=50)
+
+
+def test_a_question_that_is_withdrawn_while_nobody_looks_leaves_the_server_its_time() -> None:
+    rig = TaskRig(seconds=100.0, timeout=30.0)
+    id = rig.own()
+    rig.s.last.questions[0].ask.withdraw("Never mind.")
+    rig.clock.advance(25)
+    assert rig.s.last.open
+    rig.clock.advance(10)
+    assert rig.s.last.expired
+    assert rig.get(id)["status"] == "failed"
+
+
+def test_progress_does_not_keep_a_server_going_for_ever() -> None:
+    rig = TaskRig(timeout=30.0)
+    id = rig.own(meta={"progressToken": 1})
+    rig.about("tasks/update", id, answers={"input-1": YES})
+    for _ in range(31):
+        rig.clock.advance(10)
+        rig.s.last.say("notifications/progress", b"{}")
+    assert rig.get(id)["error"]["data"]["error"] == "deadline_exceeded"
 
 
 def test_the_servers_own_time_is_limited_and_progress_starts_it_again() -> None:
