@@ -8,6 +8,7 @@ wire that it is called on.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -86,6 +87,8 @@ TOOLS = [
     tool("touch", uri={"type": "string"}),
     tool("remember", what={"type": "string"}),
     tool("recall"),
+    tool("later", what={"type": "string"}),
+    tool("what_came_of_it"),
     tool("protocol"),
     tool("client"),
 ]
@@ -142,13 +145,45 @@ async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Any:
             await touch(given["uri"])
             return text("touched")
         case "remember":
-            sessions.setdefault(id(ctx.session._connection), {})["what"] = given["what"]
+            kept_for(ctx)["what"] = given["what"]
             return text("remembered")
         case "recall":
-            return text(sessions.get(id(ctx.session._connection), {}).get("what", "nothing"))
+            return text(kept_for(ctx).get("what", "nothing"))
+        case "later":
+            mine = kept_for(ctx)
+            mine["gate"] = anyio.Event()
+            mine["task"] = asyncio.create_task(later(ctx, given["what"], mine))
+            return text("later")
+        case "what_came_of_it":
+            mine = kept_for(ctx)
+            mine["gate"].set()
+            await mine["task"]
+            return text(mine["came"])
         case "protocol":
             return text(ctx.protocol_version)
     return text(f"{params.name} is here")
+
+
+def kept_for(ctx: Context) -> dict[str, Any]:
+    """What is remembered of this session."""
+    connection = ctx.session._connection
+    # It is kept too: another one must never be taken for it.
+    return sessions.setdefault(id(connection), {"connection": connection})
+
+
+async def later(ctx: Context, what: str, mine: dict[str, Any]) -> None:
+    """Does something that belongs to no call: the one that asked for it is over by then."""
+    if what == "log":
+        await mine["gate"].wait()
+        said = f"a secret of {mine.get('what')}"
+        await ctx.session.send_log_message("error", said, logger="complete")
+        mine["came"] = "said"
+        return
+    try:
+        found = await ctx.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
+        mine["came"] = plain(found)
+    except Exception as error:
+        mine["came"] = {"error": str(error)}
 
 
 def rich() -> types.CallToolResult:
