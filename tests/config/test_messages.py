@@ -7,8 +7,8 @@ import pytest
 from interlock.config import ConfigError, parse_config
 
 KEYS_OF_A_NODE = (
-    "the keys here are allowed_hosts, allowed_origins, breaker, input_timeout, journal, limits, listen, names, "
-    "page_size, path, root_segment, servers, state_dir, timeout, tokens"
+    "the keys here are allowed_hosts, allowed_origins, breaker, input_timeout, journal, limits, "
+    "listen, names, page_size, path, root_segment, servers, state_dir, timeout, tokens"
 )
 DURATION = "write it as 250ms, 30s, 5m or 1h, or as a plain number of seconds"
 SIZE = "write it as 512KiB or 4MiB, or as a plain number of bytes"
