@@ -132,7 +132,7 @@ async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Any:
                 if given["name"] in waiting:
                     waiting[given["name"]].set()
         case "seen":
-            found = {"_meta": ctx.params["_meta"] if ctx.params else None}
+            found = {"_meta": (ctx.params or {}).get("_meta")}
             return text({**found, "levels": levels, "subscribed": subscribed})
         case "client":
             can = ctx.session.client_capabilities

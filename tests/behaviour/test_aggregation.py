@@ -1,0 +1,251 @@
+"""Many servers as one: names, URIs that several of them have, capabilities, who is subscribed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError
+
+from interlock.config import ServerConfig
+from tests.behaviour.test_four_cells import (
+    PATIENCE,
+    complete,
+    over_a_pipe,
+    told,
+    with_client,
+)
+from tests.faces.running import Running
+from tests.faces.workshop import Workshop
+
+SHARED = "note://shared"
+SERVERS = ("hs", "hl", "ps", "pl")
+
+both_modes = pytest.mark.parametrize("mode", ["legacy", "auto"])
+every_server = pytest.mark.parametrize("server", SERVERS)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with complete("session", "hs") as hs, complete("stateless", "hl") as hl:
+        servers = {
+            "hs": ServerConfig(url=hs),
+            "hl": ServerConfig(url=hl),
+            "ps": over_a_pipe("session", "ps"),
+            "pl": over_a_pipe("stateless", "pl"),
+        }
+        # One more, with tools and nothing else.
+        node = Running(
+            tmp_path_factory.mktemp("many"), workshops={"plain": Workshop()}, servers=servers
+        )
+        yield node
+        node.stop()
+
+
+def shown(server: str) -> str:
+    return f"interlock:{server}:{SHARED}"
+
+
+@both_modes
+def test_capabilities_are_what_any_of_them_can(many: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        can = client.server_capabilities
+        assert can.tools is not None
+        assert can.prompts is not None
+        assert can.completions is not None
+        assert can.resources is not None
+        assert can.resources.subscribe is True
+        assert can.resources.list_changed is True
+        for server in SERVERS:
+            assert f"Ask {server} for anything." in (client.instructions or "")
+
+    with_client(many, "http", mode, body)
+
+
+@both_modes
+def test_prompts_are_named_like_tools(many: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        names = [one.name for one in (await client.list_prompts()).prompts]
+        assert names == [f"{s}.{p}" for s in sorted(SERVERS) for p in ("asks", "review")]
+        for name in ("hs.review", "hs__review"):
+            got = await client.get_prompt(name, {"lang": "C"})
+            assert "for hs" in got.messages[0].content.text  # type: ignore[union-attr]
+        with pytest.raises(MCPError) as unknown:
+            await client.get_prompt("hs.nothing")
+        assert unknown.value.error.code == -32602
+
+    with_client(many, "http", mode, body)
+
+
+@both_modes
+@every_server
+def test_a_uri_that_several_servers_have(many: Running, mode: str, server: str) -> None:
+    async def body(client: Client) -> None:
+        uris = [one.uri for one in (await client.list_resources()).resources]
+        assert len(set(uris)) == len(uris)
+        assert SHARED not in uris
+        assert {shown(one) for one in SERVERS} <= set(uris)
+        assert f"note://{server}/own" in uris
+        read = await client.read_resource(shown(server))
+        assert [one.uri for one in read.contents] == [shown(server)] * 2
+        assert read.contents[0].text == f"{SHARED} of {server}"  # type: ignore[union-attr]
+        # What is unique keeps its name, also when its server's others have got a new one.
+        read = await client.read_resource(f"note://{server}/own")
+        assert [one.uri for one in read.contents] == [f"note://{server}/own"] * 2
+        with pytest.raises(MCPError) as ambiguous:
+            await client.read_resource(SHARED)
+        assert ambiguous.value.error.code == -32602
+        for one in SERVERS:
+            assert shown(one) in ambiguous.value.error.message
+
+    with_client(many, "http", mode, body)
+
+
+@both_modes
+@every_server
+def test_uris_inside_answers_lead_back(many: Running, mode: str, server: str) -> None:
+    async def body(client: Client) -> None:
+        result = await client.call_tool(f"{server}.rich", {})
+        assert result.structured_content == {"answer": 42}
+        assert (result.meta or {})["com.example/result"] == {"own": True}
+        link, resource = result.content[3:]
+        assert isinstance(link, types.ResourceLink)
+        assert isinstance(resource, types.EmbeddedResource)
+        assert (link.uri, resource.resource.uri) == (shown(server), shown(server))
+        assert (link.title, resource.resource.mime_type) == ("T", "text/plain")
+        again = await client.read_resource(link.uri)
+        assert again.contents[0].text.endswith(f"of {server}")  # type: ignore[union-attr]
+        got = await client.get_prompt(f"{server}.review", {"lang": "C"})
+        pointed = got.messages[1].content
+        assert isinstance(pointed, types.ResourceLink)
+        assert pointed.uri == shown(server)
+        about = types.ResourceTemplateReference(type="ref/resource", uri=shown(server))
+        found = await client.complete(about, {"name": "x", "value": "v"})
+        assert found.completion.values == ["v+", f"{server}|{SHARED}"]
+
+    with_client(many, "http", mode, body)
+
+
+@both_modes
+@every_server
+def test_updates_carry_the_uri_that_the_client_knows(many: Running, mode: str, server: str) -> None:
+    updates: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(heard: Any) -> None:
+        if isinstance(heard, types.ResourceUpdatedNotification):
+            updates.put_nowait(str(heard.params.uri))
+
+    async def touch(client: Client) -> None:
+        for other in SERVERS:
+            # Those whom it does not follow say nothing to it.
+            await client.call_tool(f"{other}.touch", {"uri": SHARED})
+
+    async def body(client: Client) -> None:
+        if mode == "legacy":
+            await client.subscribe_resource(shown(server))
+            await touch(client)
+            assert await updates.get() == shown(server)
+            await client.unsubscribe_resource(shown(server))
+            await touch(client)
+        else:
+            async with client.listen(resource_subscriptions=[shown(server)]) as events:
+                assert events.honored.resource_subscriptions == [shown(server)]
+                await touch(client)
+                async for event in events:
+                    assert event.uri == shown(server)  # type: ignore[union-attr]
+                    break
+        while not updates.empty():
+            assert updates.get_nowait() == shown(server)
+
+    with_client(many, "http", mode, body, message_handler=hear)
+
+
+def upstream_subscriptions(seen: Any, uri: str) -> list[str]:
+    return [what for what, about in seen["subscribed"] if uri in about.split(",")]
+
+
+def test_followers_are_counted_and_the_server_asked_once(many: Running) -> None:
+    uri = "note://ps/own"
+
+    async def body() -> None:
+        async with asyncio.timeout(PATIENCE):
+            async with (
+                Client(many.url, mode="legacy", cache=None) as one,
+                Client(many.url, mode="legacy", cache=None) as two,
+                Client(many.url, mode="auto", cache=None) as three,
+            ):
+                before = len(upstream_subscriptions(await told(one, "ps.seen"), uri))
+
+                async def seen() -> list[str]:
+                    return upstream_subscriptions(await told(one, "ps.seen"), uri)[before:]
+
+                await asyncio.gather(
+                    one.subscribe_resource(uri),
+                    one.subscribe_resource(uri),
+                    two.subscribe_resource(uri),
+                )
+                async with three.listen(resource_subscriptions=[uri]):
+                    assert await seen() == ["subscribe"]
+                    await one.unsubscribe_resource(uri)
+                    await two.unsubscribe_resource(uri)
+                    await two.unsubscribe_resource(uri)
+                    assert await seen() == ["subscribe"]
+                supervisor = many.node._supervisors["ps"]
+                await asyncio.to_thread(
+                    many.until,
+                    lambda: uri not in supervisor._hearing.watched,
+                    "nobody follows it",
+                )
+                assert await seen() == ["subscribe", "unsubscribe"]
+                # Who leaves without a word is counted too.
+                async with Client(many.url, mode="legacy", cache=None) as four:
+                    await four.subscribe_resource(uri)
+                await asyncio.to_thread(
+                    many.until,
+                    lambda: uri not in supervisor._hearing.watched,
+                    "nobody follows it",
+                )
+                assert await seen() == ["subscribe", "unsubscribe"] * 2
+
+    asyncio.run(body())
+
+
+def test_the_first_thing_that_a_client_wants_is_to_follow(start: Any) -> None:
+    """Nothing is known of sessions of its own yet, and there are none."""
+    updates: asyncio.Queue[str] = asyncio.Queue()
+    uri = "note://hl/own"
+
+    async def hear(heard: Any) -> None:
+        if isinstance(heard, types.ResourceUpdatedNotification):
+            updates.put_nowait(str(heard.params.uri))
+
+    async def body(client: Client) -> None:
+        await client.subscribe_resource(uri)
+        await client.call_tool("hl.touch", {"uri": uri})
+        assert await updates.get() == uri
+        await client.unsubscribe_resource(uri)
+        assert updates.empty()
+
+    with complete("stateless", "hl") as hl:
+        node = start(workshops={}, servers={"hl": ServerConfig(url=hl)})
+        with_client(node, "http", "legacy", body, message_handler=hear)
+
+
+def test_nothing_is_said_before_something_has_changed(start: Any) -> None:
+    updates: list[str] = []
+
+    async def hear(heard: Any) -> None:
+        if isinstance(heard, types.ResourceUpdatedNotification):
+            updates.append(str(heard.params.uri))
+
+    async def body(client: Client) -> None:
+        await client.subscribe_resource("note://hs/own")
+        await client.call_tool("hs.report", {"steps": 1})
+        assert not updates
+
+    with complete("session", "hs") as hs:
+        node = start(workshops={}, servers={"hs": ServerConfig(url=hs)})
+        with_client(node, "http", "legacy", body, message_handler=hear)
