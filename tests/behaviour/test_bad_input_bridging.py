@@ -1,0 +1,325 @@
+"""What is wrong, forged, stale or somebody else's is refused in every cell, and does no harm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client
+
+from interlock.config import ServerConfig
+from tests.behaviour.test_four_cells import complete, over_a_pipe, told, with_client
+from tests.behaviour.test_isolation import TOKENS, bearer
+from tests.faces.running import Running
+from tests.faces.wire import META, STATELESS, Answer, message, meta, stateless_headers
+
+FORM = {"elicitation": {"form": {}}}
+EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+ANSWER = {"action": "accept", "content": {"name": "somebody"}}
+SERVERS = ("hs", "hl", "ps", "pl")
+
+every_server = pytest.mark.parametrize("server", SERVERS)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with complete("session", "hs") as hs, complete("stateless", "hl") as hl:
+        servers = {
+            "hs": ServerConfig(url=hs),
+            "hl": ServerConfig(url=hl),
+            "ps": over_a_pipe("session", "ps"),
+            "pl": over_a_pipe("stateless", "pl"),
+        }
+        node = Running(
+            tmp_path_factory.mktemp("guarded"), workshops={}, servers=servers, tokens=TOKENS
+        )
+        yield node
+        node.stop()
+
+
+@contextmanager
+def only(server: str) -> Iterator[dict[str, ServerConfig]]:
+    """One of the servers, and no other."""
+    era = "session" if server.endswith("s") else "stateless"
+    if server.startswith("p"):
+        yield {server: over_a_pipe(era, server)}
+    else:
+        with complete(era, server) as url:
+            yield {server: ServerConfig(url=url)}
+
+
+def ask(
+    node: Running,
+    server: str,
+    *,
+    caller: str = "alice",
+    tool: str = "ask",
+    arguments: Any = None,
+    capabilities: Any = None,
+    **more: Any,
+) -> Answer:
+    """A stateless call of a tool that asks. `more` goes into its params."""
+    name = f"{server}.{tool}"
+    params = {"name": name, "arguments": {"kind": "form"} if arguments is None else arguments}
+    said = meta(
+        **{META + "clientCapabilities": EVERYTHING if capabilities is None else capabilities}
+    )
+    body = message("tools/call", {**params, **more, "_meta": said})
+    return node.once(node.http(body, *stateless_headers("tools/call", name), bearer(caller)))
+
+
+def question(answer: Answer) -> tuple[str, str]:
+    """The key of the one question in an answer, and the state to bring back."""
+    result = answer.result
+    assert result["resultType"] == "input_required", result
+    (key,) = result["inputRequests"]
+    return key, result["requestState"]
+
+
+def refused(answer: Answer) -> None:
+    assert (answer.status, answer.error["code"]) == (400, -32602), answer
+    assert answer.error["data"]["reason"] == "invalid_request_state"
+
+
+# -- requestState
+
+
+@every_server
+def test_it_works_when_nothing_is_wrong(guarded: Running, server: str) -> None:
+    key, state = question(ask(guarded, server))
+    done = ask(guarded, server, inputResponses={key: ANSWER}, requestState=state)
+    assert "somebody" in done.result["content"][0]["text"]
+
+
+@every_server
+@pytest.mark.parametrize(
+    "forged", ["", "x", "i1.", "i1.AAAA", "i1." + "A" * 200, '{"for": ["form"]}', 7, None, {}]
+)
+def test_forged_state(guarded: Running, server: str, forged: Any) -> None:
+    answer = ask(guarded, server, inputResponses={"form": ANSWER}, requestState=forged)
+    if forged is None:
+        # Nothing is nothing at all: the server asks once more, or says what is wrong with it.
+        assert answer.status in (200, 400)
+    else:
+        refused(answer)
+
+
+@every_server
+@pytest.mark.parametrize("place", [5, -1])
+def test_state_with_a_changed_byte(guarded: Running, server: str, place: int) -> None:
+    key, state = question(ask(guarded, server))
+    letters = list(state)
+    letters[place] = "A" if letters[place] != "A" else "B"
+    if place == -1:
+        letters.append("A")
+    refused(ask(guarded, server, inputResponses={key: ANSWER}, requestState="".join(letters)))
+    # The right one still works.
+    done = ask(guarded, server, inputResponses={key: ANSWER}, requestState=state)
+    assert done.status == 200
+
+
+@every_server
+def test_state_of_another_caller_request_or_server(guarded: Running, server: str) -> None:
+    key, state = question(ask(guarded, server))
+    brought: dict[str, Any] = {"inputResponses": {key: ANSWER}, "requestState": state}
+    refused(ask(guarded, server, caller="bob", **brought))
+    refused(ask(guarded, server, arguments={"kind": "sampling"}, **brought))
+    refused(ask(guarded, server, tool="ask_twice", arguments={}, **brought))
+    for other in SERVERS:
+        if other != server:
+            refused(ask(guarded, other, **brought))
+    assert ask(guarded, server, **brought).status == 200
+
+
+@pytest.mark.parametrize("server", ["hs", "ps"])
+def test_a_held_call_is_fetched_once(guarded: Running, server: str) -> None:
+    key, state = question(ask(guarded, server))
+    brought: dict[str, Any] = {"inputResponses": {key: ANSWER}, "requestState": state}
+    assert ask(guarded, server, **brought).status == 200
+    refused(ask(guarded, server, **brought))
+
+
+@every_server
+def test_stale_state(start: Any, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with only(server) as servers:
+        node: Running = start(workshops={}, servers=servers, tokens=TOKENS, input_timeout=60.0)
+        key, state = question(ask(node, server))
+        seals = node.node.pipeline._input._seals
+        now = seals._wall_clock()
+        node.do(lambda: monkeypatch.setattr(seals, "_wall_clock", lambda: now + 61.0))
+        refused(ask(node, server, inputResponses={key: ANSWER}, requestState=state))
+
+
+@pytest.mark.parametrize("server", ["hs", "ps"])
+def test_an_incomplete_or_strange_answer(guarded: Running, server: str) -> None:
+    key, state = question(ask(guarded, server))
+    for wrong in ([], "x", {key: "text"}, {key: None}):
+        answer = ask(guarded, server, inputResponses=wrong, requestState=state)
+        assert (answer.status, answer.error["code"]) == (400, -32602)
+    again, state = question(
+        ask(guarded, server, inputResponses={"other": ANSWER}, requestState=state)
+    )
+    done = ask(guarded, server, inputResponses={again: ANSWER, "other": ANSWER}, requestState=state)
+    assert "somebody" in done.result["content"][0]["text"]
+
+
+# -- capabilities
+
+
+@pytest.mark.parametrize("server", ["hl", "pl"])
+@pytest.mark.parametrize(
+    ("kind", "able", "required"),
+    [
+        ("sampling", FORM, {"sampling": {}}),
+        ("form", {}, {"elicitation": {}}),
+        ("form", {"elicitation": {"url": {}}}, {"elicitation": {"form": {}}}),
+        ("url", FORM, {"elicitation": {"url": {}}}),
+        ("url", {"elicitation": {}}, {"elicitation": {"url": {}}}),
+        ("roots", FORM, {"roots": {}}),
+    ],
+)
+def test_a_missing_capability(
+    guarded: Running, server: str, kind: str, able: Any, required: Any
+) -> None:
+    answer = ask(guarded, server, arguments={"kind": kind}, capabilities=able)
+    assert (answer.status, answer.error["code"]) == (400, -32021)
+    assert answer.error["data"]["requiredCapabilities"] == required
+
+
+@pytest.mark.parametrize("server", ["hs", "ps"])
+def test_a_second_question_that_the_client_cannot_answer(guarded: Running, server: str) -> None:
+    """What was promised holds for every question of a call, not only for the first."""
+    first = ask(guarded, server, tool="ask_twice", arguments={}, capabilities=FORM)
+    key, state = question(first)
+    done = ask(
+        guarded, server, tool="ask_twice", arguments={}, capabilities=FORM,
+        inputResponses={key: ANSWER}, requestState=state,
+    )  # fmt: skip
+    found = json.loads(done.result["content"][0]["text"])
+    assert found["form"]["action"] == "accept"
+    assert found["sampling"]["error"] in (-32601, -32602, -32600)
+
+
+@pytest.mark.parametrize("server", ["hs", "ps"])
+def test_an_old_empty_object_means_forms(guarded: Running, server: str) -> None:
+    key, state = question(ask(guarded, server, capabilities={"elicitation": {}}))
+    done = ask(
+        guarded, server, capabilities={"elicitation": {}},
+        inputResponses={key: ANSWER}, requestState=state,
+    )  # fmt: skip
+    assert "somebody" in done.result["content"][0]["text"]
+
+
+@every_server
+def test_a_refusal_of_a_session_client(server: str, start: Any) -> None:
+    """There is no word for it on the stateless wire: there the call ends with it."""
+
+    async def refuse(context: Any, params: Any) -> Any:
+        return types.ErrorData(code=-1, message="The user said no.")
+
+    async def body(client: Client) -> None:
+        if server in ("hs", "ps"):
+            found = await told(client, f"{server}.ask", kind="sampling")
+            assert found["sampling"] == {"error": -1, "message": "The user said no."}
+        else:
+            with pytest.raises(Exception, match=r"The user said no\."):
+                await client.call_tool(f"{server}.ask", {"kind": "sampling"})
+        # Nobody waits for it any more.
+        assert not list(node.node.pipeline.under_way())
+
+    with only(server) as servers:
+        node: Running = start(workshops={}, servers=servers)
+        with_client(node, "http", "legacy", body, sampling_callback=refuse)
+
+
+# -- before anything reaches a server
+
+
+@every_server
+def test_headers_that_say_something_else(guarded: Running, server: str) -> None:
+    other = next(one for one in SERVERS if one != server)
+    body = message("tools/call", {"name": f"{server}.recall", "arguments": {}, "_meta": meta()})
+    for headers in (
+        stateless_headers("tools/call", f"{other}.recall"),
+        stateless_headers("prompts/get", f"{server}.recall"),
+        stateless_headers("tools/call"),
+        [("MCP-Protocol-Version", STATELESS), ("Mcp-Name", f"{server}.recall")],
+    ):
+        answer = guarded.once(guarded.http(body, *headers, bearer("alice")))
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+    read = message("resources/read", {"uri": f"note://{server}/own", "_meta": meta()})
+    headers = stateless_headers("resources/read", f"note://{other}/own")
+    answer = guarded.once(guarded.http(read, *headers, bearer("alice")))
+    assert (answer.status, answer.error["code"]) == (400, -32020)
+
+
+def test_a_version_that_nobody_speaks(guarded: Running) -> None:
+    said = meta("2031-01-01")
+    body = message("tools/call", {"name": "hs.recall", "arguments": {}, "_meta": said})
+    headers = [
+        ("MCP-Protocol-Version", "2031-01-01"),
+        *stateless_headers("tools/call", "hs.recall")[1:],
+    ]
+    answer = guarded.once(guarded.http(body, *headers, bearer("alice")))
+    assert (answer.status, answer.error["code"]) == (400, -32022)
+    assert STATELESS in answer.error["data"]["supported"]
+    assert answer.error["data"]["requested"] == "2031-01-01"
+
+
+@pytest.mark.parametrize(
+    "method", ["tools/list", "prompts/list", "resources/list", "resources/templates/list"]
+)
+def test_cursors(start: Any, method: str) -> None:
+    with complete("session", "hs") as hs:
+        node: Running = start(workshops={}, servers={"hs": ServerConfig(url=hs)}, page_size=1)
+        session = node.session()
+        first = node.once(session.request(method)).result
+        if method != "resources/templates/list":
+            cursor = first["nextCursor"]
+            assert node.once(session.request(method, {"cursor": cursor})).status == 200
+            # It belongs to the list that it came with.
+            other = "tools/list" if method != "tools/list" else "prompts/list"
+            answer = node.once(session.request(other, {"cursor": cursor}))
+            assert answer.error["code"] == -32602
+        for forged in ("", "1", "x" * 300):
+            answer = node.once(session.request(method, {"cursor": forged}))
+            assert answer.error["code"] == -32602
+            answer = node.once(node.stateless(method, {"cursor": forged}))
+            assert (answer.status, answer.error["code"]) == (400, -32602)
+
+
+def test_sessions_and_events_that_never_were(guarded: Running) -> None:
+    mine = guarded.session("2025-11-25", bearer("alice"))
+    for forged in ("x", mine.id + "x", mine.id[:-1]):
+        headers = [("Mcp-Session-Id", forged), bearer("alice")]
+        for request in (
+            guarded.http(message("ping"), *headers),
+            guarded.http(b"", *headers, method="GET"),
+            guarded.http(b"", *headers, method="DELETE"),
+        ):
+            assert guarded.once(request).status == 404
+    for event in ("x", "0", "999999", f"{mine.id}:1"):
+        answer = guarded.once(mine.get(("Last-Event-ID", event)))
+        assert answer.status in (400, 404), event
+    assert guarded.once(mine.request("ping")).status == 200
+
+
+def test_a_level_that_there_is_not(guarded: Running) -> None:
+    session = guarded.session("2025-11-25", bearer("alice"))
+    for level in ("loud", "", 5, None):
+        answer = guarded.once(session.request("logging/setLevel", {"level": level}))
+        assert answer.error["code"] == -32602
+
+
+def test_a_client_that_hangs_up_is_forgotten(guarded: Running) -> None:
+    """On the stateless wire that is a cancellation, also for who was to be asked."""
+    name = "hs.wait"
+    body = message("tools/call", {"name": name, "arguments": {"name": "hung-up"}, "_meta": meta()})
+    with guarded.connect() as wire:
+        wire.send(guarded.http(body, *stateless_headers("tools/call", name), bearer("bob")))
+        guarded.until(lambda: list(guarded.node.pipeline.under_way()), "it is under way")
+    guarded.until(lambda: not list(guarded.node.pipeline.under_way()), "it is over")
