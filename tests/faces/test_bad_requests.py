@@ -428,7 +428,9 @@ def test_discovery(plain: Running) -> None:
     result = answer.result
     assert result["resultType"] == "complete"
     assert result["supportedVersions"][0] == STATELESS
-    assert result["capabilities"] == {"tools": {"listChanged": True}}
+    # Its server speaks the session wire, and may ask on the way: that becomes a task.
+    tasks = {"extensions": {META + "tasks": {}}}
+    assert result["capabilities"] == {"tools": {"listChanged": True}, **tasks}
     assert result["_meta"][META + "serverInfo"]["name"] == "interlock"
     assert result["cacheScope"] in ("public", "private")
     assert result["ttlMs"] >= 0

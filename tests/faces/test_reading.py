@@ -61,7 +61,7 @@ def test_lists(verb: str) -> None:
     [
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "n"}, "argument": {}}),
         ("logging/setLevel", {"level": "info"}),
-        ("tasks/get", {"taskId": "t"}),
+        ("tasks/result", {"taskId": "t"}),
         ("made/up", {"name": "n", "uri": "u", "cursor": "c"}),
     ],
 )
@@ -73,7 +73,12 @@ def test_everything_else_stays_as_it_came(verb: str, params: Any) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "field"),
-    [("tools/call", "name"), ("prompts/get", "name"), ("resources/read", "uri")],
+    [
+        ("tools/call", "name"),
+        ("prompts/get", "name"),
+        ("resources/read", "uri"),
+        ("tasks/get", "taskId"),
+    ],
 )
 @pytest.mark.parametrize("value", [None, "", 5, ["x"]])
 def test_which_one(verb: str, field: str, value: Any) -> None:
