@@ -147,15 +147,20 @@ def test_logs_outside_any_call(shared: Running) -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_a_question_on_a_shared_channel_that_could_be_anothers(shared: Running, mode: str) -> None:
+def test_a_question_on_a_shared_channel_that_could_be_anothers(start: Any, mode: str) -> None:
+    servers = {"pipe": over_a_pipe("session", "pipe")}
+    node = start(workshops={}, servers=servers, tokens=TOKENS)
+
     async def never(context: Any, params: Any) -> Any:
         raise AssertionError("asked the wrong one")
 
     async def body() -> None:
         async with (
-            client_of(shared, "alice", mode, elicitation_callback=never) as alice,
-            client_of(shared, "bob", mode, elicitation_callback=fill_in) as bob,
+            client_of(node, "alice", mode, elicitation_callback=never) as alice,
+            client_of(node, "bob", mode, elicitation_callback=fill_in) as bob,
         ):
+            found = await told(bob, "pipe.ask", kind="form")
+            assert found["form"]["action"] == "accept"
             begun = asyncio.Event()
 
             async def progress(*_: Any) -> None:
@@ -170,10 +175,6 @@ def test_a_question_on_a_shared_channel_that_could_be_anothers(shared: Running, 
             assert found["form"]["error"] == -32601
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            under_way = shared.node.pipeline.under_way
-            await asyncio.to_thread(shared.until, lambda: not list(under_way()), "it is over")
-            found = await told(bob, "pipe.ask", kind="form")
-            assert found["form"]["action"] == "accept"
 
     asyncio.run(asyncio.wait_for(body(), PATIENCE))
 

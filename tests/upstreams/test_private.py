@@ -56,23 +56,34 @@ def send(
     capabilities: bytes = b"{}",
     **arguments: Any,
 ) -> Sent:
-    """A call of a session client, or of a stateless one."""
+    call = a_call(one, tool, session, caller, capabilities, arguments)
+    return Sent(one.supervisor, call, None)
+
+
+def a_call(
+    one: Kept,
+    tool: str,
+    session: ClientSession | None,
+    caller: Caller = ALICE,
+    capabilities: bytes = b"{}",
+    arguments: Any = None,
+) -> Call:
+    """Of a session client, or of a stateless one."""
     client = Client(Era.STATELESS, "2026-07-28", "", capabilities)
     if session is not None:
         client, caller = session.client, Caller(session.owner)
-    call = Call(
+    return Call(
         verb="tools/call",
         face="test",
         credentials=Credentials("local"),
         client=client,
         name=tool,
-        arguments=json.dumps(arguments).encode(),
+        arguments=json.dumps(arguments or {}).encode(),
         route=one.tool(tool),
-        decoded=arguments,
+        decoded=arguments or {},
         session=session,
         caller=caller,
     )
-    return Sent(one.supervisor, call, None)
 
 
 def used(server: Streamable, tool: str = "echo") -> list[str]:
@@ -375,6 +386,72 @@ def test_each_client_a_process_of_its_own() -> None:
             clients.close(second)
             await asyncio.gather(*one.supervisor.private._closing, return_exceptions=True)
             assert children() == before
+
+    run(body)
+
+
+def subscribed(server: Streamable) -> list[str]:
+    """On which sessions a resource was subscribed to."""
+    return [
+        one.headers["mcp-session-id"] for one in server.requests if one.rpc == "resources/subscribe"
+    ]
+
+
+def test_what_is_followed_is_followed_again() -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
+            await one.ready()
+            peers, followed, updates = one.supervisor.private, [], []
+            peers._watched = lambda key: tuple(followed)
+
+            def updated(uri: str, key: private.Key) -> None:
+                updates.append((uri, key))
+                one.poke()
+
+            peers._on_updated = updated
+            clients = sessions()
+            session = client_session(clients)
+            call = a_call(one, "echo", session)
+            sent = Sent(one.supervisor, call, None)
+            await within(sent)
+            await within(peers.watch("a:1", call, sent))
+            followed.append("a:1")
+            assert subscribed(server) == ["session-2"]
+            assert not updates
+            server.forget_sessions()
+            with pytest.raises(UpstreamGoneError):
+                await within(send(one, session=session))
+            # Nobody has to call for it.
+            await server.until(lambda: len(subscribed(server)) == 2)
+            await one.until(lambda: updates)
+            assert updates == [("a:1", session)]
+            clients.close(session)
+            await asyncio.gather(*peers._closing, return_exceptions=True)
+            assert not len(peers)
+
+    run(body)
+
+
+def test_following_where_no_session_can_be_had() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server, kept(apart(server)) as one:
+            await one.ready()
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.rpc == "initialize":
+                    answer.empty("503 Service Unavailable")
+                    return True
+                return False
+
+            server.habit = habit
+            session = client_session(sessions())
+            call = a_call(one, "echo", session)
+            sent = Sent(one.supervisor, call, None)
+            with pytest.raises(UpstreamGoneError):
+                await within(one.supervisor.private.watch("a:1", call, sent))
+            with pytest.raises(UpstreamGoneError):
+                await within(sent)
+            assert not subscribed(server)
 
     run(body)
 
