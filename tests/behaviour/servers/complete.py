@@ -3,7 +3,7 @@
     python complete.py stdio|http session|stateless|both [name]
 
 Over HTTP it prints its port when it listens. What it asks of its client it asks in the way of the
-wire that it is called on.
+wire that it is called on. Longer than 500 lines because it runs as a script, and alone.
 """
 
 from __future__ import annotations
