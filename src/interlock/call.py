@@ -82,6 +82,13 @@ class Ask(msgspec.Struct, eq=False):
             if self.on_withdrawn is not None:
                 self.on_withdrawn(self, reason)
 
+    def give_up(self, code: int, message: str) -> None:
+        """Nobody will answer: both sides are told."""
+        if self.open:
+            self.refuse(code, message)
+            if self.on_withdrawn is not None:
+                self.on_withdrawn(self, message)
+
     def _answer(self, answer: Answer) -> None:
         if self.open:
             self.open = False

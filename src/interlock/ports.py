@@ -91,13 +91,14 @@ class Upstream(Protocol):
         """Whose connection such a call would take. None: the one that everybody shares."""
         ...
 
-    async def watch(self, uri: str, call: Call) -> None:
-        """Announce from now on when this resource changes, on the connection of such a call.
+    async def watch(self, uri: str, call: Call | None) -> None:
+        """Announce from now on when this resource changes, on the connection of such a call, or on
+        the one that everybody shares.
 
         Raises InterlockError.
         """
 
-    async def unwatch(self, uri: str, call: Call) -> None:
+    async def unwatch(self, uri: str, call: Call | None) -> None:
         """Announce it no more."""
 
     async def until_ready(self, seconds: float) -> bool:

@@ -136,10 +136,10 @@ class ScriptedUpstream:
     def apart(self, call: Call) -> object | None:
         return None
 
-    async def watch(self, uri: str, call: Call) -> None:
+    async def watch(self, uri: str, call: Call | None) -> None:
         self.watches.append(uri)
 
-    async def unwatch(self, uri: str, call: Call) -> None:
+    async def unwatch(self, uri: str, call: Call | None) -> None:
         self.watches.remove(uri)
 
     async def until_ready(self, seconds: float) -> bool:

@@ -124,7 +124,7 @@ WAYS: dict[Callable[[Rig], None], tuple[str, str]] = {
     expire: ("deadline_exceeded", "It did not answer in time."),
     cancel: ("cancelled", "The caller cancelled the call."),
     stranger: ("unauthenticated", "A bearer token is needed"),
-    of_somebody_else: ("unknown_session", "somebody else"),
+    of_somebody_else: ("unknown_session", "ended or never was"),
     unknown_tool: ("unknown_tool", "There is no tool called 's.nothing'."),
     bad_arguments: ("invalid_arguments", "n: the value is not of type"),
     bad_timeout: ("invalid_params", "milliseconds"),

@@ -38,7 +38,7 @@ class Server:
     def apart(self, call: Call) -> object | None:
         return call.session
 
-    async def watch(self, uri: str, call: Call) -> None:
+    async def watch(self, uri: str, call: Call | None) -> None:
         self.said.append(("watch", uri))
         await self._take_time()
         if self.refuse:
@@ -46,7 +46,7 @@ class Server:
         assert uri not in self.watched, "it is asked twice for the same"
         self.watched.add(uri)
 
-    async def unwatch(self, uri: str, call: Call) -> None:
+    async def unwatch(self, uri: str, call: Call | None) -> None:
         self.said.append(("unwatch", uri))
         await self._take_time()
         self.watched.remove(uri)

@@ -48,7 +48,7 @@ def sift_tools(
         set_aside,
         lambda raw: _read(raw, http=http),
         lambda wanted: wanted.definition.name,
-        lambda name: _is_wanted(name, server),
+        lambda name: is_wanted(name, server),
     )
 
 
@@ -106,7 +106,8 @@ def _is_object_schema(schema: Raw) -> bool:
         return False
 
 
-def _is_wanted(name: str, server: ServerConfig) -> bool:
+def is_wanted(name: str, server: ServerConfig) -> bool:
+    """Whether the config lets a tool of this name be used at all."""
     if server.allow and not any(fnmatchcase(name, pattern) for pattern in server.allow):
         return False
     return not any(fnmatchcase(name, pattern) for pattern in server.deny)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +12,7 @@ from interlock.catalog import names
 from interlock.catalog.apps import screen_of
 from interlock.catalog.definitions import (
     Wanted,
+    is_wanted,
     session_members,
     sift_tools,
     stateless_members,
@@ -170,6 +171,8 @@ class Offering(msgspec.Struct, frozen=True, eq=False):
     """Whether it is shown as if it were directly connected."""
     serves_resources: bool = False
     """Whether it can be asked for resources, be they listed or not."""
+    lets_through: Callable[[str], bool] = lambda _: True
+    """Whether the config lets a tool of this name be used, be it listed or not."""
 
 
 def read_offering(
@@ -237,6 +240,7 @@ def read_offering(
         set_aside=tuple(one for kind in asides.values() for one in kind.all()),
         transparent=transparent,
         serves_resources=serves_resources or bool(offered_resources or offered_templates),
+        lets_through=lambda name: is_wanted(name, server),
     )
 
 

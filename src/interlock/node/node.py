@@ -41,7 +41,7 @@ from interlock.node.places import (
 )
 from interlock.node.status import NodeStatus, status_of
 from interlock.pipeline.audit import Audit, Tally
-from interlock.pipeline.authenticate import Authenticator
+from interlock.pipeline.authenticate import LOCAL_CALLER, Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.questions import ANYTHING, AskPolicy
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("interlock.node")
 
+SWEEP: Final = 60.0
+"""How often quiet sessions are looked for."""
 LAST_CALLS: Final = 2.0
 """How long calls under way may still take when the node stops."""
 
@@ -125,6 +127,7 @@ class Node:
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
         self.catalog.on_change(self._listeners.changed)
+        self._sweeper: asyncio.TimerHandle | None = None
         self._face: McpHttpFace | None = None
         self._legacy: LegacySse | None = None
         self._lane: type[FastLane] | None = None
@@ -183,6 +186,7 @@ class Node:
             self._face.serve, config.path, config.limits, self._legacy.routes
         )
         await http.start(self._lane, self._app)
+        self._sweep_sessions()
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{host}:{http.port}{config.path}"
         return self.url
@@ -231,6 +235,8 @@ class Node:
             self._unix.close()
             # The one that was opened: the config may name another by now.
             self._unix_path.unlink(missing_ok=True)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         self._listeners.close()
         await self.pipeline.drain(LAST_CALLS)
         for client in list(self._local_clients):
@@ -245,6 +251,10 @@ class Node:
         await self._keyring.close()
         if self._journal is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
+
+    def _sweep_sessions(self) -> None:
+        self._sessions.sweep()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep_sessions)
 
     # -- change while running
 
@@ -264,6 +274,10 @@ class Node:
         )
         self._breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
+        # Who is no longer known hears nothing more, also on what is open already.
+        known = {LOCAL_CALLER.name, *(one.name for one in config.tokens)}
+        self._sessions.end_of(known)
+        self._listeners.end_of(known)
         self.catalog.configure(page_size=config.page_size)
         if self._face is not None and self._app is not None and self._http is not None:
             self._face.guard = self._app.guard = guard = self._guard(config, self._http)

@@ -32,8 +32,8 @@ from interlock.errors import INTERNAL, UPSTREAM_PROTOCOL, InterlockError, Protoc
 from interlock.pipeline.audit import OK
 from interlock.pipeline.held import Held, HeldCalls, questions_of
 from interlock.pipeline.questions import Questions
-from interlock.pipeline.relay import Relay
-from interlock.pipeline.rounds import Rounds
+from interlock.pipeline.relay import Asking, Relay
+from interlock.pipeline.rounds import Round, Rounds
 from interlock.pipeline.sealing import Seals, stale
 from interlock.pipeline.tasks import Tasks
 from interlock.ports import Back, Clock, Exchange
@@ -118,6 +118,8 @@ class Input:
             wait=lambda call: host.wait_for_input(call, seconds),
             go_on=host.go_on,
             fail=self._fail,
+            call_later=call_later,
+            seconds=seconds,
         )
         self._rounds = Rounds(
             questions=questions, send=self._make_again, fail=self._fail, call_later=call_later
@@ -130,6 +132,10 @@ class Input:
     def held(self) -> int:
         """How many calls wait for their clients to come back."""
         return len(self._held)
+
+    def asks_for(self, call: Call) -> bool:
+        """Whether a call waits for its client, and not for its server."""
+        return isinstance(call.exchange, Asking | Round)
 
     def drop_all(self, reason: str) -> None:
         self._held.drop_all(reason)

@@ -7,6 +7,7 @@ are kept in memory, up to a limit, and for at least as long as their clients wer
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -37,6 +38,9 @@ POLL: Final = 1.0
 """How often a client should ask, in seconds."""
 _SWEEP: Final = 1.0
 _GONE: Final = "The client did not come back with an answer in time."
+
+
+_log = logging.getLogger("interlock.pipeline")
 
 
 class Host(Protocol):
@@ -108,16 +112,23 @@ class OwnTasks:
         del self._all[task.handle]
         self._bytes -= task.size
 
+    def _look_at(self, task: OwnTask, now: float) -> None:
+        task.look()
+        if task.ended or task.asks:
+            if task.until <= now:
+                task.cancel(_GONE)
+                self._forget(task)
+        elif task.call.deadline <= now:
+            task.expire()
+
     def _sweep(self) -> None:
         now = self.clock()
         for task in list(self._all.values()):
-            task.look()
-            if task.ended or task.asks:
-                if task.until <= now:
-                    task.cancel(_GONE)
-                    self._forget(task)
-            elif task.call.deadline <= now:
-                task.expire()
+            try:
+                self._look_at(task, now)
+            except Exception:
+                # The others must still end in time.
+                _log.exception("a task could not be looked after")
         self._sweeping = bool(self._all)
         if self._sweeping:
             self._call_later(_SWEEP, self._sweep)

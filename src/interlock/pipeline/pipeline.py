@@ -52,11 +52,12 @@ from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.hearing import may_hear, read_level
 from interlock.pipeline.input import INPUT_SECONDS, Input
-from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions, have_in_common
+from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions
 from interlock.pipeline.relabel import relabel
-from interlock.pipeline.resolve import name_as_it_is, resolve, resolve_other
+from interlock.pipeline.resolve import resolve, resolve_other
 from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.subscriptions import Subscriptions
+from interlock.pipeline.transparent import find_transparently, pass_on
 from interlock.pipeline.validate import validate
 from interlock.ports import Clock, Exchange, Upstream
 from interlock.protocol.jsonrpc import decode_value
@@ -149,14 +150,15 @@ class Pipeline:
                 if self.transparent is None:
                     validate(call, resolve(call, self._catalog))
                 else:
-                    self._find_transparently(call, self.transparent)
+                    find_transparently(call, self.transparent, self._catalog)
             else:
                 here = self._answered_here.get(verb)
                 self._must_be_offered(verb)
                 if verb in ABOUT_TASKS:
                     here = self._input.tasks.find(call)
                 elif not resolve_other(call, self._catalog) and here is None:
-                    self._pass_on(call)
+                    key = self.transparent
+                    pass_on(call, key, None if key is None else self._upstreams.get(key))
             # policy, budget and approval: here, in this order, for every verb
             if here is not None:
                 here(call)
@@ -236,24 +238,6 @@ class Pipeline:
             self._over(call, None, error)
         except Exception as bug:
             self._over(call, None, _fault(call, bug))
-
-    def _find_transparently(self, call: Call, upstream: str) -> None:
-        """A server that is shown as itself judges for itself, as if nobody stood before it."""
-        if self._catalog.find(call.name) is None:
-            name_as_it_is(call, upstream)
-            return
-        tool = resolve(call, self._catalog)
-        validate(call, tool, against_schema=tool.upstream != upstream)
-
-    def _pass_on(self, call: Call) -> None:
-        """What the node does not know goes, as it is, to the one upstream that is shown as itself,
-        if that and the client have an extension in common that it may belong to."""
-        key = self.transparent
-        upstream = None if key is None else self._upstreams.get(key)
-        if key is None or upstream is None or not have_in_common(call, upstream.capabilities):
-            shown = call.verb if len(call.verb) <= 100 else call.verb[:100] + "…"
-            raise InterlockError(METHOD_NOT_FOUND, f"{shown!r} is not served here.")
-        call.upstream = key
 
     # -- back
 
@@ -419,6 +403,12 @@ class Pipeline:
     async def drain(self, seconds: float) -> None:
         """Take no more calls, give those under way this long, and tell the rest that it is over."""
         self._draining = True
+        # Nobody will answer in the time that is left.
+        self._input.drop_all("The node is shutting down.")
+        for call in [one for one in self._under_way if self._input.asks_for(one)]:
+            exchange = call.exchange
+            self._over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
+            exchange.abandon("The node is shutting down.")
         if self._under_way and seconds > 0:
             self._empty = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._empty], timeout=seconds)
@@ -475,7 +465,10 @@ class Pipeline:
     def _enter(self, call: Call) -> Caller:
         caller = call.caller = self._authenticate(call.credentials)
         if call.owner and call.owner != caller.name:
-            raise InterlockError(UNKNOWN_SESSION, "This session belongs to somebody else.")
+            raise InterlockError(
+                UNKNOWN_SESSION,
+                "This session has ended or never was: send `initialize` to start a new one.",
+            )
         if self._draining:
             raise InterlockError(SHUTTING_DOWN, "The node is shutting down.")
         if len(self._under_way) > self._concurrent_calls:

@@ -7,14 +7,19 @@ that long, and a server is not to blame when nobody answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from interlock.call import Ask, Call, ClientSession
 from interlock.errors import DEADLINE_EXCEEDED, InterlockError
 from interlock.pipeline.questions import Questions
 from interlock.ports import Back, Exchange
 
+MOST_QUESTIONS: Final = 100
+"""In one call: a server that asks and asks must not keep it open for ever."""
 _LATE: Final = "The deadline has passed."
+_AFTER_ITS_CALL: Final = 5.0
+"""A call that waits for an answer ends by its own deadline first."""
+_NOT_ANSWERED: Final = "The question was not answered in time."
 
 
 class Relay:
@@ -27,8 +32,12 @@ class Relay:
         wait: Callable[[Call], None],
         go_on: Callable[[Call], None],
         fail: Callable[[Call, InterlockError], None],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        seconds: float,
     ) -> None:
         self._questions = questions
+        self._call_later = call_later
+        self._seconds = seconds
         self._wait = wait
         self._go_on = go_on
         self._fail = fail
@@ -36,6 +45,11 @@ class Relay:
     def put(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
         """Put a question that may be put."""
         asked = session
+        if call is not None:
+            call.rounds += 1
+            if call.rounds > MOST_QUESTIONS:
+                ask.refuse(-32603, f"More than {MOST_QUESTIONS} questions in one call.")
+                return
         if call is None or call.exchange is None:
             self._questions.follow(ask, call, session)
         else:
@@ -44,16 +58,21 @@ class Relay:
             self._wait(call)
         if asked is None or not asked.ask(ask, call):
             ask.refuse(-32603, "There is no way to the client now.")
+        else:
+            # Also when its call is long over: a client that never answers holds nobody up.
+            self._call_later(
+                self._seconds + _AFTER_ITS_CALL, lambda: ask.give_up(-32603, _NOT_ANSWERED)
+            )
 
-    def _asking(self, call: Call) -> _Asking:
+    def _asking(self, call: Call) -> Asking:
         exchange = call.exchange
-        if isinstance(exchange, _Asking):
+        if isinstance(exchange, Asking):
             return exchange
-        call.exchange = asking = _Asking(call, exchange, self._go_on, self._fail)
+        call.exchange = asking = Asking(call, exchange, self._go_on, self._fail)
         return asking
 
 
-class _Asking:
+class Asking:
     """Stands for the request of a call whose client is being asked."""
 
     def __init__(

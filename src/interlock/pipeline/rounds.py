@@ -57,7 +57,7 @@ class Rounds:
                 f"{call.upstream} still wants to know more after {MOST_ROUNDS} rounds.",
             )
         needed = read_needed(result)
-        call.exchange = exchange = _Round(self, call, needed)
+        call.exchange = exchange = Round(self, call, needed)
         if needed.questions:
             exchange.put(self._questions)
         else:
@@ -80,7 +80,7 @@ class Rounds:
         self._fail(call, error)
 
 
-class _Round:
+class Round:
     """One round: stands for the request while its caller is being asked."""
 
     def __init__(self, rounds: Rounds, call: Call, needed: Needed) -> None:

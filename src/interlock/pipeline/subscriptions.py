@@ -11,12 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from interlock.call import Call
+from interlock.call import Call, UpstreamAnsweredError
 from interlock.catalog.catalog import Catalog
-from interlock.errors import InterlockError
+from interlock.errors import TOO_BUSY, InterlockError
 from interlock.ports import Upstream
+
+MOST_FOLLOWED: Final = 1_000
+"""So many resources may one client follow."""
+AGREE_WITHIN: Final = 10.0
+_METHOD_NOT_FOUND: Final = -32601
 
 _log = logging.getLogger("interlock.pipeline")
 
@@ -66,10 +71,17 @@ class Subscriptions:
             if key == upstream and whose == apart and (watch.agreed is None or watch.agreed.done())
         )
 
-    async def subscribe(self, follower: Follower, call: Call, upstream: str, uri: str) -> None:
-        """Follow one resource. Raises InterlockError, and follows nothing, when it cannot be."""
+    async def subscribe(
+        self, follower: Follower, call: Call, upstream: str, uri: str, *, shared: bool = False
+    ) -> None:
+        """Follow one resource. Raises InterlockError, and follows nothing, when it cannot be.
+
+        `shared`: over the connection that everybody shares.
+        """
         served = self._upstreams.get(upstream)
-        key = (upstream, uri, None if served is None else served.apart(call))
+        key = (upstream, uri, None if served is None or shared else served.apart(call))
+        if sum(follower in one.followers for one in self._watches.values()) >= MOST_FOLLOWED:
+            raise InterlockError(TOO_BUSY, f"More than {MOST_FOLLOWED} resources are followed.")
         watch = self._watches.get(key)
         if watch is None:
             watch = self._watches[key] = _Watch(call)
@@ -83,10 +95,18 @@ class Subscriptions:
         except asyncio.CancelledError:
             self._soon(self._leave(follower, key))
             raise
-        except BaseException:
+        except BaseException as error:
             watch.followers.discard(follower)
+            if (
+                isinstance(error, UpstreamAnsweredError)
+                and error.code == _METHOD_NOT_FOUND
+                and key[2] is not None
+            ):
+                # Some servers can do it on their newer wire only, which everybody shares.
+                await self.subscribe(follower, call, upstream, uri, shared=True)
+                return
             raise
-        if served is not None and served.apart(call) != key[2]:
+        if not shared and served is not None and served.apart(call) != key[2]:
             # Only now it is known that there is no connection of the client's own.
             self._watches.pop(key, None)
             await self.subscribe(follower, call, upstream, uri)
@@ -100,7 +120,7 @@ class Subscriptions:
         served = self._upstreams.get(upstream)
         try:
             if served is not None:
-                await served.watch(uri, watch.call)
+                await served.watch(uri, None if key[2] is None else watch.call)
         except BaseException:
             self._watches.pop(key, None)
             raise
@@ -111,19 +131,27 @@ class Subscriptions:
     async def unsubscribe(self, follower: Follower, call: Call, upstream: str, uri: str) -> None:
         """Follow it no more. Harmless for whoever never did."""
         served = self._upstreams.get(upstream)
-        await self._leave(follower, (upstream, uri, None if served is None else served.apart(call)))
+        apart = None if served is None else served.apart(call)
+        await self._leave(follower, (upstream, uri, apart))
+        if apart is not None:
+            await self._leave(follower, (upstream, uri, None))
 
     async def follow(self, follower: Follower, call: Call, uris: Iterable[str]) -> list[str]:
         """Follow what these URIs mean now. Returns those that are followed from now on."""
-        followed = []
-        for uri in uris:
-            try:
-                route = self._catalog.current.resource(uri)
-                if route is not None and self._announces(route.upstream):
-                    await self.subscribe(follower, call, route.upstream, route.own_uri)
-                    followed.append(uri)
-            except InterlockError as error:
-                _log.info("a resource cannot be followed: %s", error.message)
+        followed: list[str] = []
+        try:
+            # A server that does not answer must not keep the others from being acknowledged.
+            async with asyncio.timeout(AGREE_WITHIN):
+                for uri in uris:
+                    try:
+                        route = self._catalog.current.resource(uri)
+                        if route is not None and self._announces(route.upstream):
+                            await self.subscribe(follower, call, route.upstream, route.own_uri)
+                            followed.append(uri)
+                    except InterlockError as error:
+                        _log.info("a resource cannot be followed: %s", error.message)
+        except TimeoutError:
+            _log.info("some resources were not agreed upon in time")
         return followed
 
     def unfollow(self, follower: Follower) -> None:
@@ -171,7 +199,7 @@ class Subscriptions:
             return
         told = self._leaving[key] = asyncio.get_running_loop().create_future()
         try:
-            await served.unwatch(key[1], watch.call)
+            await served.unwatch(key[1], None if key[2] is None else watch.call)
         finally:
             del self._leaving[key]
             told.set_result(None)

@@ -14,7 +14,13 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.errors import UNSUPPORTED_VERSION, UPSTREAM_PROTOCOL, ProtocolError
-from interlock.protocol.jsonrpc import NULL, decode_members, encode_members, encode_value
+from interlock.protocol.jsonrpc import (
+    NULL,
+    decode_members,
+    decode_value,
+    encode_members,
+    encode_value,
+)
 
 
 class Era(Enum):
@@ -301,15 +307,27 @@ def relayed_capabilities(promised: bytes) -> bytes:
     tasks. The session wire's own are between two neighbours, and those of the stateless wire mean
     nothing on the session wire. What cannot be read counts as nothing."""
     try:
-        members = decode_members(promised)
-        members.pop("tasks", None)
-        if "extensions" in members and TASKS_EXTENSION.encode() in promised:
-            extensions = decode_members(members["extensions"])
-            extensions.pop(TASKS_EXTENSION, None)
-            members["extensions"] = Raw(encode_members(extensions))
-        return encode_members(members)
+        members = decode_value(promised)
     except ProtocolError:
         return b"{}"
+    if not isinstance(members, dict):
+        return b"{}"
+    members.pop("tasks", None)
+    extensions = members.get("extensions")
+    if isinstance(extensions, dict):
+        extensions.pop(TASKS_EXTENSION, None)
+    elif extensions is not None:
+        return b"{}"
+    # In one order: the same promise is the same bytes, however it was spelled.
+    return msgspec.json.encode(members, order="sorted")
+
+
+def without(promised: bytes, denied: frozenset[str]) -> bytes:
+    """What is promised, but for some capabilities."""
+    if not denied:
+        return promised
+    kept = {name: raw for name, raw in decode_members(promised).items() if name not in denied}
+    return encode_members(kept)
 
 
 def stateless_code(code: int) -> int:

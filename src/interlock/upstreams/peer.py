@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.call import Answer, Ask, Call, ClientSession, Outcome, UpstreamAnsweredError
+from interlock.call import Answer, Ask, Call, Caller, ClientSession, Outcome, UpstreamAnsweredError
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL
 from interlock.ports import Back
 from interlock.protocol import jsonrpc, mcp
@@ -54,6 +54,8 @@ _CHANGED: Final = {
     mcp.PROMPTS_CHANGED: "prompts",
     mcp.RESOURCES_CHANGED: "resources",
 }
+_STILL_TALKED_OF: Final = 30.0
+"""How long an upstream may still speak of a request that was given up."""
 _MOST_ASKS: Final = 100
 """An upstream may have so many questions open; it must not fill the memory with more."""
 
@@ -76,6 +78,7 @@ class Peer:
         self.capabilities: dict[str, Any] = {}
         self.instructions: str | None = None
         self.server_info: dict[str, Any] = {}
+        self._given_up: dict[int, tuple[Caller | None, ClientSession | None, float]] = {}
         self.asks: dict[bytes, Ask] = {}
         """What the upstream wants to know, by its own raw ids."""
         self.on_changed: Callable[[str], None] | None = None
@@ -164,6 +167,11 @@ class Peer:
         """Forget a request, and tell the upstream to stop working on it."""
         if self.pending.pop(exchange.id, None) is None:
             return
+        call = exchange.call
+        if call is not None and not self.private and not self.link.is_http:
+            # What the upstream still says about it must not be taken for another caller's.
+            now = asyncio.get_running_loop().time()
+            self._given_up[exchange.id] = (call.caller, call.session, now)
         if exchange.method not in _NOT_CANCELLED and not (
             self.link.is_http and self.era is mcp.Era.STATELESS
         ):
@@ -232,6 +240,7 @@ class Peer:
         exchange = self.pending.pop(id, None)  # type: ignore[arg-type]
         if exchange is None:
             # The late answer to something that was given up is no fault of the upstream's.
+            self._given_up.pop(id, None)  # type: ignore[arg-type]
             if not (isinstance(id, int) and self._first_id < id <= self._next_id):
                 self.noise += 1
             return
@@ -299,6 +308,7 @@ class Peer:
         if isinstance(ticket, Exchange):
             return None if ticket.call is None else ticket
         latest: Exchange | None = None
+        strangers = {(caller, session) for caller, session, _ in self._lately_given_up()}
         for exchange in self.pending.values():
             call = exchange.call
             if call is None:
@@ -308,7 +318,21 @@ class Peer:
                 if call.caller != other.caller or call.session is not other.session:
                     return None
             latest = exchange
+        if (
+            latest is not None
+            and latest.call is not None
+            and strangers - {(latest.call.caller, latest.call.session)}
+        ):
+            # It may be about a request that is over for its caller, but not for the upstream.
+            return None
         return latest
+
+    def _lately_given_up(self) -> Iterable[tuple[Caller | None, ClientSession | None, float]]:
+        if self._given_up:
+            late = asyncio.get_running_loop().time() - _STILL_TALKED_OF
+            for id in [id for id, one in self._given_up.items() if one[2] < late]:
+                del self._given_up[id]
+        return self._given_up.values()
 
     # -- questions
 
@@ -343,7 +367,11 @@ class Peer:
         call = None if exchange is None else exchange.call
         back = self.back if exchange is None else exchange.back
         if back is None or (call is None and self.session is None):
-            ask.refuse(-32601, f"Nobody who could answer {method} is calling this server now.")
+            ask.refuse(
+                -32601,
+                f"It is not clear who is to answer {method}: nobody calls this server now, or "
+                "several do. `sessions: private` gives each caller a server of its own.",
+            )
             return
         self._expect_progress(ask)
         self.asks[id] = ask

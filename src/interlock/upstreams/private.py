@@ -32,6 +32,8 @@ from interlock.upstreams.peer import Peer
 
 IDLE_KEPT: Final = 300.0
 MOST: Final = 1_000
+MOST_OF_ONE: Final = 50
+"""So many may the stateless clients of one caller have: one for each set of promises."""
 _SWEEP: Final = 30.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
@@ -46,11 +48,16 @@ def key_of(call: Call) -> Key:
     """Whose connection a call takes."""
     if call.session is not None:
         return call.session
-    return ("" if call.caller is None else call.caller.name, call.client.capabilities)
+    # In one spelling: the same promise in other words is no reason for another session.
+    promises = mcp.relayed_capabilities(call.client.capabilities)
+    return ("" if call.caller is None else call.caller.name, promises)
 
 
 class NoSessionsError(InterlockError):
     """The server offers no session of its own to this client."""
+
+    lasting = True
+    """Whether it is worth asking again for the next client."""
 
 
 class PrivatePeers:
@@ -140,8 +147,12 @@ class PrivatePeers:
         if session is not None and not session.alive:
             # Nobody would ever close it again.
             raise InterlockError(UNKNOWN_SESSION, "The session of this call has ended.")
+        if isinstance(key, tuple):
+            own = [one for one in self._all if isinstance(one, tuple) and one[0] == key[0]]
+            if len(own) >= MOST_OF_ONE:
+                self._make_room(own)
         if len(self._all) >= MOST:
-            self._make_room()
+            self._make_room(self._all)
         private = self._all[key] = _Private(self._label)
         private.pause = pause
         if session is not None:
@@ -167,8 +178,8 @@ class PrivatePeers:
         """Open the connection, hear what comes on it, and close it in the end."""
         try:
             peer = await self._connect(promises)
-        except NoSessionsError:
-            self.useless = True
+        except NoSessionsError as none:
+            self.useless = none.lasting
             self._forget(key, private)
             private.serve_by(self._instead())
             return
@@ -257,18 +268,21 @@ class PrivatePeers:
         private = self._all.pop(key, None)
         if private is None or private.task is None:
             return
+        # A task that has not begun never gets to its end: those who wait are told here.
+        private.fail(_never_sent(self._label))
+        private.heard(None)
         task = private.task
         task.cancel()
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _make_room(self) -> None:
+    def _make_room(self, among: Iterable[Key]) -> None:
         """Close one that nobody uses now: rather a stateless client's, which expects to be
         remembered by nobody, than that of a client which is still there."""
         idle = [
             (not isinstance(key, tuple), one.last_used, key)
-            for key, one in self._all.items()
-            if one.idle
+            for key in list(among)
+            if (one := self._all[key]).idle
         ]
         if not idle:
             raise InterlockError(

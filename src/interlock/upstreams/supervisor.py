@@ -26,7 +26,7 @@ from interlock.call import Call, ClientSession, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.ports import Back, Clock, Exchange
-from interlock.protocol.mcp import LOG_LEVELS, RELAYED, Era
+from interlock.protocol.mcp import LOG_LEVELS, RELAYED, Era, without
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.hearing import Hearing
 from interlock.upstreams.listing import KINDS, RawOffer, list_offer
@@ -173,14 +173,14 @@ class Supervisor:
         apart = self._everybody_apart if call.session is None else self._sessions_apart
         return key_of(call) if apart and not self.private.useless else None
 
-    async def watch(self, uri: str, call: Call) -> None:
-        if self.apart(call) is not None and self._back is not None:
+    async def watch(self, uri: str, call: Call | None) -> None:
+        if call is not None and self.apart(call) is not None and self._back is not None:
             await self.private.watch(uri, call, self._back)
         elif self._hearing is not None:
             await self._hearing.watch(uri)
 
-    async def unwatch(self, uri: str, call: Call) -> None:
-        if self.apart(call) is not None:
+    async def unwatch(self, uri: str, call: Call | None) -> None:
+        if call is not None and self.apart(call) is not None:
             await self.private.unwatch(uri, call)
         elif self._hearing is not None:
             await self._hearing.unwatch(uri)
@@ -262,7 +262,7 @@ class Supervisor:
             wait = min(wait * 2, RETRY_AT_MOST)
 
     async def _connect(self) -> tuple[Peer, RawOffer]:
-        peer = await self._connector.connect(RELAYED)
+        peer = await self._connector.connect(without(RELAYED, self._denied()))
         try:
             # What is announced while the list is being read counts already.
             self._relist.clear()
@@ -280,20 +280,32 @@ class Supervisor:
         main = self.peer
         spoken = None if main is None else main.era
         try:
-            peer = await self._connector.connect(promises, session_first=True)
-        except UpstreamGoneError as gone:
-            if spoken is Era.STATELESS and 400 <= gone.status < 500:
-                raise NoSessionsError(gone.failure, gone.message) from None
-            raise
+            peer = await self._connector.connect(
+                without(promises, self._denied()), session_first=True
+            )
         except InterlockError as refused:
-            if spoken is Era.STATELESS:
-                raise NoSessionsError(refused.failure, refused.message) from None
-            raise
-        if spoken is Era.STATELESS and not peer.link.session_offered:
+            if spoken is not Era.STATELESS or self.server.sessions == "private":
+                raise
+            # The main connection works: better that than nothing.
+            none = NoSessionsError(refused.failure, refused.message)
+            gone = refused if isinstance(refused, UpstreamGoneError) else None
+            none.lasting = gone is None or 400 <= gone.status < 500
+            raise none from None
+        if (
+            spoken is Era.STATELESS
+            and not peer.link.session_offered
+            and self.server.sessions != "private"
+        ):
             # It speaks the older wire too, but remembers nobody: then the newer one is better.
             await peer.close()
             raise NoSessionsError(UPSTREAM_UNAVAILABLE, f"{self.key} gives no sessions.")
         return peer
+
+    def _denied(self) -> frozenset[str]:
+        """What this server may not ask for, and so is not promised."""
+        ask = self.server.ask
+        settings = {"sampling": ask.sampling, "elicitation": ask.elicitation, "roots": ask.roots}
+        return frozenset(name for name, may in settings.items() if may == "deny")
 
     def _updated(self, uri: str, whose: object | None = None) -> None:
         if self._on_updated is not None:

@@ -70,6 +70,9 @@ class McpHttpFace:
                 raise ProtocolError(facts.twice + ".", INVALID_REQUEST)
             if method == b"POST":
                 self._post(exchange, facts)
+            elif facts.stateless and method in (b"GET", b"DELETE"):
+                # That wire has neither.
+                exchange.respond(405, b"", headers=b"allow: POST\r\n")
             elif method == b"GET":
                 self._session.open_stream(exchange, facts)
             elif method == b"DELETE":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -51,7 +51,7 @@ class Follows(Protocol):
 class Subscription:
     """A stateless client that listens: the answer to its `subscriptions/listen`."""
 
-    __slots__ = ("_early", "_end", "_meta", "_send", "honoured", "id", "ping")
+    __slots__ = ("_early", "_end", "_meta", "_send", "honoured", "id", "owner", "ping")
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class Subscription:
         self._end = end
         self._meta = b'{"%b":%b}' % (mcp.META_SUBSCRIPTION.encode(), id)
         self._early: list[str] | None = []
+        self.owner: str | None = None
+        """The name of its caller."""
 
     def acknowledge(self) -> None:
         honoured = jsonrpc.encode_value(self.honoured)
@@ -163,6 +165,8 @@ class Listeners:
         `call`: the request, when it is to follow resources too.
         """
         subscription = Subscription(id, honoured, send, ping, end)
+        if call is not None and call.caller is not None:
+            subscription.owner = call.caller.name
         if self.follows is not None and call is not None and _FOLLOWED in honoured:
             # Only what the servers agreed to is acknowledged, and nothing is told before that.
             task = asyncio.get_running_loop().create_task(
@@ -232,12 +236,24 @@ class Listeners:
         for timer in (self._told, self._pinger):
             if timer is not None:
                 timer.cancel()
+        for subscription in self._agreeing:
+            # Even an end comes only after that.
+            subscription.acknowledge()
         for subscription in [*self._subscriptions, *self._agreeing]:
             subscription.finish()
             self._remove(subscription)
         for session in list(self._sessions):
             session.way.stop_listening()
         self._sessions.clear()
+
+    def end_of(self, callers: Container[str]) -> None:
+        """Only these callers are known any more: nobody else is told anything from now on."""
+        for subscription in [*self._subscriptions, *self._agreeing]:
+            if subscription.owner is not None and subscription.owner not in callers:
+                if subscription in self._agreeing:
+                    subscription.acknowledge()
+                subscription.finish()
+                self._remove(subscription)
 
     def _tell(self) -> None:
         self._told = None

@@ -9,9 +9,11 @@ from msgspec import UNSET, Raw
 
 from interlock.call import EMPTY_OBJECT, Call, Client, Credentials
 from interlock.errors import INVALID_PARAMS, ProtocolError
+from interlock.pipeline.hearing import read_level
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
+MOST_PROMISED: Final = 16 * 1024
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
 _NAMED_BY: Final = {
@@ -115,11 +117,9 @@ def read_client(method: str, meta: dict[str, Raw]) -> Client:
             f"`_meta` lacks {' and '.join(missing)}, which every request must carry.",
             INVALID_PARAMS,
         )
-    promised = bytes(capabilities)
-    if promised[:1] != b"{":
-        raise ProtocolError(
-            f"`_meta` {mcp.META_CLIENT_CAPABILITIES} must be an object.", INVALID_PARAMS
-        )
+    promised = read_capabilities(capabilities, f"`_meta` {mcp.META_CLIENT_CAPABILITIES}")
+    if mcp.META_LOG_LEVEL in meta:
+        read_level(meta[mcp.META_LOG_LEVEL])
     revision = read_string(meta, mcp.META_VERSION) or ""
     info = meta.get(mcp.META_CLIENT_INFO)
     name = ""
@@ -143,8 +143,21 @@ def read_initialize(message: Message) -> Client:
         mcp.Era.SESSION,
         mcp.negotiate(opened.protocol_version),
         opened.client_info.name,
-        bytes(opened.capabilities),
+        read_capabilities(opened.capabilities, "`capabilities`"),
     )
+
+
+def read_capabilities(raw: Raw, where: str) -> bytes:
+    """What a client says that it can do, as it came. Raises ProtocolError.
+
+    It is kept for as long as the client is known, so it has a limit of its own.
+    """
+    promised = bytes(raw)
+    if promised[:1] != b"{":
+        raise ProtocolError(f"{where} must be an object.", INVALID_PARAMS)
+    if len(promised) > MOST_PROMISED:
+        raise ProtocolError(f"{where} is longer than {MOST_PROMISED} bytes.", INVALID_PARAMS)
+    return promised
 
 
 def claims_stateless(message: Message) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from heapq import nsmallest
 from typing import Final, Protocol
 
@@ -192,6 +192,16 @@ class Sessions:
         session.last_seen = self._clock()
         return session
 
+    def sweep(self) -> None:
+        """End those that have been quiet for too long. Clients hardly ever say goodbye."""
+        self._next_sweep = 0.0
+        self._drop_quiet(self._clock(), newcomer=False)
+
+    def end_of(self, callers: Container[str]) -> None:
+        """Only these callers are known any more."""
+        for session in [one for one in self._sessions.values() if one.owner not in callers]:
+            self.close(session)
+
     def close(self, session: HttpSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
             session.alive = False
@@ -199,7 +209,7 @@ class Sessions:
                 self.on_closed(session)
             session.end()
 
-    def _drop_quiet(self, now: float) -> None:
+    def _drop_quiet(self, now: float, *, newcomer: bool = True) -> None:
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP
             for session in list(self._sessions.values()):
@@ -207,7 +217,7 @@ class Sessions:
                     session.last_seen = now
                 elif session.last_seen < now - self._idle:
                     self.close(session)
-        if len(self._sessions) >= self._most:
+        if newcomer and len(self._sessions) >= self._most:
             # A few at a time, so that the next newcomer need not search again.
             few = max(1, self._most // 100)
             for session in nsmallest(few, self._sessions.values(), key=_worth):

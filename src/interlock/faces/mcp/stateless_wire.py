@@ -19,7 +19,15 @@ from interlock.faces.mcp.answering import Answering
 from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
-from interlock.faces.mcp.reading import read_call, read_client, read_meta, read_params, read_string
+from interlock.faces.mcp.reading import (
+    read_call,
+    read_capabilities,
+    read_client,
+    read_meta,
+    read_params,
+    read_string,
+)
+from interlock.pipeline.hearing import read_level
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import headers, mcp
 from interlock.protocol.jsonrpc import Message, decode_members, result_response
@@ -84,8 +92,11 @@ class StatelessWire:
         capabilities = meta.get(mcp.META_CLIENT_CAPABILITIES)
         if version is None or capabilities is None or bytes(version) != _REVISION_JSON:
             return False
-        promised = bytes(capabilities)
-        if promised[:1] != b"{":
+        try:
+            promised = read_capabilities(capabilities, "")
+            if mcp.META_LOG_LEVEL in meta:
+                read_level(meta[mcp.META_LOG_LEVEL])
+        except ProtocolError:
             return False
         facts.said, facts.meta = said, meta
         facts.client = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS, "", promised)
