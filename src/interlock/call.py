@@ -128,6 +128,9 @@ class ClientSession(Protocol):
     def tell(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification that belongs to none of its requests."""
 
+    def hang_up(self, call: Call) -> None:
+        """End the connection of a call that goes on, if its client knows to come back for it."""
+
     def updated(self, uri: str) -> None:
         """Tell it that a resource which it follows is not what it was."""
 

@@ -245,7 +245,6 @@ def test_the_old_transport_of_two_addresses(program: str, node: Running, mode: s
     assert "Everything Server" in ran.next()["contents"][0]["text"]
 
 
-@pytest.mark.xfail(strict=False, reason="who asks before the upstreams are up finds nothing")
 @every_mode
 def test_a_client_that_starts_programs(program: str, tmp_path: Path, mode: str) -> None:
     """`interlock stdio`, as a client has it in its config."""

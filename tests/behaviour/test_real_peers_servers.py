@@ -3,6 +3,8 @@
 Both servers know the session wire only. `server-everything` is reached over its standard input,
 where one process serves everybody, and over HTTP, today's and the old one of two addresses, where
 every client has a session of its own.
+
+Longer than 500 lines because everything is tried over three transports in both eras.
 """
 
 from __future__ import annotations

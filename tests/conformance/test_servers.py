@@ -20,8 +20,6 @@ CEILING = {"2025-11-25": (33, 84), "2026-07-28": (39, 168)}
 """Scenarios and checks that pass directly: less would be too low a bar for a node."""
 
 NOT_YET: dict[tuple[str, str], str] = {
-    ("server-sse-multiple-streams", "server-sse-streams-functional"): "lists are answered as JSON",
-    ("server-sse-polling", "server-sse-disconnect-resume"): "a server's early end is not passed on",
     ("server-sse-polling", "server-sse-priming-event"): "a call without news is answered as JSON",
     ("server-sse-polling", "server-sse-retry-field"): "a call without news is answered as JSON",
 }

@@ -31,7 +31,7 @@ async def serve_stdio(source: ConfigSource) -> None:
     loop = asyncio.get_running_loop()
     output = _Output(lambda: loop.call_soon_threadsafe(run.stopping.set))
     stream = node.stream(output.write)
-    doorstep = _Doorstep(stream, open=node.pipeline.transparent is None)
+    doorstep = _Doorstep(stream)
     ended = asyncio.Event()
     threading.Thread(
         target=_read_input, args=(loop, doorstep.feed, ended.set), name="stdin", daemon=True
@@ -54,24 +54,17 @@ async def serve_stdio(source: ConfigSource) -> None:
 class _Doorstep:
     """Holds requests back while upstreams start: else the first list would be empty.
 
-    The first line is let through at once: it is the introduction, and clients are impatient.
-    Unless `open`, even that waits: a transparent node introduces itself as its upstream.
+    The introduction waits too: what the node can do is what its upstreams can do.
     """
 
-    def __init__(self, stream: McpStream, *, open: bool) -> None:
+    def __init__(self, stream: McpStream) -> None:
         self._stream = stream
-        self._first = open
         self._held: list[bytes] | None = []
 
     def feed(self, data: bytes) -> None:
         if self._held is None:
             self._stream.feed(data)
-            return
-        if self._first:
-            line, newline, data = data.partition(b"\n")
-            self._stream.feed(line + newline)
-            self._first = not newline
-        if data:
+        else:
             self._held.append(data)
 
     def let_in(self) -> None:

@@ -432,6 +432,12 @@ class Peer:
         for ask in asks.values():
             ask.withdraw(reason)
 
+    def interrupted(self, ticket: Ticket) -> None:
+        """The upstream hangs up and will go on later: so does the node, to its own client."""
+        call = ticket.call if isinstance(ticket, Exchange) else None
+        if call is not None and call.session is not None:
+            call.session.hang_up(call)
+
     def retired(self, reason: str) -> None:
         """The link takes nothing more; what is under way may still be answered."""
         if not self.closed.done():

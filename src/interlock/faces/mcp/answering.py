@@ -99,6 +99,15 @@ class Answering:
             exchange.event(payload)
         exchange.end_stream()
 
+    def _as_stream(self, call: Call, exchange: HttpExchange) -> bool:
+        """Whether a list is answered as servers of the official SDK answer it on this wire: who is
+        to take the node for such a server must not see a difference."""
+        return (
+            self._pipeline.transparent is not None
+            and call.verb in mcp.LISTS
+            and exchange.head.facts.accepts_stream
+        )
+
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         exchange: HttpExchange = call.context
         session = exchange.session
@@ -115,6 +124,8 @@ class Answering:
                     and (glance.meta is not UNSET or (era is _STATELESS and not glance.result_type))
                 ):
                     result = write_result(outcome, client, self._hello.server_info, call.verb)
+                if glance is None and session is not None and self._as_stream(call, exchange):
+                    self.open(exchange)
                 if not exchange.streaming:
                     exchange.respond_result(id, result)
                 else:

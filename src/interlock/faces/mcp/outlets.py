@@ -235,8 +235,13 @@ class Outlets:
     def hang_up(self, call: Call) -> None:
         """End the connection of a call, when its client knows to come back."""
         exchange = call.context
-        if self.primed and isinstance(exchange, HttpExchange) and exchange.outlet is not None:
-            exchange.outlet.hang_up()
+        if not self.primed or not isinstance(exchange, HttpExchange):
+            return
+        facts = exchange.head.facts
+        if exchange.outlet is not None or (facts is not None and facts.accepts_stream):
+            outlet = self.open_for(exchange)
+            if outlet is not None:
+                outlet.hang_up()
 
     def ping(self) -> None:
         """Show that the session's own streams are alive."""

@@ -101,6 +101,9 @@ class Session:
         ask.on_withdrawn = self._withdrawn
         return True
 
+    def hang_up(self, call: Call) -> None:
+        """On one channel there is nothing to come back to."""
+
     def answered(self, response: Message) -> None:
         """The client has answered a question. What nobody asked is ignored."""
         self._questions.answered(response)

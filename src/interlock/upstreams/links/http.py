@@ -291,6 +291,8 @@ class HttpLink:
         reply = ResumedReply(self, ticket, events=rest, pool=pool, after=after, attempt=attempt)
         ticket.carrier = reply
         reply.timer = asyncio.get_running_loop().call_later(wait, self._take_up, reply)
+        if not isinstance(broken, ResumedReply):
+            self.receiver.interrupted(ticket)
         return True
 
     def _take_up(self, reply: ResumedReply) -> None:

@@ -50,6 +50,9 @@ class Receiver(Protocol):
     def undelivered(self, id: int, why: str) -> None:
         """The answer to this request came and could not be taken."""
 
+    def interrupted(self, ticket: Ticket) -> None:
+        """The server has ended this request's stream, and wants to be asked for the rest later."""
+
     def retired(self, reason: str) -> None:
         """The link takes nothing more. What it carries may still be answered."""
 
@@ -69,6 +72,9 @@ class NobodyYet:
 
     def undelivered(self, id: int, why: str) -> None:
         """Nothing was asked yet, so this is no answer."""
+
+    def interrupted(self, ticket: Ticket) -> None:
+        """Nothing was asked yet, so nothing goes on."""
 
     def retired(self, reason: str) -> None:
         """The first request on the link will find out."""
