@@ -26,7 +26,7 @@ $(BIN)/python:
 
 $(RUNTIME): $(REQUIREMENTS) | $(BIN)/python
 	@echo "· installing interlock into $(VENV)"
-	@$(INSTALL) --editable .
+	@$(INSTALL) --editable '.[oauth]'
 	@touch $@
 
 $(DEV): $(REQUIREMENTS) | $(BIN)/python

@@ -36,8 +36,8 @@ def require_extra(key: str) -> None:
     except ImportError:
         raise InterlockError(
             CONFIG,
-            f"{key} wants a sign-in, and the part of Interlock for that is not installed: "
-            "pip install 'interlock[oauth]'",
+            f"Signing in to {key} needs a part of Interlock that is not installed: "
+            "pip install 'interlock[oauth]', or '.[oauth]' in a checkout.",
         ) from None
 
 
