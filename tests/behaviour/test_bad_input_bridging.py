@@ -56,7 +56,7 @@ def ask(
     node: Running,
     server: str,
     *,
-    caller: str = "alice",
+    caller: str = "operator",
     tool: str = "ask",
     arguments: Any = None,
     capabilities: Any = None,
@@ -126,7 +126,7 @@ def test_state_with_a_changed_byte(guarded: Running, server: str, place: int) ->
 def test_state_of_another_caller_request_or_server(guarded: Running, server: str) -> None:
     key, state = question(ask(guarded, server))
     brought: dict[str, Any] = {"inputResponses": {key: ANSWER}, "requestState": state}
-    refused(ask(guarded, server, caller="bob", **brought))
+    refused(ask(guarded, server, caller="auditor", **brought))
     refused(ask(guarded, server, arguments={"kind": "sampling"}, **brought))
     refused(ask(guarded, server, tool="ask_twice", arguments={}, **brought))
     for other in SERVERS:
@@ -249,11 +249,11 @@ def test_headers_that_say_something_else(guarded: Running, server: str) -> None:
         stateless_headers("tools/call"),
         [("MCP-Protocol-Version", STATELESS), ("Mcp-Name", f"{server}.recall")],
     ):
-        answer = guarded.once(guarded.http(body, *headers, bearer("alice")))
+        answer = guarded.once(guarded.http(body, *headers, bearer("operator")))
         assert (answer.status, answer.error["code"]) == (400, -32020)
     read = message("resources/read", {"uri": f"note://{server}/own", "_meta": meta()})
     headers = stateless_headers("resources/read", f"note://{other}/own")
-    answer = guarded.once(guarded.http(read, *headers, bearer("alice")))
+    answer = guarded.once(guarded.http(read, *headers, bearer("operator")))
     assert (answer.status, answer.error["code"]) == (400, -32020)
 
 
@@ -264,7 +264,7 @@ def test_a_version_that_nobody_speaks(guarded: Running) -> None:
         ("MCP-Protocol-Version", "2031-01-01"),
         *stateless_headers("tools/call", "hs.recall")[1:],
     ]
-    answer = guarded.once(guarded.http(body, *headers, bearer("alice")))
+    answer = guarded.once(guarded.http(body, *headers, bearer("operator")))
     assert (answer.status, answer.error["code"]) == (400, -32022)
     assert STATELESS in answer.error["data"]["supported"]
     assert answer.error["data"]["requested"] == "2031-01-01"
@@ -293,9 +293,9 @@ def test_cursors(start: Any, method: str) -> None:
 
 
 def test_sessions_and_events_that_never_were(guarded: Running) -> None:
-    mine = guarded.session("2025-11-25", bearer("alice"))
+    mine = guarded.session("2025-11-25", bearer("operator"))
     for forged in ("x", mine.id + "x", mine.id[:-1]):
-        headers = [("Mcp-Session-Id", forged), bearer("alice")]
+        headers = [("Mcp-Session-Id", forged), bearer("operator")]
         for request in (
             guarded.http(message("ping"), *headers),
             guarded.http(b"", *headers, method="GET"),
@@ -309,7 +309,7 @@ def test_sessions_and_events_that_never_were(guarded: Running) -> None:
 
 
 def test_a_level_that_there_is_not(guarded: Running) -> None:
-    session = guarded.session("2025-11-25", bearer("alice"))
+    session = guarded.session("2025-11-25", bearer("operator"))
     for level in ("loud", "", 5, None):
         answer = guarded.once(session.request("logging/setLevel", {"level": level}))
         assert answer.error["code"] == -32602
@@ -320,6 +320,6 @@ def test_a_client_that_hangs_up_is_forgotten(guarded: Running) -> None:
     name = "hs.wait"
     body = message("tools/call", {"name": name, "arguments": {"name": "hung-up"}, "_meta": meta()})
     with guarded.connect() as wire:
-        wire.send(guarded.http(body, *stateless_headers("tools/call", name), bearer("bob")))
+        wire.send(guarded.http(body, *stateless_headers("tools/call", name), bearer("auditor")))
         guarded.until(lambda: list(guarded.node.pipeline.under_way()), "it is under way")
     guarded.until(lambda: not list(guarded.node.pipeline.under_way()), "it is over")

@@ -22,7 +22,7 @@ from tests.faces.running import Running, Session
 from tests.faces.wire import initialize, message
 from tests.upstreams.harness import open_files
 
-TOKENS = {"alice": "a-secret", "bob": "b-secret"}
+TOKENS = {"operator": "a-secret", "auditor": "b-secret"}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def roots_of(name: str) -> Callable[[Any], Any]:
 def test_what_a_server_remembers(shared: Running) -> None:
     async def body() -> None:
         async with (
-            client_of(shared, "alice") as first,
-            client_of(shared, "alice") as second,
-            client_of(shared, "bob") as other,
-            client_of(shared, "alice", "auto") as stateless,
-            client_of(shared, "bob", "auto") as other_stateless,
+            client_of(shared, "operator") as first,
+            client_of(shared, "operator") as second,
+            client_of(shared, "auditor") as other,
+            client_of(shared, "operator", "auto") as stateless,
+            client_of(shared, "auditor", "auto") as other_stateless,
         ):
             clients = {
                 "first": first, "second": second, "other": other,
@@ -83,10 +83,10 @@ def test_what_a_server_remembers(shared: Running) -> None:
 def test_questions_outside_any_call(shared: Running) -> None:
     async def body() -> None:
         async with (
-            client_of(shared, "alice", list_roots_callback=roots_of("first")) as first,
-            client_of(shared, "alice", list_roots_callback=roots_of("second")) as second,
-            client_of(shared, "bob", list_roots_callback=roots_of("other")) as other,
-            client_of(shared, "bob") as unable,
+            client_of(shared, "operator", list_roots_callback=roots_of("first")) as first,
+            client_of(shared, "operator", list_roots_callback=roots_of("second")) as second,
+            client_of(shared, "auditor", list_roots_callback=roots_of("other")) as other,
+            client_of(shared, "auditor") as unable,
         ):
             clients = {"first": first, "second": second, "other": other}
             for client in (*clients.values(), unable):
@@ -108,7 +108,7 @@ def test_a_question_outside_any_call_may_be_forbidden(start: Any) -> None:
         node = start(workshops={}, servers={"web": config}, tokens=TOKENS)
 
         async def body() -> None:
-            async with client_of(node, "alice", list_roots_callback=asked) as client:
+            async with client_of(node, "operator", list_roots_callback=asked) as client:
                 await client.call_tool("web.later", {"what": "roots"})
                 came = await told(client, "web.what_came_of_it")
                 assert "does not let servers ask for roots" in came["error"]
@@ -129,9 +129,9 @@ def test_logs_outside_any_call(shared: Running) -> None:
 
     async def body() -> None:
         async with (
-            client_of(shared, "alice", logging_callback=log_of("first")) as first,
-            client_of(shared, "alice", logging_callback=log_of("second")) as second,
-            client_of(shared, "bob", logging_callback=log_of("other")) as other,
+            client_of(shared, "operator", logging_callback=log_of("first")) as first,
+            client_of(shared, "operator", logging_callback=log_of("second")) as second,
+            client_of(shared, "auditor", logging_callback=log_of("other")) as other,
         ):
             clients = {"first": first, "second": second, "other": other}
             for name, client in clients.items():
@@ -156,10 +156,10 @@ def test_a_question_on_a_shared_channel_that_could_be_anothers(start: Any, mode:
 
     async def body() -> None:
         async with (
-            client_of(node, "alice", mode, elicitation_callback=never) as alice,
-            client_of(node, "bob", mode, elicitation_callback=fill_in) as bob,
+            client_of(node, "operator", mode, elicitation_callback=never) as operator,
+            client_of(node, "auditor", mode, elicitation_callback=fill_in) as auditor,
         ):
-            found = await told(bob, "pipe.ask", kind="form")
+            found = await told(auditor, "pipe.ask", kind="form")
             assert found["form"]["action"] == "accept"
             begun = asyncio.Event()
 
@@ -167,11 +167,11 @@ def test_a_question_on_a_shared_channel_that_could_be_anothers(start: Any, mode:
                 begun.set()
 
             waiting = asyncio.create_task(
-                alice.call_tool("pipe.wait", {"name": "alice"}, progress_callback=progress)
+                operator.call_tool("pipe.wait", {"name": "operator"}, progress_callback=progress)
             )
             await begun.wait()
             # The server is told at once, and its tool goes on.
-            found = await told(bob, "pipe.ask", kind="form")
+            found = await told(auditor, "pipe.ask", kind="form")
             assert found["form"]["error"] == -32601
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -187,8 +187,8 @@ def test_logs_on_a_shared_channel_that_could_be_anothers(shared: Running) -> Non
 
     async def body() -> None:
         async with (
-            client_of(shared, "alice", logging_callback=log) as alice,
-            client_of(shared, "bob", logging_callback=log) as bob,
+            client_of(shared, "operator", logging_callback=log) as operator,
+            client_of(shared, "auditor", logging_callback=log) as auditor,
         ):
             begun = asyncio.Event()
 
@@ -196,10 +196,10 @@ def test_logs_on_a_shared_channel_that_could_be_anothers(shared: Running) -> Non
                 begun.set()
 
             waiting = asyncio.create_task(
-                alice.call_tool("pipe.wait", {"name": "alice"}, progress_callback=progress)
+                operator.call_tool("pipe.wait", {"name": "operator"}, progress_callback=progress)
             )
             await begun.wait()
-            await bob.call_tool("pipe.log", {})
+            await auditor.call_tool("pipe.log", {})
             assert not heard
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -211,10 +211,10 @@ def test_logs_on_a_shared_channel_that_could_be_anothers(shared: Running) -> Non
 
 
 def test_a_session_is_of_no_use_to_anybody_else(shared: Running) -> None:
-    mine = shared.session("2025-11-25", bearer("alice"))
+    mine = shared.session("2025-11-25", bearer("operator"))
     theirs = tuple(one for one in mine.headers if one[0] != "Authorization")
     body = message("tools/call", {"name": "web.recall", "arguments": {}}, 1)
-    for credentials in ((), (bearer("bob"),)):
+    for credentials in ((), (bearer("auditor"),)):
         for request in (
             shared.http(body, *theirs, *credentials),
             shared.http(b"", *theirs, *credentials, method="GET"),
@@ -237,7 +237,7 @@ def call(session: Session, tool: str) -> bytes:
 @pytest.mark.parametrize("how", ["deleted", "idle"])
 def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, how: str) -> None:
     before = private_sessions(shared)
-    session = shared.session("2025-11-25", bearer("alice"))
+    session = shared.session("2025-11-25", bearer("operator"))
     assert shared.once(call(session, "recall")).status == 200
     assert private_sessions(shared) == before + 1
     if how == "deleted":
@@ -250,7 +250,9 @@ def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, h
             sessions._next_sweep = 0.0
 
         shared.do(let_time_pass)
-        shared.once(shared.http(message("initialize", initialize("2025-11-25"), 0), bearer("bob")))
+        shared.once(
+            shared.http(message("initialize", initialize("2025-11-25"), 0), bearer("auditor"))
+        )
     shared.until(lambda: len(shared.node._supervisors["web"].private) == before, "it is closed")
     assert shared.once(call(session, "recall")).status == 404
 
@@ -260,7 +262,7 @@ def test_no_more_sessions_than_there_may_be(
 ) -> None:
     monkeypatch.setattr(private, "MOST", private_sessions(shared) + 2)
     for _ in range(6):
-        session = shared.session("2025-11-25", bearer("alice"))
+        session = shared.session("2025-11-25", bearer("operator"))
         assert "error" not in json.loads(shared.once(call(session, "recall")).body)
         assert private_sessions(shared) <= private.MOST
 
@@ -272,7 +274,7 @@ def test_two_hundred_clients_come_and_go(shared: Running) -> None:
             assert b"nothing" in wire.ask(call(session, "recall")).body
             assert wire.ask(session.delete()).status == 200
 
-    come_and_go("alice")
+    come_and_go("operator")
     supervisor = shared.node._supervisors["web"]
     shared.until(lambda: not supervisor.private._closing, "closed")
     sessions, before = len(shared.node._sessions), private_sessions(shared)
@@ -280,7 +282,7 @@ def test_two_hundred_clients_come_and_go(shared: Running) -> None:
     gc.collect()
     files = len(open_files())
     for number in range(200):
-        come_and_go("alice" if number % 2 else "bob")
+        come_and_go("operator" if number % 2 else "auditor")
     shared.until(lambda: not supervisor.private._closing, "closed")
     assert private_sessions(shared) == before
     assert len(shared.node._sessions) == sessions

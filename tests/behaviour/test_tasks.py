@@ -23,7 +23,7 @@ EXTENSION = META + "tasks"
 CAN: dict[str, Any] = {"elicitation": {}, "sampling": {}, "extensions": {EXTENSION: {}}}
 CANNOT: dict[str, Any] = {"elicitation": {}, "sampling": {}}
 YES = {"action": "accept", "content": {"name": "Ada"}}
-TOKENS = {"alice": "a" * 20, "bob": "b" * 20}
+TOKENS = {"operator": "a" * 20, "auditor": "b" * 20}
 
 
 class TaskClient:
@@ -79,8 +79,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def alice(node: Running) -> TaskClient:
-    return TaskClient(node, token=TOKENS["alice"])
+def operator(node: Running) -> TaskClient:
+    return TaskClient(node, token=TOKENS["operator"])
 
 
 session_servers = pytest.mark.parametrize("server", ["pipe", "http"])
@@ -90,26 +90,26 @@ session_servers = pytest.mark.parametrize("server", ["pipe", "http"])
 
 
 @session_servers
-def test_what_a_session_server_asks_becomes_a_task(alice: TaskClient, server: str) -> None:
-    created = alice.call(f"{server}.ask_twice").result
+def test_what_a_session_server_asks_becomes_a_task(operator: TaskClient, server: str) -> None:
+    created = operator.call(f"{server}.ask_twice").result
     assert (created["resultType"], created["status"]) == ("task", "input_required")
     assert set(created) == {
         "resultType", "taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs",
     }  # fmt: skip
     id = created["taskId"]
-    ((key, asked),) = alice.get(id)["inputRequests"].items()
+    ((key, asked),) = operator.get(id)["inputRequests"].items()
     assert asked["method"] == "elicitation/create"
     assert not {"_meta", "task"} & asked["params"].keys()
-    ack = alice.about("update", id, inputResponses={key: YES}).result
+    ack = operator.about("update", id, inputResponses={key: YES}).result
     assert ack == {"resultType": "complete"}
     # The server asks a second time, for something else.
-    shown = alice.until(id, "input_required")
+    shown = operator.until(id, "input_required")
     ((other, asked),) = shown["inputRequests"].items()
     assert other != key
     assert asked["method"] == "sampling/createMessage"
     sample = {"role": "assistant", "content": {"type": "text", "text": "left"}, "model": "m"}
-    alice.about("update", id, inputResponses={other: sample})
-    shown = alice.until(id, "completed")
+    operator.about("update", id, inputResponses={other: sample})
+    shown = operator.until(id, "completed")
     (content,) = shown["result"]["content"]
     assert '"Ada"' in content["text"]
     assert '"left"' in content["text"]
@@ -117,11 +117,13 @@ def test_what_a_session_server_asks_becomes_a_task(alice: TaskClient, server: st
 
 
 @session_servers
-def test_a_cancelled_task_frees_its_server(node: Running, alice: TaskClient, server: str) -> None:
-    id = alice.call(f"{server}.ask", kind="form").result["taskId"]
-    assert alice.about("cancel", id).result == {"resultType": "complete"}
-    assert alice.get(id)["status"] == "cancelled"
-    assert alice.about("cancel", id).result == {"resultType": "complete"}
+def test_a_cancelled_task_frees_its_server(
+    node: Running, operator: TaskClient, server: str
+) -> None:
+    id = operator.call(f"{server}.ask", kind="form").result["taskId"]
+    assert operator.about("cancel", id).result == {"resultType": "complete"}
+    assert operator.get(id)["status"] == "cancelled"
+    assert operator.about("cancel", id).result == {"resultType": "complete"}
     supervisor = node.node.supervisor(server)
     peers = [supervisor.peer, *(one.peer for one in supervisor.private._all.values())]
     assert not any(one.asks or one.pending for one in peers if one is not None)
@@ -129,7 +131,7 @@ def test_a_cancelled_task_frees_its_server(node: Running, alice: TaskClient, ser
 
 @session_servers
 def test_without_the_extension_the_question_is_the_answer(node: Running, server: str) -> None:
-    plain = TaskClient(node, CANNOT, TOKENS["alice"])
+    plain = TaskClient(node, CANNOT, TOKENS["operator"])
     result = plain.call(f"{server}.ask", kind="form").result
     assert result["resultType"] == "input_required"
     assert "requestState" in result
@@ -139,20 +141,20 @@ def test_without_the_extension_the_question_is_the_answer(node: Running, server:
 # -- a stateless server with tasks
 
 
-def test_a_stateless_servers_task_from_its_beginning_to_its_end(alice: TaskClient) -> None:
-    created = alice.call("jobs.confirm_delete", filename="x").result
+def test_a_stateless_servers_task_from_its_beginning_to_its_end(operator: TaskClient) -> None:
+    created = operator.call("jobs.confirm_delete", filename="x").result
     assert created["resultType"] == "task"
     id = created["taskId"]
-    shown = alice.until(id, "input_required")
+    shown = operator.until(id, "input_required")
     answers = {key: {"action": "accept", "content": {}} for key in shown["inputRequests"]}
-    assert alice.about("update", id, inputResponses=answers).result["resultType"] == "complete"
-    assert alice.until(id, "completed")["result"]["content"][0]["text"] == "deleted"
-    failed = alice.until(alice.call("jobs.protocol_error_job").result["taskId"], "failed")
+    assert operator.about("update", id, inputResponses=answers).result["resultType"] == "complete"
+    assert operator.until(id, "completed")["result"]["content"][0]["text"] == "deleted"
+    failed = operator.until(operator.call("jobs.protocol_error_job").result["taskId"], "failed")
     assert failed["error"]["code"] == -32603
 
 
 def test_a_server_that_needs_tasks_says_so_itself(node: Running) -> None:
-    answer = TaskClient(node, CANNOT, TOKENS["alice"]).call("jobs.failing_job")
+    answer = TaskClient(node, CANNOT, TOKENS["operator"]).call("jobs.failing_job")
     assert (answer.status, answer.error["code"]) == (400, -32021)
 
 
@@ -160,42 +162,42 @@ def test_a_server_that_needs_tasks_says_so_itself(node: Running) -> None:
 
 
 @pytest.mark.parametrize("tool", ["jobs.slow_compute", "pipe.ask"])
-def test_a_task_is_its_callers_alone(node: Running, alice: TaskClient, tool: str) -> None:
+def test_a_task_is_its_callers_alone(node: Running, operator: TaskClient, tool: str) -> None:
     arguments: dict[str, Any] = {"seconds": 30} if tool.startswith("jobs") else {"kind": "form"}
-    id = alice.call(tool, **arguments).result["taskId"]
-    bob = TaskClient(node, token=TOKENS["bob"])
+    id = operator.call(tool, **arguments).result["taskId"]
+    auditor = TaskClient(node, token=TOKENS["auditor"])
     for verb in ("get", "update", "cancel"):
-        answer = bob.about(verb, id, inputResponses={})
+        answer = auditor.about(verb, id, inputResponses={})
         assert (answer.status, answer.error["code"]) == (400, -32602)
         assert answer.error["data"]["error"] == "unknown_task"
-    assert alice.get(id)["status"] in ("working", "input_required")
-    alice.about("cancel", id)
+    assert operator.get(id)["status"] in ("working", "input_required")
+    operator.about("cancel", id)
 
 
-def test_what_is_refused(node: Running, alice: TaskClient) -> None:
+def test_what_is_refused(node: Running, operator: TaskClient) -> None:
     for verb in ("get", "update", "cancel"):
-        assert alice.about(verb, "nonsense", inputResponses={}).error["code"] == -32602
-        answer = TaskClient(node, CANNOT, TOKENS["alice"]).about(verb, "x", inputResponses={})
+        assert operator.about(verb, "nonsense", inputResponses={}).error["code"] == -32602
+        answer = TaskClient(node, CANNOT, TOKENS["operator"]).about(verb, "x", inputResponses={})
         assert (answer.status, answer.error["code"]) == (400, -32021)
         needed: dict[str, Any] = {"extensions": {EXTENSION: {}}}
         assert answer.error["data"]["requiredCapabilities"] == needed
-        answer = alice.send(f"tasks/{verb}", {"taskId": "x"}, "y")
+        answer = operator.send(f"tasks/{verb}", {"taskId": "x"}, "y")
         assert (answer.status, answer.error["code"]) == (400, -32020)
-        answer = alice.send(f"tasks/{verb}", {})
+        answer = operator.send(f"tasks/{verb}", {})
         assert (answer.status, answer.error["code"]) == (400, -32602)
     for verb in ("result", "list"):
-        answer = alice.send(f"tasks/{verb}", {"taskId": "x"})
+        answer = operator.send(f"tasks/{verb}", {"taskId": "x"})
         assert (answer.status, answer.error["code"]) == (404, -32601)
     assert TaskClient(node).call("pipe.ask", kind="form").status == 401
 
 
-def test_listening_for_tasks_needs_the_extension(node: Running, alice: TaskClient) -> None:
+def test_listening_for_tasks_needs_the_extension(node: Running, operator: TaskClient) -> None:
     asked = {"notifications": {"taskIds": ["x"], "toolsListChanged": True}}
-    plain = TaskClient(node, CANNOT, TOKENS["alice"])
+    plain = TaskClient(node, CANNOT, TOKENS["operator"])
     answer = plain.send("subscriptions/listen", asked)
     assert (answer.status, answer.error["code"]) == (400, -32021)
     with node.connect() as wire:
-        token = ("Authorization", f"Bearer {TOKENS['alice']}")
+        token = ("Authorization", f"Bearer {TOKENS['operator']}")
         more = {META + "clientCapabilities": CAN}
         wire.send(node.stateless("subscriptions/listen", asked, 1, token, more_meta=more))
         assert wire.head()[0] == 200
@@ -203,10 +205,10 @@ def test_listening_for_tasks_needs_the_extension(node: Running, alice: TaskClien
         assert wire.event()["params"]["notifications"] == {"toolsListChanged": True}
 
 
-def test_the_journal_says_what_was_done_with_a_task(node: Running, alice: TaskClient) -> None:
-    id = alice.call("pipe.ask", kind="form").result["taskId"]
-    alice.get(id)
-    alice.about("cancel", id)
+def test_the_journal_says_what_was_done_with_a_task(node: Running, operator: TaskClient) -> None:
+    id = operator.call("pipe.ask", kind="form").result["taskId"]
+    operator.get(id)
+    operator.about("cancel", id)
 
     node.do(lambda: node.node._journal.flush())  # type: ignore[union-attr]
     entries = JournalReader(node.folder / "journal.db").tail(10)

@@ -44,7 +44,7 @@ def test_a_page_on_the_web_may_call_into_this_network(plain: Running) -> None:
 
 
 def test_it_needs_no_token_to_ask(start: Any) -> None:
-    node = start(tokens={"ann": "a-token-of-ann-1234567890"})
+    node = start(tokens={"operator": "a-token-of-operator-1234567890"})
     assert node.once(node.http(b"", *ASKS, method="OPTIONS")).status == 200
     # But to call, and it can read why.
     answer = node.once(node.call("echo", {"text": "x"}, 1, PAGE))

@@ -16,7 +16,7 @@ from interlock.faces.mcp.legacy_sse import LegacySse
 from tests.faces.running import Running, text_of
 from tests.faces.wire import Wire, event_fields, initialize, message, meta
 
-ANN, BOB = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+OPERATOR, AUDITOR = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
 OLD = "2024-11-05"
 
 
@@ -171,7 +171,7 @@ def test_hosts_and_origins(plain: Running) -> None:
 
 
 def test_callers(start: Any) -> None:
-    node = start(tokens={"ann": ANN, "bob": BOB})
+    node = start(tokens={"operator": OPERATOR, "auditor": AUDITOR})
     old_face(node)
     for data in (
         node.http(b"", method="GET", path="/sse"),
@@ -181,10 +181,10 @@ def test_callers(start: Any) -> None:
         answer = node.once(data)
         assert answer.status == 401
         assert answer.headers["www-authenticate"] == "Bearer"
-    with Old(node, ("Authorization", f"Bearer {ANN}")) as client:
+    with Old(node, ("Authorization", f"Bearer {OPERATOR}")) as client:
         client.initialized()
-        # It is Ann's: neither Bob nor a stranger can speak in it.
-        assert client.post(message("ping"), ("Authorization", f"Bearer {BOB}")).status == 404
+        # It is Ann's: neither Auditor nor a stranger can speak in it.
+        assert client.post(message("ping"), ("Authorization", f"Bearer {AUDITOR}")).status == 404
         assert client.post(message("ping"), ("X-Nothing", "")).status == 401
         assert client.ask("ping", id=5)["id"] == 5
 

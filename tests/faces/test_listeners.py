@@ -82,7 +82,7 @@ def honoured(capabilities: Any = EVERYTHING, **wanted: Any) -> dict[str, Any]:
 
 
 def session(ear: Ear) -> Session:
-    return Session("s", Client(Era.SESSION, LATEST_SESSION), "ann", 0.0, ear)
+    return Session("s", Client(Era.SESSION, LATEST_SESSION), "operator", 0.0, ear)
 
 
 def tell_now(listeners: Listeners) -> None:

@@ -292,20 +292,27 @@ def test_two_of_them(plain: Running) -> None:
 
 
 def test_somebody_elses_session_is_not_resumed(start: Any) -> None:
-    node = start(tokens={"ann": "a-token-of-ann-1234567890", "bob": "b-token-of-bob-1234567890"})
-    ann = node.session("2025-11-25", ("Authorization", "Bearer a-token-of-ann-1234567890"))
+    node = start(
+        tokens={
+            "operator": "a-token-of-operator-1234567890",
+            "auditor": "b-token-of-auditor-1234567890",
+        }
+    )
+    operator = node.session(
+        "2025-11-25", ("Authorization", "Bearer a-token-of-operator-1234567890")
+    )
     with node.connect() as wire:
-        open_own(node, wire, ann)
+        open_own(node, wire, operator)
         wire.primed()
-        bob = node.http(
+        auditor = node.http(
             b"",
-            ("Mcp-Session-Id", ann.id),
-            ("Authorization", "Bearer b-token-of-bob-1234567890"),
+            ("Mcp-Session-Id", operator.id),
+            ("Authorization", "Bearer b-token-of-auditor-1234567890"),
             ("Last-Event-ID", wire.last_event_id),
             method="GET",
         )
-        assert node.once(bob).status == 404
-        tell(node, ann, "mine")
+        assert node.once(auditor).status == 404
+        tell(node, operator, "mine")
         assert names(wire, 1) == ["mine"]
 
 

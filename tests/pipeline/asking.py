@@ -41,9 +41,9 @@ FORM = {"message": "Really?", "requestedSchema": {"type": "object", "properties"
 URL = {"mode": "url", "message": "Go there.", "url": "https://example.org/go"}
 SAMPLE = {"messages": [], "maxTokens": 100}
 YES = {"action": "accept", "content": {}}
-ALICE = Credentials("192.0.2.1", "alice-token")
-BOB = Credentials("192.0.2.2", "bob-token")
-TOKENS = {"alice-token": "alice", "bob-token": "bob"}
+OPERATOR = Credentials("192.0.2.1", "operator-token")
+AUDITOR = Credentials("192.0.2.2", "auditor-token")
+TOKENS = {"operator-token": "operator", "auditor-token": "auditor"}
 
 
 def stateless(capabilities: Any = EVERYTHING) -> Client:

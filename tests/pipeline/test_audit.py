@@ -69,7 +69,7 @@ def stranger(rig: Rig) -> None:
 
 
 def of_somebody_else(rig: Rig) -> None:
-    rig.begin(tool_call("s.t", owner="alice"))
+    rig.begin(tool_call("s.t", owner="operator"))
 
 
 def unknown_tool(rig: Rig) -> None:
@@ -195,7 +195,7 @@ def test_an_entry() -> None:
 
 
 def test_an_entry_about_a_stranger_says_what_they_asked_for_and_no_more() -> None:
-    node = rig(tokens={"t0ken": "alice"})
+    node = rig(tokens={"t0ken": "operator"})
     node.begin(tool_call("s.look", credentials=Credentials("loopback", "wr0ng")))
     [entry] = node.journal.entries
     assert (entry["caller"], entry["name"], entry["upstream"], entry["effect"]) == (
@@ -205,11 +205,11 @@ def test_an_entry_about_a_stranger_says_what_they_asked_for_and_no_more() -> Non
 
 
 def test_who_called_is_written_down() -> None:
-    node = rig(tokens={"t0ken": "alice"})
+    node = rig(tokens={"t0ken": "operator"})
     node.begin(tool_call("s.look", credentials=Credentials("192.0.2.1", "t0ken")))
     node.upstreams["s"].last.answer(content=[])
     [entry] = node.journal.entries
-    assert entry["caller"] == "alice"
+    assert entry["caller"] == "operator"
     assert "t0ken" not in json.dumps(entry)
 
 

@@ -8,7 +8,7 @@ from interlock.call import Caller, Credentials
 from interlock.errors import CONFIG, UNAUTHENTICATED, InterlockError
 from interlock.pipeline.authenticate import Authenticator
 
-TOKENS = {"s3cret-alice": "alice", "s3cret-bob": "bob"}
+TOKENS = {"s3cret-operator": "operator", "s3cret-auditor": "auditor"}
 LOCAL, LOOPBACK, REMOTE = "local", "loopback", "192.0.2.7"
 
 
@@ -28,9 +28,9 @@ LOCAL, LOOPBACK, REMOTE = "local", "loopback", "192.0.2.7"
         (TOKENS, LOCAL, None, "local"),
         (TOKENS, LOOPBACK, None, None),
         (TOKENS, REMOTE, None, None),
-        (TOKENS, LOOPBACK, "s3cret-alice", "alice"),
-        (TOKENS, REMOTE, "s3cret-bob", "bob"),
-        (TOKENS, LOCAL, "s3cret-bob", "bob"),
+        (TOKENS, LOOPBACK, "s3cret-operator", "operator"),
+        (TOKENS, REMOTE, "s3cret-auditor", "auditor"),
+        (TOKENS, LOCAL, "s3cret-auditor", "auditor"),
         # a wrong token is refused wherever it comes from
         (TOKENS, LOCAL, "wrong", None),
         (TOKENS, LOOPBACK, "wrong", None),
@@ -38,9 +38,9 @@ LOCAL, LOOPBACK, REMOTE = "local", "loopback", "192.0.2.7"
         (TOKENS, REMOTE, "", None),
         (TOKENS, LOOPBACK, "", None),
         (TOKENS, REMOTE, "s3cret-alic", None),
-        (TOKENS, REMOTE, "s3cret-alice ", None),
-        (TOKENS, REMOTE, "S3CRET-ALICE", None),
-        (TOKENS, REMOTE, "alice", None),
+        (TOKENS, REMOTE, "s3cret-operator ", None),
+        (TOKENS, REMOTE, "S3CRET-OPERATOR", None),
+        (TOKENS, REMOTE, "operator", None),
         (TOKENS, REMOTE, "s3cret-alicé", None),
     ],
 )
@@ -55,7 +55,7 @@ def test_who_is_let_in(
     with pytest.raises(InterlockError) as caught:
         authenticate(credentials)
     assert caught.value.failure is UNAUTHENTICATED
-    for secret in ("s3cret", "wrong", "alice", "bob"):
+    for secret in ("s3cret", "wrong", "operator", "auditor"):
         assert secret not in caught.value.message
         assert caught.value.data is None
 
@@ -66,8 +66,8 @@ def test_a_token_may_hold_any_text() -> None:
 
 
 def test_an_empty_token_opens_no_door() -> None:
-    with pytest.raises(InterlockError, match="The token of alice is empty") as caught:
-        Authenticator({"": "alice", "s3cret": "bob"})
+    with pytest.raises(InterlockError, match="The token of operator is empty") as caught:
+        Authenticator({"": "operator", "s3cret": "auditor"})
     assert caught.value.failure is CONFIG
 
 

@@ -21,9 +21,9 @@ from interlock.protocol.mcp import (
     ROOTS,
 )
 from tests.pipeline.asking import (
-    ALICE,
-    BOB,
+    AUDITOR,
     BREATH,
+    OPERATOR,
     YES,
     AskingRig,
     call_of,
@@ -74,24 +74,24 @@ def test_a_handle_of_an_earlier_round_is_not_good_again() -> None:
 
 def fields_of_another(rig: AskingRig) -> list[dict[str, Any]]:
     return [
-        {"credentials": BOB},
-        {"name": "s.look", "credentials": ALICE},
-        {"arguments": {"n": 1}, "credentials": ALICE},
-        {"verb": PROMPTS_GET, "name": "s.p", "credentials": ALICE},
+        {"credentials": AUDITOR},
+        {"name": "s.look", "credentials": OPERATOR},
+        {"arguments": {"n": 1}, "credentials": OPERATOR},
+        {"verb": PROMPTS_GET, "name": "s.p", "credentials": OPERATOR},
     ]
 
 
 @pytest.mark.parametrize("which", range(4), ids=["caller", "tool", "arguments", "verb"])
 def test_what_is_not_its_own_leaves_the_held_call_alone(which: int) -> None:
     rig = AskingRig()
-    question = rig.hold(call_of(CLIENT, credentials=ALICE))
+    question = rig.hold(call_of(CLIENT, credentials=OPERATOR))
     state = rig.last_result["requestState"]
     other = fields_of_another(rig)[which]
     error = rig.refused(call_of(CLIENT, answers={"input-1": {}}, state=state, **other))
     assert error.failure is INVALID_STATE
     assert question.unanswered
     assert rig.held == 1
-    mine = call_of(CLIENT, answers={"input-1": YES}, state=state, credentials=ALICE)
+    mine = call_of(CLIENT, answers={"input-1": YES}, state=state, credentials=OPERATOR)
     rig.begin(mine)
     assert question.answer == YES
 

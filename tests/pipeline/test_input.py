@@ -23,10 +23,10 @@ from interlock.protocol.mcp import (
     SAMPLING,
 )
 from tests.pipeline.asking import (
-    ALICE,
-    BOB,
+    AUDITOR,
     BREATH,
     FORM,
+    OPERATOR,
     SAMPLE,
     URL,
     YES,
@@ -105,16 +105,16 @@ def test_a_state_may_come_back_twice_where_the_server_judges() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"credentials": BOB},
-        {"credentials": ALICE, "arguments": {"n": 1}},
-        {"credentials": ALICE, "name": "s.look"},
-        {"credentials": ALICE, "name": "test://r", "verb": RESOURCES_READ},
+        {"credentials": AUDITOR},
+        {"credentials": OPERATOR, "arguments": {"n": 1}},
+        {"credentials": OPERATOR, "name": "s.look"},
+        {"credentials": OPERATOR, "name": "test://r", "verb": RESOURCES_READ},
     ],
     ids=["caller", "arguments", "tool", "verb"],
 )
 def test_a_state_is_bound_to_its_caller_and_request(other: dict[str, Any]) -> None:
     rig = AskingRig()
-    rig.begin(call_of(CLIENT, credentials=ALICE))
+    rig.begin(call_of(CLIENT, credentials=OPERATOR))
     rig.s.last.need(QUESTION, state="theirs")
     state = rig.last_result["requestState"]
     error = rig.refused(call_of(CLIENT, answers={"q": YES}, state=state, **other))

@@ -61,7 +61,7 @@ def test_a_stranger_learns_nothing_about_tools_or_schemas() -> None:
     for name in ("s.t", "s__t", "s.nothing", "", "s.open"):
         for arguments in (GOOD, BAD, b"not json", b"[]", None):
             for meta in (None, {META_TIMEOUT: -1}):
-                for owner in ("", "local", "alice"):
+                for owner in ("", "local", "operator"):
                     node = rig()
                     open_the_breaker(node)
                     call = tool_call(
@@ -95,7 +95,7 @@ def test_each_stage_speaks_before_the_next() -> None:
         "name": "s.nothing",
         "arguments": BAD,
         "meta": {META_TIMEOUT: -1},
-        "owner": "alice",
+        "owner": "operator",
         "credentials": STRANGER,
     }
     assert node.refused(tool_call(**wrong)).failure is UNAUTHENTICATED
@@ -128,12 +128,12 @@ def test_each_stage_speaks_before_the_next() -> None:
 
 
 def test_a_session_is_its_owners() -> None:
-    node = rig(tokens={"a": "alice", "b": "bob"})
-    alice, bob = Credentials("loopback", "a"), Credentials("loopback", "b")
-    error = node.refused(tool_call("s.open", credentials=bob, owner="alice"))
+    node = rig(tokens={"a": "operator", "b": "auditor"})
+    operator, auditor = Credentials("loopback", "a"), Credentials("loopback", "b")
+    error = node.refused(tool_call("s.open", credentials=auditor, owner="operator"))
     assert error.failure is UNKNOWN_SESSION
-    assert "alice" not in error.message
-    node.begin(tool_call("s.open", credentials=alice, owner="alice"))
+    assert "operator" not in error.message
+    node.begin(tool_call("s.open", credentials=operator, owner="operator"))
     assert len(node.upstreams["s"].started) == 1
 
 

@@ -22,8 +22,8 @@ from interlock.protocol.mcp import (
     SAMPLING,
 )
 from tests.pipeline.asking import (
-    ALICE,
     FORM,
+    OPERATOR,
     YES,
     AskingRig,
     Question,
@@ -53,13 +53,13 @@ def test_a_question_is_put_and_its_answer_goes_back() -> None:
 
 
 def test_what_is_written_down_of_a_question() -> None:
-    rig, session = AskingRig(), ScriptedSession(owner="alice")
-    begin(rig, session, credentials=ALICE)
+    rig, session = AskingRig(), ScriptedSession(owner="operator")
+    begin(rig, session, credentials=OPERATOR)
     rig.s.last.ask()
     rig.clock.advance(2.5)
     session.last.reply(as_json(YES))
     [entry] = rig.journal.entries
-    assert entry["caller"] == "alice"
+    assert entry["caller"] == "operator"
     assert (entry["verb"], entry["name"], entry["upstream"]) == (ELICITATION, "s.t", "s")
     assert (entry["outcome"], entry["detail"], entry["face"]) == ("answered", "accept", "test")
     assert entry["duration_us"] == 2_500_000
@@ -86,7 +86,7 @@ def test_a_refusal_goes_back_and_the_call_goes_on() -> None:
 
 
 def test_a_question_about_no_call_goes_to_the_session() -> None:
-    rig, session = AskingRig(), ScriptedSession(owner="alice")
+    rig, session = AskingRig(), ScriptedSession(owner="operator")
     begin(rig, session)
     exchange = rig.s.last
     exchange.answer(content=[])
@@ -96,7 +96,7 @@ def test_a_question_about_no_call_goes_to_the_session() -> None:
     session.last.reply(b'{"roots":[]}')
     assert question.answer == {"roots": []}
     entry = rig.journal.entries[-1]
-    assert (entry["caller"], entry["upstream"], entry["name"]) == ("alice", "s", "")
+    assert (entry["caller"], entry["upstream"], entry["name"]) == ("operator", "s", "")
 
 
 def _ask(method: str, answers: list[Any]) -> Ask:

@@ -26,7 +26,7 @@ def seals(key: bytes = KEY, now: float = NOW) -> Seals:
     return Seals(key, lambda: now)
 
 
-def a_call(caller: str = "alice", **fields: Any) -> Call:
+def a_call(caller: str = "operator", **fields: Any) -> Call:
     call = call_of(stateless(), **fields)
     call.caller = Caller(caller)
     call.upstream = "s"
@@ -57,7 +57,7 @@ def test_another_key_opens_nothing() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        a_call("bob"),
+        a_call("auditor"),
         a_call(""),
         a_call(name="s.other"),
         a_call(arguments={"n": 1}),
@@ -87,16 +87,16 @@ def test_every_refusal_says_the_same() -> None:
     """Who has to ask why, learns nothing from it."""
     state = seals().seal(a_call(), 60, upstream="theirs")
     late = refused(state, a_call(), seals(now=NOW + 61))
-    foreign = refused(state, a_call("bob"), seals())
+    foreign = refused(state, a_call("auditor"), seals())
     forged = refused("i1.AAAA", a_call(), seals())
     said = {(one.failure, one.message, json.dumps(one.data)) for one in (late, foreign, forged)}
     assert len(said) == 1
 
 
 def test_nothing_in_it_can_be_read() -> None:
-    state = seals().seal(a_call("alice"), 60, held="the-handle", upstream="their-secret-state")
+    state = seals().seal(a_call("operator"), 60, held="the-handle", upstream="their-secret-state")
     raw = urlsafe_b64decode(state[3:] + "==")
-    for secret in (b"alice", b"the-handle", b"their-secret-state", digest(a_call())):
+    for secret in (b"operator", b"the-handle", b"their-secret-state", digest(a_call())):
         assert secret not in raw
         assert secret not in state.encode()
 
@@ -201,6 +201,6 @@ def test_parts_cannot_flow_into_each_other() -> None:
 
 
 def test_a_seal_is_small() -> None:
-    inside = Sealed("alice", b"d" * 16, NOW, "h" * 24)
+    inside = Sealed("operator", b"d" * 16, NOW, "h" * 24)
     state = seals().seal(a_call(), 60, held=inside.held)
     assert len(state) < 200

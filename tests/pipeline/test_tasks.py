@@ -22,11 +22,11 @@ from interlock.pipeline.task_ids import TaskIds, TaskName
 from interlock.protocol.mcp import ELICITATION, SAMPLING, Era
 from tests.catalog.offers import offer, resource
 from tests.pipeline.asking import (
-    ALICE,
-    BOB,
+    AUDITOR,
     BREATH,
     EVERYTHING,
     FORM,
+    OPERATOR,
     SAMPLE,
     YES,
     AskingRig,
@@ -110,24 +110,24 @@ def test_an_id_is_always_the_same_and_tells_nothing(
 
 @given(st.text(max_size=100))
 def test_nothing_else_is_an_id(said: str) -> None:
-    assert ids.open(said, "alice") is None
-    assert ids.open("t1." + said, "alice") is None
+    assert ids.open(said, "operator") is None
+    assert ids.open("t1." + said, "operator") is None
 
 
 def test_an_id_cannot_be_changed_or_written_in_another_way() -> None:
-    id = ids.seal(NAME, "alice")
+    id = ids.seal(NAME, "operator")
     assert id is not None
     for other in (id[:-1], id + "A", id + "=", id[:5] + "\n" + id[5:], id[:9] + "!" + id[9:]):
-        assert ids.open(other, "alice") is None
+        assert ids.open(other, "operator") is None
     for place in range(3, len(id)):
         changed = id[:place] + ("A" if id[place] != "A" else "B") + id[place + 1 :]
-        assert ids.open(changed, "alice") is None
+        assert ids.open(changed, "operator") is None
 
 
 def test_an_id_fits_into_a_header() -> None:
-    assert ids.seal(TaskName("s", "x" * 5000), "alice") is not None
-    assert ids.seal(TaskName("s", "x" * 9000), "alice") is None
-    assert ids.open("t1." + "A" * 9000, "alice") is None
+    assert ids.seal(TaskName("s", "x" * 5000), "operator") is not None
+    assert ids.seal(TaskName("s", "x" * 9000), "operator") is None
+    assert ids.open("t1." + "A" * 9000, "operator") is None
 
 
 # -- tasks of a stateless server
@@ -135,11 +135,11 @@ def test_an_id_fits_into_a_header() -> None:
 
 def test_a_task_has_one_id_for_its_caller_and_another_for_everybody_else() -> None:
     rig = TaskRig()
-    id = rig.relayed(credentials=ALICE)
+    id = rig.relayed(credentials=OPERATOR)
     assert rig.last_result == {**CREATED, "taskId": id}
     assert "own-1" not in id
-    assert rig.relayed(credentials=ALICE) == id
-    assert rig.relayed(credentials=BOB) != id
+    assert rig.relayed(credentials=OPERATOR) == id
+    assert rig.relayed(credentials=AUDITOR) != id
 
 
 def test_requests_about_a_task_go_to_its_server_under_its_own_id() -> None:
@@ -169,14 +169,14 @@ def test_requests_about_a_task_go_to_its_server_under_its_own_id() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_nobody_else_gets_at_a_task(verb: str) -> None:
     rig = TaskRig()
-    relayed, own = rig.relayed(credentials=ALICE), rig.own(credentials=ALICE)
+    relayed, own = rig.relayed(credentials=OPERATOR), rig.own(credentials=OPERATOR)
     before = len(rig.s.started)
     for id in (relayed, own, "t1.x", "own-1", relayed[:-2] + "AA"):
-        error = rig.about(verb, id, credentials=BOB)
+        error = rig.about(verb, id, credentials=AUDITOR)
         assert failure(error) == "unknown_task"
         assert error.failure.code == error.failure.stateless_code == -32602
     assert len(rig.s.started) == before
-    assert rig.get(own, credentials=ALICE)["status"] == "input_required"
+    assert rig.get(own, credentials=OPERATOR)["status"] == "input_required"
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -20,7 +20,7 @@ from tests.upstreams.harness import Kept, Sent, kept, run, text, within
 from tests.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.upstreams.servers.toolbox import Message, notification, result
 
-ALICE, BOB = Caller("alice"), Caller("bob")
+OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 ROOTS = b'{"roots":[]}'
 
 
@@ -72,7 +72,7 @@ class Asker:
     async def hold(
         self,
         name: str,
-        caller: Caller = ALICE,
+        caller: Caller = OPERATOR,
         session: ClientSession | None = None,
         hear: Any = None,
     ) -> Sent:
@@ -122,8 +122,8 @@ def test_what_could_be_two_peoples_goes_to_nobody() -> None:
             def hear(call: Call, method: str, params: bytes | Raw) -> None:
                 heard.append(method)
 
-            first = await server.hold("a", ALICE, hear=hear)
-            second = await server.hold("b", BOB, hear=hear)
+            first = await server.hold("a", OPERATOR, hear=hear)
+            second = await server.hold("b", AUDITOR, hear=hear)
             server.ask("q")
             refused = await server.answered("q")
             assert refused["error"]["code"] == -32601
@@ -153,8 +153,8 @@ def test_two_sessions_of_one_caller_are_two_people() -> None:
         async with asker() as server:
             clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
             client = Client(Era.SESSION, "2025-11-25")
-            one = await server.hold("a", session=clients.open(client, "alice"))
-            other = await server.hold("b", session=clients.open(client, "alice"))
+            one = await server.hold("a", session=clients.open(client, "operator"))
+            other = await server.hold("b", session=clients.open(client, "operator"))
             server.ask("q")
             assert (await server.answered("q"))["error"]["code"] == -32601
             assert one.questions.empty()
@@ -178,7 +178,7 @@ def test_a_guessed_question_outlives_the_call_of_a_client_that_stays() -> None:
     async def body() -> None:
         async with asker() as server:
             clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
-            session = clients.open(Client(Era.SESSION, "2025-11-25"), "alice")
+            session = clients.open(Client(Era.SESSION, "2025-11-25"), "operator")
             call = await server.hold("a", session=session)
             server.ask("q")
             ask = await asked(call)

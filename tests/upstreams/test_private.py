@@ -29,7 +29,7 @@ from tests.upstreams.harness import (
 from tests.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.upstreams.servers.toolbox import result
 
-ALICE, BOB = Caller("alice"), Caller("bob")
+OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 SAMPLING, ROOTS = b'{"sampling":{}}', b'{"roots":{}}'
 
 
@@ -42,7 +42,7 @@ def sessions() -> Sessions:
 
 
 def client_session(
-    of: Sessions, owner: str = "alice", capabilities: bytes = SAMPLING
+    of: Sessions, owner: str = "operator", capabilities: bytes = SAMPLING
 ) -> HttpSession:
     return of.open(Client(Era.SESSION, "2025-11-25", "test", capabilities), owner)
 
@@ -52,7 +52,7 @@ def send(
     tool: str = "echo",
     *,
     session: ClientSession | None = None,
-    caller: Caller = ALICE,
+    caller: Caller = OPERATOR,
     capabilities: bytes = b"{}",
     **arguments: Any,
 ) -> Sent:
@@ -64,7 +64,7 @@ def a_call(
     one: Kept,
     tool: str,
     session: ClientSession | None,
-    caller: Caller = ALICE,
+    caller: Caller = OPERATOR,
     capabilities: bytes = b"{}",
     arguments: Any = None,
 ) -> Call:
@@ -110,11 +110,11 @@ def test_who_shares_a_session_and_who_does_not() -> None:
             assert used(server) == ["session-2", "session-3", "session-2"]
             assert opened(server)[1:] == [{"sampling": {}}, {"roots": {}}]
             for caller, capabilities in (
-                (ALICE, SAMPLING),
-                (ALICE, SAMPLING),
-                (ALICE, ROOTS),
-                (BOB, SAMPLING),
-                (BOB, SAMPLING),
+                (OPERATOR, SAMPLING),
+                (OPERATOR, SAMPLING),
+                (OPERATOR, ROOTS),
+                (AUDITOR, SAMPLING),
+                (AUDITOR, SAMPLING),
             ):
                 await within(send(one, caller=caller, capabilities=capabilities))
             assert used(server)[3:] == [
@@ -211,25 +211,25 @@ def test_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
             clients = sessions()
             session = client_session(clients)
             await within(send(one, session=session))
-            await within(send(one, caller=ALICE))
-            await within(send(one, caller=BOB))
+            await within(send(one, caller=OPERATOR))
+            await within(send(one, caller=AUDITOR))
             assert used(server) == ["session-2", "session-3", "session-4"]
             # The oldest that remembers nobody goes, not that of a client which is still there.
-            await within(send(one, caller=Caller("carol")))
+            await within(send(one, caller=Caller("guest")))
             await server.until(lambda: server.deleted)
             assert server.deleted == ["session-3"]
             assert len(one.supervisor.private) == 3
             # Whoever is busy is not disturbed.
             busy = [
                 send(one, "hold", session=session),
-                send(one, "hold", caller=BOB),
-                send(one, "hold", caller=Caller("carol")),
+                send(one, "hold", caller=AUDITOR),
+                send(one, "hold", caller=Caller("guest")),
             ]
             await server.until(lambda: len(server.toolbox.held) == 3)
             with pytest.raises(InterlockError) as refused:
                 send(one, caller=Caller("dave"))
             assert refused.value.failure is TOO_BUSY
-            await within(send(one, "release", caller=BOB))
+            await within(send(one, "release", caller=AUDITOR))
             for call in busy:
                 await within(call)
             await within(send(one, caller=Caller("dave")))
@@ -246,8 +246,8 @@ def test_what_nobody_uses_is_closed_after_a_while() -> None:
             peers._clock = lambda: now
             clients = sessions()
             await within(send(one, session=client_session(clients)))
-            await within(send(one, caller=ALICE))
-            busy = send(one, "hold", caller=BOB)
+            await within(send(one, caller=OPERATOR))
+            busy = send(one, "hold", caller=AUDITOR)
             await server.until(lambda: server.toolbox.held)
             now += private.IDLE_KEPT - 1
             peers._sweep()
@@ -258,7 +258,7 @@ def test_what_nobody_uses_is_closed_after_a_while() -> None:
             # That of a client which is there stays; so does one with a call under way.
             assert server.deleted == ["session-3"]
             assert len(peers) == 2
-            await within(send(one, "release", caller=BOB))
+            await within(send(one, "release", caller=AUDITOR))
             await within(busy)
 
     run(body)
@@ -298,17 +298,17 @@ def test_one_that_is_closed_and_opened_at_once() -> None:
                 return False
 
             server.habit = habit
-            waiting = send(one, caller=ALICE)
+            waiting = send(one, caller=OPERATOR)
             await server.until(lambda: stuck)
             peers = one.supervisor.private
             waiting.exchange.abandon("Nobody waits.")
             (key,) = peers._all
             peers._close(key)
             server.habit = None
-            again = send(one, caller=ALICE)
+            again = send(one, caller=OPERATOR)
             await within(again)
             assert len(peers) == 1
-            await within(send(one, caller=ALICE))
+            await within(send(one, caller=OPERATOR))
             assert len(set(used(server))) == 1
 
     run(body)
