@@ -166,7 +166,16 @@ def test_an_unknown_revision_is_answered_with_ours(plain: Running, version: str)
 
 
 @pytest.mark.parametrize(
-    "params", [None, {}, {"protocolVersion": 5}, {"protocolVersion": SESSION, "clientInfo": []}]
+    "params",
+    [
+        None,
+        {},
+        {"protocolVersion": 5},
+        {"protocolVersion": SESSION, "clientInfo": []},
+        {"protocolVersion": SESSION, "capabilities": [1]},
+        {"protocolVersion": SESSION, "capabilities": "x"},
+        {"protocolVersion": SESSION, "capabilities": {"experimental": {"x": "y" * 20_000}}},
+    ],
 )
 def test_an_initialize_that_cannot_be_read(plain: Running, params: Any) -> None:
     answer = plain.once(plain.http(message("initialize", params)))
@@ -403,6 +412,9 @@ def test_a_cursor_that_leads_nowhere(plain: Running, cursor: Any) -> None:
         {META + "protocolVersion": 5, META + "clientCapabilities": {}},
         {META + "protocolVersion": STATELESS, META + "clientCapabilities": []},
         {META + "protocolVersion": STATELESS, META + "clientCapabilities": None},
+        {META + "protocolVersion": STATELESS, META + "clientCapabilities": {"x": "y" * 20_000}},
+        {**meta(), META + "logLevel": "loud"},
+        {**meta(), META + "logLevel": 5},
     ],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call", "server/discover"])
@@ -413,6 +425,13 @@ def test_meta_that_lacks_what_it_must_have(plain: Running, broken: Any, method: 
     )
     assert said(answer) == (400, -32602)
     assert answer.json["id"] == "m"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_the_stateless_wire_has_one_method(plain: Running, method: str) -> None:
+    answer = plain.once(plain.http(b"", ("MCP-Protocol-Version", STATELESS), method=method))
+    assert answer.status == 405
+    assert answer.headers["allow"] == "POST"
 
 
 def test_no_meta_at_all(plain: Running) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.call import Call, Client, Credentials
+from interlock.call import Call, Caller, Client, Credentials
 from interlock.errors import ProtocolError
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Session
@@ -230,6 +230,29 @@ def test_followed_resources() -> None:
             "params": {"uri": 'a:b/"part"', "_meta": {META_SUBSCRIPTION: "x"}},
         }
         remove()
+        assert not followed.uris
+        listeners.close()
+
+    asyncio.run(check())
+
+
+def test_who_is_no_longer_known_is_told_nothing_more() -> None:
+    async def check() -> None:
+        followed = Followed()
+        listeners = Listeners(followed)
+        known, gone, unsure = Ear(), Ear(), Ear()
+        for ear, name in ((known, "operator"), (gone, "auditor")):
+            call = Call(LISTEN, "test", Credentials("x"), LISTEN_CALL.client)
+            call.caller = Caller(name)
+            wanted = honoured(toolsListChanged=True)
+            listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, call)
+        followed.agrees.clear()
+        wanted = honoured(resourceSubscriptions=["a:b"])
+        listeners.add_stateless(b"2", wanted, unsure.take, unsure.ping, unsure.stop_listening, call)
+        listeners.end_of({"operator"})
+        assert (known.over, gone.over, unsure.over) == (False, True, True)
+        # The acknowledgement comes first, even before an end.
+        assert unsure.heard[0]["method"] == "notifications/subscriptions/acknowledged"
         assert not followed.uris
         listeners.close()
 

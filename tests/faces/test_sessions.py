@@ -195,3 +195,24 @@ def test_a_client_that_only_listens_keeps_its_session(start: Any) -> None:
     node.do(hours_later)
     node.session()
     assert node.once(listening.request("ping")).status == 404
+
+
+def test_quiet_sessions_end_without_a_newcomer() -> None:
+    book = Book(idle=100)
+    quiet, busy = book.open("quiet"), book.open("busy")
+    busy.calls[b"1"] = waiting()
+    book.clock.now += 101
+    book.sessions.sweep()
+    assert book.closed == ["quiet"]
+    assert not quiet.alive
+    assert busy.alive
+
+
+def test_sessions_of_callers_who_are_no_longer_known_end() -> None:
+    book = Book()
+    book.open("operator")
+    left = book.open("auditor")
+    book.sessions.end_of({"operator"})
+    assert book.closed == ["auditor"]
+    assert not left.alive
+    assert len(book.sessions) == 1

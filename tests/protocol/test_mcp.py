@@ -419,3 +419,19 @@ def test_the_stable_code_of_a_tool_error_stays(text: str, code: str, data: dict[
     assert error["_meta"]["dev.interlock/error"] == {
         **json.loads(encode_value(data)), "code": code
     }  # fmt: skip
+
+
+# --- promises ---
+
+
+def test_the_same_promise_is_the_same_bytes() -> None:
+    one = b'{"sampling":{"tools":{},"context":{}},"roots":{"listChanged":true}}'
+    other = b'{ "roots" : {"listChanged": true}, "sampling": {"context":{}, "tools": {} } }'
+    assert mcp.relayed_capabilities(one) == mcp.relayed_capabilities(other)
+    assert json.loads(mcp.relayed_capabilities(one)) == json.loads(one)
+
+
+def test_what_is_denied_is_not_promised() -> None:
+    kept = mcp.without(mcp.RELAYED, frozenset({"sampling", "roots"}))
+    assert json.loads(kept) == {"elicitation": {"form": {}, "url": {}}}
+    assert mcp.without(mcp.RELAYED, frozenset()) == mcp.RELAYED
