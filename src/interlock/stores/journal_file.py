@@ -189,7 +189,12 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _check_and_prepare(connection: sqlite3.Connection, path: Path) -> None:
-    version = _version(connection, path)
+    # One look at all of it: another process may be making the tables this very moment.
+    connection.execute("BEGIN")
+    try:
+        version = _version(connection, path)
+    finally:
+        connection.execute("ROLLBACK")
     connection.execute("PRAGMA journal_mode = WAL")
     # A commit survives the end of this process at once, and a power cut from the next checkpoint.
     connection.execute("PRAGMA synchronous = NORMAL")
