@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from interlock.errors import UPSTREAM_UNAVAILABLE, Failure, InterlockError
 from interlock.upstreams.links.http_pool import HttpConnection
+
+# As servers in use say it: "No valid session ID provided", "Missing session ID", "Session not
+# found", "Invalid or missing session", "Unknown session", "Mcp-Session-Id header is required".
+_ABOUT_THE_ID: Final = re.compile(
+    rb"session[ _-]?id\b|\bsession not found|\b(?:no valid|invalid|unknown|missing) session",
+    re.IGNORECASE,
+)
 
 
 class Taken:
@@ -63,12 +72,13 @@ def speaks(status: int, body: bytes) -> bool:
 def forgot_session(status: int, body: bytes, id: int) -> bool:
     """Whether a refusal says that the session is unknown, as a restarted server does.
 
-    404 is the rule. Many say 400 and a sentence. Both speak of no request in particular: an
-    error that answers this very request is its answer, whatever its status.
+    404 is the rule. Many say 400 and a sentence about the session's id. Both speak of no request in
+    particular: an error that answers this very request is its answer, whatever its status. A 400
+    that merely has the word in it may come after the deed, and is no proof.
     """
     if b'"id":%d' % id in body.replace(b" ", b""):
         return False
-    return status == 404 or (status == 400 and b"ession" in body)
+    return status == 404 or (status == 400 and _ABOUT_THE_ID.search(body) is not None)
 
 
 def may_come_back(status: int) -> bool:
