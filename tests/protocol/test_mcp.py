@@ -435,3 +435,47 @@ def test_what_is_denied_is_not_promised() -> None:
     kept = mcp.without(mcp.RELAYED, frozenset({"sampling", "roots"}))
     assert json.loads(kept) == {"elicitation": {"form": {}, "url": {}}}
     assert mcp.without(mcp.RELAYED, frozenset()) == mcp.RELAYED
+
+
+# --- what is between two neighbours ---
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"level": "info", "data": "_meta"}, {"level": "info", "data": "_meta"}),
+        ({"_meta": {"own/key": 1}}, {"_meta": {"own/key": 1}}),
+        ({"a": 1, "_meta": {mcp.META_SUBSCRIPTION: 3}}, {"a": 1}),
+        (
+            {"_meta": {mcp.META_SUBSCRIPTION: 3, "own/key": 1, "progressToken": 7}},
+            {"_meta": {"own/key": 1, "progressToken": 7}},
+        ),
+        (
+            {"_meta": {mcp.RESERVED + "serverInfo": {}, mcp.RESERVED + "related-task": {}}},
+            {"_meta": {mcp.RESERVED + "related-task": {}}},
+        ),
+        ({"_meta": None}, {"_meta": None}),
+        ({"_meta": [1]}, {"_meta": [1]}),
+        (
+            {"inner": {"_meta": {mcp.META_SUBSCRIPTION: 3}}},
+            {"inner": {"_meta": {mcp.META_SUBSCRIPTION: 3}}},
+        ),
+    ],
+)
+def test_what_goes_past_a_hop(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert json.loads(mcp.past_this_hop(encode_value(given))) == expected
+
+
+def test_an_escape_does_not_smuggle_a_reserved_key_past_a_hop() -> None:
+    raw = b'{"\\u005fmeta":{"io.modelcontextprotocol/serverInfo":{}},"a":1}'
+    assert json.loads(mcp.past_this_hop(raw)) == {"a": 1}
+    raw = b'{"_meta":{"io.modelcontextprotocol\\u002fserverInfo":{}},"a":1}'
+    assert json.loads(mcp.past_this_hop(raw)) == {"a": 1}
+    raw = b'{"\\u005f\\u006deta":{"io.modelcontextprotocol/serverInfo":{}},"a":1}'
+    assert json.loads(mcp.past_this_hop(raw)) == {"a": 1}
+
+
+@given(st.binary())
+def test_what_cannot_be_read_passes_as_it_is(raw: bytes) -> None:
+    assert mcp.past_this_hop(raw) is not None

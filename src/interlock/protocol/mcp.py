@@ -301,6 +301,32 @@ def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
     }
 
 
+def past_this_hop(message: bytes | Raw) -> bytes:
+    """An object (params of a notification or a question, or an answer) without the keys of its
+    `_meta` that are between two neighbours. What cannot be read passes as it is."""
+    raw = bytes(message)
+    # The key may be spelled with an escape, so its prefix is looked for, too.
+    if raw.find(b'_meta"') < 0 and raw.find(b"\\u") < 0:
+        return raw
+    try:
+        members = decode_members(raw)
+        meta = decode_members(members["_meta"])
+    except (KeyError, ProtocolError):
+        return raw
+    kept = {
+        key: value
+        for key, value in meta.items()
+        if key in TASK_KEYS or not key.startswith(RESERVED)
+    }
+    if len(kept) == len(meta):
+        return raw
+    if kept:
+        members["_meta"] = Raw(encode_members(kept))
+    else:
+        del members["_meta"]
+    return encode_members(members)
+
+
 @lru_cache(maxsize=4096)
 def relayed_capabilities(promised: bytes) -> bytes:
     """What a client of the session wire promises, as far as it holds through this node: all but

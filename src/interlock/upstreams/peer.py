@@ -276,13 +276,21 @@ class Peer:
             elif method == mcp.CANCELLED:
                 self._withdrawn(said)
             else:
-                exchange = self._whose(ticket)
-                if exchange is not None:
-                    self._tell(exchange, method, said)
-                elif self.on_said is not None:
-                    self.on_said(method, said)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._hear(method, mcp.past_this_hop(said), ticket)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError):
             self.noise += 1
+
+    def _hear(self, method: str, params: bytes, ticket: Ticket | None) -> None:
+        """Something for whoever calls, or else for whoever is connected."""
+        exchange = self._whose(ticket)
+        if exchange is not None:
+            self._tell(exchange, method, params)
+        elif self.on_said is not None:
+            try:
+                self.on_said(method, params)
+            except Exception:
+                # One client's trouble is not that of the link.
+                _log.exception("%s: a client could not take %s", self.label, method)
 
     def _progress(self, params: Raw) -> None:
         token = _decode_progress(params).progress_token
@@ -291,7 +299,7 @@ class Peer:
             return
         members = jsonrpc.decode_members(params)
         members["progressToken"] = Raw(exchange.token)
-        self._tell(exchange, mcp.PROGRESS, jsonrpc.encode_members(members))
+        self._tell(exchange, mcp.PROGRESS, mcp.past_this_hop(jsonrpc.encode_members(members)))
 
     def _tell(self, exchange: Exchange, method: str, params: bytes | Raw) -> None:
         call, back = exchange.call, exchange.back
@@ -362,7 +370,9 @@ class Peer:
                 response = jsonrpc.result_response(id, answer.result)
             self.link.post(response, b"")
 
-        ask = Ask(method, b"" if params is UNSET else bytes(params), answered, self.label)
+        ask = Ask(
+            method, b"" if params is UNSET else mcp.past_this_hop(params), answered, self.label
+        )
         exchange = about = self._whose(ticket)
         call = None if exchange is None else exchange.call
         back = self.back if exchange is None else exchange.back

@@ -57,7 +57,7 @@ class Questions:
             error = jsonrpc.decode_error(response.error)
             ask.refuse(error.code, error.message, None if error.data is UNSET else error.data)
         elif response.result is not UNSET:
-            ask.reply(response.result)
+            ask.reply(mcp.past_this_hop(response.result))
 
     def progress(self, notification: Message) -> None:
         """How an answer comes along, told in the token of whoever asked."""
@@ -74,7 +74,7 @@ class Questions:
         if ask.progress_token is None or ask.on_progress is None:
             return
         members["progressToken"] = Raw(ask.progress_token)
-        ask.on_progress(jsonrpc.encode_members(members))
+        ask.on_progress(mcp.past_this_hop(jsonrpc.encode_members(members)))
 
     def forget(self, ask: Ask) -> tuple[bytes, Call | None] | None:
         """The id and the call of a question that is no longer asked. None: it was answered."""
