@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.call import Answer, Ask, Call, Caller, ClientSession, Outcome, UpstreamAnsweredError
-from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL
+from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.ports import Back
 from interlock.protocol import jsonrpc, mcp
 from interlock.upstreams.exchange import Exchange
