@@ -9,7 +9,7 @@ import pytest
 
 from interlock.config import Config
 from interlock.errors import CONFIG, InterlockError
-from interlock.node.places import is_trusted, make_private, socket_path, state_dir
+from interlock.node.places import is_trusted, make_private, seal_key, socket_path, state_dir
 from tests.cli.program import World
 
 
@@ -77,3 +77,30 @@ def test_a_folder_that_cannot_be_made_is_told(world: World) -> None:
     assert done.returncode == 1
     assert "✗ state folder: " in done.stdout
     assert f"{world.cwd}/file is not a folder" in done.stdout
+
+
+def test_the_seal_key_is_made_once_and_kept(tmp_path: Path) -> None:
+    config = Config(state_dir=str(tmp_path / "s"))
+    key = seal_key(config, {}, tmp_path, 32)
+    assert len(key) == 32
+    assert seal_key(config, {}, tmp_path, 32) == key
+    [file] = (tmp_path / "s").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_seal_key_that_is_none_is_made_anew(tmp_path: Path) -> None:
+    config = Config(state_dir=str(tmp_path / "s"))
+    seal_key(config, {}, tmp_path, 32)
+    (tmp_path / "s" / "seal.key").write_bytes(b"cut off")
+    key = seal_key(config, {}, tmp_path, 32)
+    assert len(key) == 32
+    assert seal_key(config, {}, tmp_path, 32) == key
+
+
+def test_a_seal_key_that_cannot_be_kept_lasts_for_this_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    config = Config(state_dir=str(tmp_path / "file" / "s"))
+    assert len(seal_key(config, {}, tmp_path, 32)) == 32
+    assert "cannot be kept" in caplog.text

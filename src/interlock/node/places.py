@@ -3,6 +3,7 @@ user finds it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket as sockets
 import stat
@@ -17,6 +18,7 @@ from interlock.errors import CONFIG, InterlockError
 
 _SOCKET_NAME: Final = "node.sock"
 _TOKENS_NAME: Final = "tokens.db"
+_log = logging.getLogger("interlock.node")
 _SEAL_KEY_NAME: Final = "seal.key"
 _LONGEST_SOCKET_PATH: Final = 100
 """The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
@@ -70,21 +72,35 @@ def tokens_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
 
 
 def seal_key(config: Config, environ: Mapping[str, str], base_dir: Path, size: int) -> bytes:
-    """The key with which the node seals what its callers bring back; made when it is not there."""
-    path = state_dir(config, environ, base_dir) / _SEAL_KEY_NAME
-    make_private(path.parent)
+    """The key with which the node seals what its callers bring back; made when it is not there.
+
+    Where it cannot be kept, for want of room or of rights, it lasts as long as the process.
+    """
+    key = os.urandom(size)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) == size:
-            return key
-        # Cut off while it was written: nothing was sealed with it.
-        path.unlink()
-        return seal_key(config, environ, base_dir, size)
-    with os.fdopen(descriptor, "wb") as file:
-        key = os.urandom(size)
-        file.write(key)
+        path = state_dir(config, environ, base_dir) / _SEAL_KEY_NAME
+        make_private(path.parent)
+        # Whole or not at all, and never in place of one that is there: two nodes may start at once.
+        written = path.with_name(f"{_SEAL_KEY_NAME}.{os.getpid()}")
+        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key)
+            os.link(written, path)
+        except FileExistsError:
+            kept = path.read_bytes()
+            if len(kept) == size:
+                return kept
+            # Not one of ours: nothing was sealed with it.
+            os.replace(written, path)
+        finally:
+            written.unlink(missing_ok=True)
+    except (OSError, InterlockError) as error:
+        _log.warning(
+            "the key for what callers bring back cannot be kept (%s): after a restart they must "
+            "begin again",
+            error,
+        )
     return key
 
 
