@@ -28,6 +28,17 @@ COLUMNS = (
 )  # fmt: skip
 
 
+class Timer:
+    """What `call_later` gives: the way to think better of it."""
+
+    def __init__(self, clock: HandClock, entry: Any) -> None:
+        self._clock = clock
+        self.entry = entry
+
+    def cancel(self) -> None:
+        self._clock.forget(self.entry)
+
+
 class HandClock:
     """Time that moves when a test moves it, and the timers that wait for it."""
 
@@ -39,8 +50,15 @@ class HandClock:
     def __call__(self) -> float:
         return self.now
 
-    def call_later(self, seconds: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (self.now + seconds, next(self._order), what))
+    def call_later(self, seconds: float, what: Callable[[], None]) -> Timer:
+        timer = Timer(self, (self.now + seconds, next(self._order), what))
+        heapq.heappush(self._timers, timer.entry)
+        return timer
+
+    def forget(self, entry: Any) -> None:
+        if entry in self._timers:
+            self._timers.remove(entry)
+            heapq.heapify(self._timers)
 
     @property
     def timers(self) -> int:

@@ -12,6 +12,7 @@ from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
 )
+from interlock.pipeline import relay
 from interlock.pipeline.audit import MOST_QUESTIONS
 from interlock.protocol.mcp import (
     ELICITATION,
@@ -247,3 +248,25 @@ def test_an_answer_after_the_call_is_over_still_goes_back() -> None:
     session.last.reply(b'{"roots":[]}')
     assert question.answer == {"roots": []}
     assert len(rig.done) == 1
+
+
+def test_answered_questions_leave_no_timers() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    before = rig.clock.timers
+    for _ in range(50):
+        rig.s.last.ask()
+        session.last.reply(as_json(YES))
+    assert rig.clock.timers == before
+
+
+def test_a_server_that_asks_without_end() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    for _ in range(relay.MOST_QUESTIONS):
+        rig.s.last.ask()
+        session.last.reply(as_json(YES))
+    question = rig.s.last.ask()
+    assert question.refusal is not None
+    assert "questions in one call" in question.refusal[1]
+    assert rig.under_way == 1

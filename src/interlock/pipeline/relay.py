@@ -50,19 +50,25 @@ class Relay:
             if call.rounds > MOST_QUESTIONS:
                 ask.refuse(-32603, f"More than {MOST_QUESTIONS} questions in one call.")
                 return
+        # Also when its call is long over: a client that never answers holds nobody up.
+        end = self._call_later(
+            self._seconds + _AFTER_ITS_CALL, lambda: ask.give_up(-32603, _NOT_ANSWERED)
+        )
         if call is None or call.exchange is None:
-            self._questions.follow(ask, call, session)
+            self._questions.follow(ask, call, session, end.cancel)
         else:
             asked = call.session or session
-            self._questions.follow(ask, call, asked, self._asking(call).add())
+            over = self._asking(call).add()
+
+            def then() -> None:
+                # A server that asks and takes back must not fill the memory with timers.
+                end.cancel()
+                over()
+
+            self._questions.follow(ask, call, asked, then)
             self._wait(call)
         if asked is None or not asked.ask(ask, call):
             ask.refuse(-32603, "There is no way to the client now.")
-        else:
-            # Also when its call is long over: a client that never answers holds nobody up.
-            self._call_later(
-                self._seconds + _AFTER_ITS_CALL, lambda: ask.give_up(-32603, _NOT_ANSWERED)
-            )
 
     def _asking(self, call: Call) -> Asking:
         exchange = call.exchange
