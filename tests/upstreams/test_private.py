@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from interlock.call import Call, Caller, Client, ClientSession, Credentials, Ups
 from interlock.config import ServerConfig
 from interlock.errors import TOO_BUSY, UNKNOWN_SESSION, InterlockError
 from interlock.faces.mcp.sessions import HttpSession, Sessions
-from interlock.protocol.mcp import Era
+from interlock.protocol.mcp import META_LOG_LEVEL, Era
 from interlock.upstreams import private
 from tests.upstreams.harness import (
     Kept,
@@ -487,5 +488,53 @@ def test_two_hundred_clients_come_and_go() -> None:
             assert len(open_files()) <= files
             assert len(asyncio.all_tasks()) <= tasks
             assert not any(session.closed or session.on_roots_changed for session in gone)
+
+    run(body)
+
+
+def test_what_a_stateless_client_wants_to_hear_reaches_the_server() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+            server.toolbox.capabilities["logging"] = {}
+            levels: list[str] = []
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.rpc != "logging/setLevel":
+                    return False
+                levels.append(request.message["params"]["level"])
+                answer.json(result(request.message["id"], {}))
+                server.poke()
+                return True
+
+            server.habit = habit
+            async with kept(apart(server)) as one:
+                await one.ready()
+                for wanted in (None, "warning", "error", "debug", "warning"):
+                    call = a_call(one, "echo", None)
+                    if wanted is not None:
+                        call.meta = {META_LOG_LEVEL: msgspec.Raw(json.dumps(wanted).encode())}
+                    await within(Sent(one.supervisor, call, None))
+                # Only ever more talkative: each caller hears what it asked for anyway.
+                await server.until(lambda: len(levels) == 2)
+                assert levels == ["warning", "debug"]
+
+    run(body)
+
+
+def test_a_process_of_ones_own_whichever_wire_it_speaks() -> None:
+    async def body() -> None:
+        config = ServerConfig(
+            command=sys.executable, args=["-m", "interlock.demo"], sessions="private"
+        )
+        async with kept(config) as one:
+            await one.ready()
+            assert one.supervisor.peer is not None
+            assert one.supervisor.peer.era is Era.STATELESS
+            await within(send(one, "notes_add", caller=OPERATOR, title="between us", text="x"))
+            mine = text(await within(send(one, "notes_list", caller=OPERATOR)))
+            others = text(await within(send(one, "notes_list", caller=AUDITOR)))
+            assert "between us" in mine
+            assert "between us" not in others
+            assert len(one.supervisor.private) == 2
 
     run(body)

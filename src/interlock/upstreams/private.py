@@ -24,9 +24,10 @@ from interlock.errors import (
     UPSTREAM_LOST,
     InterlockError,
 )
-from interlock.pipeline.hearing import loud_enough
+from interlock.pipeline.hearing import loud_enough, read_level
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol import mcp
+from interlock.protocol.mcp import LOG_LEVELS
 from interlock.upstreams.hearing import Hearing
 from interlock.upstreams.peer import Peer
 
@@ -100,6 +101,8 @@ class PrivatePeers:
         private = self._of(call, back)
         peer = private.peer
         if peer is not None:
+            if call.session is None and call.meta is not None:
+                private.speak_up(call.meta.get(mcp.META_LOG_LEVEL))
             return peer.start(call, back)
         return private.wait(call, back)
 
@@ -311,6 +314,8 @@ class _Private:
         self.on_closed: Callable[[], None] | None = None
         """What ends it together with its client's session."""
         self.last_used = 0.0
+        self.level: str | None = None
+        """The level that its stateless clients have made the server speak from."""
         self.hearing: Hearing | None = None
         self.problem: InterlockError | None = None
         """Why it could not be opened."""
@@ -343,9 +348,21 @@ class _Private:
         self._waiting.append(waiting)
         return waiting
 
+    def speak_up(self, wanted: Raw | None) -> None:
+        """Stateless clients say with each request what they want to hear. The server is told of the
+        most talkative level that any of them wanted; each hears what it asked for."""
+        if wanted is None or self.peer is None:
+            return
+        level = read_level(wanted)
+        if self.level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self.level):
+            self.level = level
+            set_level(self.peer, level)
+
     def serve_by(self, peer: Peer | None) -> None:
         """Send what waited."""
         waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            self.speak_up(one.wanted_level)
         for one in waiting:
             if peer is None:
                 one.fail(_never_sent(self.label))
@@ -366,6 +383,13 @@ class _Waiting:
         self._back = back
         self._waits = True
         self._sent: Exchange | None = None
+
+    @property
+    def wanted_level(self) -> Raw | None:
+        call = self._call
+        if not self._waits or call.session is not None or call.meta is None:
+            return None
+        return call.meta.get(mcp.META_LOG_LEVEL)
 
     @property
     def open(self) -> bool:

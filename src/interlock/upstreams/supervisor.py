@@ -25,8 +25,9 @@ from typing import Any, Final
 from interlock.call import Call, ClientSession, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.pipeline.hearing import read_level
 from interlock.ports import Back, Clock, Exchange
-from interlock.protocol.mcp import LOG_LEVELS, RELAYED, Era, without
+from interlock.protocol.mcp import LOG_LEVELS, META_LOG_LEVEL, RELAYED, Era, without
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.hearing import Hearing
 from interlock.upstreams.listing import KINDS, RawOffer, list_offer
@@ -119,6 +120,7 @@ class Supervisor:
         self._capabilities: Mapping[str, Any] = {}
         # Asked for every call: a plain attribute is the quickest there is.
         self._sessions_apart = self._everybody_apart = False
+        self._takes_levels = False
         self.private = PrivatePeers(
             key,
             self._connect_privately,
@@ -146,6 +148,10 @@ class Supervisor:
             apart = self._everybody_apart if call.session is None else self._sessions_apart
             if apart and not self.private.useless:
                 return self.private.start(call, back)
+            if self._takes_levels and call.session is None and call.meta is not None:
+                wanted = call.meta.get(META_LOG_LEVEL)
+                if wanted is not None:
+                    self.set_level(read_level(wanted), None)
             return peer.start(call, back)
         problem = self.problem or "it is still starting"
         error = UpstreamGoneError(
@@ -317,6 +323,7 @@ class Supervisor:
         whose = private_for(self.server, peer)
         self._sessions_apart = whose is not Private.NOBODY
         self._everybody_apart = whose is Private.EVERYBODY
+        self._takes_levels = peer.era is Era.SESSION and "logging" in peer.capabilities
         self.private.useless = False
         if self._level is not None:
             # A new server knows nothing of what the old one was told.
