@@ -14,8 +14,8 @@ from interlock.call import UpstreamAnsweredError
 from interlock.config import ServerConfig
 from interlock.errors import InterlockError
 from interlock.upstreams.connect import Connector
+from interlock.upstreams.listing import list_tools
 from interlock.upstreams.mask import SHORTEST, Mask, secret_values
-from interlock.upstreams.negotiate import list_tools
 from tests.upstreams.harness import run
 
 TELLTALE = """

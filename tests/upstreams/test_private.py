@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from typing import Any
 
 import msgspec
 import pytest
 
-from interlock.call import Call, Caller, Client, ClientSession, Credentials, UpstreamGoneError
+from interlock.call import Caller, UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import TOO_BUSY, UNKNOWN_SESSION, InterlockError
-from interlock.faces.mcp.sessions import HttpSession, Sessions
-from interlock.protocol.mcp import META_LOG_LEVEL, Era
+from interlock.faces.mcp.sessions import HttpSession
+from interlock.protocol.mcp import Era
 from interlock.upstreams import private
 from tests.upstreams.harness import (
-    Kept,
-    Sent,
     children,
     kept,
     open_files,
@@ -27,76 +23,19 @@ from tests.upstreams.harness import (
     text,
     within,
 )
+from tests.upstreams.privately import (
+    AUDITOR,
+    OPERATOR,
+    ROOTS,
+    SAMPLING,
+    apart,
+    client_session,
+    opened,
+    send,
+    sessions,
+    used,
+)
 from tests.upstreams.servers.http_server import Answer, Request, Streamable
-from tests.upstreams.servers.toolbox import result
-
-OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
-SAMPLING, ROOTS = b'{"sampling":{}}', b'{"roots":{}}'
-
-
-def apart(server: Streamable, **more: Any) -> ServerConfig:
-    return ServerConfig(url=server.url(), sessions="private", **more)
-
-
-def sessions() -> Sessions:
-    return Sessions(most=1_000, idle=600.0, clock=asyncio.get_running_loop().time)
-
-
-def client_session(
-    of: Sessions, owner: str = "operator", capabilities: bytes = SAMPLING
-) -> HttpSession:
-    return of.open(Client(Era.SESSION, "2025-11-25", "test", capabilities), owner)
-
-
-def send(
-    one: Kept,
-    tool: str = "echo",
-    *,
-    session: ClientSession | None = None,
-    caller: Caller = OPERATOR,
-    capabilities: bytes = b"{}",
-    **arguments: Any,
-) -> Sent:
-    call = a_call(one, tool, session, caller, capabilities, arguments)
-    return Sent(one.supervisor, call, None)
-
-
-def a_call(
-    one: Kept,
-    tool: str,
-    session: ClientSession | None,
-    caller: Caller = OPERATOR,
-    capabilities: bytes = b"{}",
-    arguments: Any = None,
-) -> Call:
-    """Of a session client, or of a stateless one."""
-    client = Client(Era.STATELESS, "2026-07-28", "", capabilities)
-    if session is not None:
-        client, caller = session.client, Caller(session.owner)
-    return Call(
-        verb="tools/call",
-        face="test",
-        credentials=Credentials("local"),
-        client=client,
-        name=tool,
-        arguments=json.dumps(arguments or {}).encode(),
-        route=one.tool(tool),
-        decoded=arguments or {},
-        session=session,
-        caller=caller,
-    )
-
-
-def used(server: Streamable, tool: str = "echo") -> list[str]:
-    """On which sessions a tool was called."""
-    return [one.headers["mcp-session-id"] for one in server.requests if one.tool == tool]
-
-
-def opened(server: Streamable) -> list[Any]:
-    """What each session was promised."""
-    return [
-        one.message["params"]["capabilities"] for one in server.requests if one.rpc == "initialize"
-    ]
 
 
 def test_who_shares_a_session_and_who_does_not() -> None:
@@ -339,39 +278,6 @@ def test_a_server_that_gives_no_session() -> None:
     run(body)
 
 
-def test_what_a_client_chose_is_said_when_its_session_opens() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            server.toolbox.capabilities["logging"] = {}
-            levels: list[tuple[str, str]] = []
-
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "logging/setLevel":
-                    level = request.message["params"]["level"]
-                    levels.append((request.headers["mcp-session-id"], level))
-                    answer.json(result(request.message["id"], {}))
-                    server.poke()
-                    return True
-                return False
-
-            server.habit = habit
-            async with kept(apart(server)) as one:
-                await one.ready()
-                clients = sessions()
-                first, second = client_session(clients), client_session(clients)
-                first.log_level = "warning"
-                one.supervisor.set_level("warning", first)
-                await within(send(one, session=first))
-                await within(send(one, session=second))
-                await server.until(lambda: levels)
-                second.log_level = "debug"
-                one.supervisor.set_level("debug", second)
-                await server.until(lambda: len(levels) == 2)
-                assert levels == [("session-2", "warning"), ("session-3", "debug")]
-
-    run(body)
-
-
 def test_each_client_a_process_of_its_own() -> None:
     async def body() -> None:
         server = msgspec.structs.replace(process("--eras", "session"), sessions="private")
@@ -387,72 +293,6 @@ def test_each_client_a_process_of_its_own() -> None:
             clients.close(second)
             await asyncio.gather(*one.supervisor.private._closing, return_exceptions=True)
             assert children() == before
-
-    run(body)
-
-
-def subscribed(server: Streamable) -> list[str]:
-    """On which sessions a resource was subscribed to."""
-    return [
-        one.headers["mcp-session-id"] for one in server.requests if one.rpc == "resources/subscribe"
-    ]
-
-
-def test_what_is_followed_is_followed_again() -> None:
-    async def body() -> None:
-        async with Streamable("session", get="stream") as server, kept(apart(server)) as one:
-            await one.ready()
-            peers, followed, updates = one.supervisor.private, [], []
-            peers._watched = lambda key: tuple(followed)
-
-            def updated(uri: str, key: private.Key) -> None:
-                updates.append((uri, key))
-                one.poke()
-
-            peers._on_updated = updated
-            clients = sessions()
-            session = client_session(clients)
-            call = a_call(one, "echo", session)
-            sent = Sent(one.supervisor, call, None)
-            await within(sent)
-            await within(peers.watch("a:1", call, sent))
-            followed.append("a:1")
-            assert subscribed(server) == ["session-2"]
-            assert not updates
-            server.forget_sessions()
-            with pytest.raises(UpstreamGoneError):
-                await within(send(one, session=session))
-            # Nobody has to call for it.
-            await server.until(lambda: len(subscribed(server)) == 2)
-            await one.until(lambda: updates)
-            assert updates == [("a:1", session)]
-            clients.close(session)
-            await asyncio.gather(*peers._closing, return_exceptions=True)
-            assert not len(peers)
-
-    run(body)
-
-
-def test_following_where_no_session_can_be_had() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server, kept(apart(server)) as one:
-            await one.ready()
-
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc == "initialize":
-                    answer.empty("503 Service Unavailable")
-                    return True
-                return False
-
-            server.habit = habit
-            session = client_session(sessions())
-            call = a_call(one, "echo", session)
-            sent = Sent(one.supervisor, call, None)
-            with pytest.raises(UpstreamGoneError):
-                await within(one.supervisor.private.watch("a:1", call, sent))
-            with pytest.raises(UpstreamGoneError):
-                await within(sent)
-            assert not subscribed(server)
 
     run(body)
 
@@ -488,35 +328,6 @@ def test_two_hundred_clients_come_and_go() -> None:
             assert len(open_files()) <= files
             assert len(asyncio.all_tasks()) <= tasks
             assert not any(session.closed or session.on_roots_changed for session in gone)
-
-    run(body)
-
-
-def test_what_a_stateless_client_wants_to_hear_reaches_the_server() -> None:
-    async def body() -> None:
-        async with Streamable("session") as server:
-            server.toolbox.capabilities["logging"] = {}
-            levels: list[str] = []
-
-            async def habit(request: Request, answer: Answer) -> bool:
-                if request.rpc != "logging/setLevel":
-                    return False
-                levels.append(request.message["params"]["level"])
-                answer.json(result(request.message["id"], {}))
-                server.poke()
-                return True
-
-            server.habit = habit
-            async with kept(apart(server)) as one:
-                await one.ready()
-                for wanted in (None, "warning", "error", "debug", "warning"):
-                    call = a_call(one, "echo", None)
-                    if wanted is not None:
-                        call.meta = {META_LOG_LEVEL: msgspec.Raw(json.dumps(wanted).encode())}
-                    await within(Sent(one.supervisor, call, None))
-                # Only ever more talkative: each caller hears what it asked for anyway.
-                await server.until(lambda: len(levels) == 2)
-                assert levels == ["warning", "debug"]
 
     run(body)
 

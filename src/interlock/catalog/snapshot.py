@@ -138,10 +138,6 @@ class Snapshot:
         # URIs have no styles.
         return pages.page(era, style if verb in (TOOLS_LIST, PROMPTS_LIST) else "", cursor)
 
-    def tools_page(self, era: Era, style: str, cursor: str | None = None) -> bytes:
-        """The result of `tools/list`, ready to be sent."""
-        return self.page(TOOLS_LIST, era, style, cursor)
-
     def _paged(self, verb: str) -> Pages[Any]:
         if verb == TOOLS_LIST:
             return Pages(

@@ -26,7 +26,8 @@ async def _names(incomplete: str) -> list[str]:
     import msgspec
 
     from interlock.cli import reach, where
-    from interlock.upstreams.negotiate import list_tools, open_peer
+    from interlock.upstreams.listing import list_tools
+    from interlock.upstreams.negotiate import open_peer
     from interlock.upstreams.peer import Peer
 
     async with asyncio.timeout(_QUICK):

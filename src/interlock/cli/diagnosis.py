@@ -27,8 +27,8 @@ from interlock.errors import InterlockError
 from interlock.node.places import tokens_path
 from interlock.stores.tokens import TokenStore
 from interlock.upstreams.connect import Connector
+from interlock.upstreams.listing import list_tools
 from interlock.upstreams.mask import secret_values
-from interlock.upstreams.negotiate import list_tools
 from interlock.upstreams.oauth.keyring import Keyring
 
 _LIST_WITHIN: Final = 30.0

@@ -29,7 +29,8 @@ from interlock.errors import INTERNAL, InterlockError
 from interlock.node.places import is_trusted, socket_path
 from interlock.protocol import mcp
 from interlock.upstreams.links.unix import UnixLink
-from interlock.upstreams.negotiate import list_tools, open_peer
+from interlock.upstreams.listing import list_tools
+from interlock.upstreams.negotiate import open_peer
 from interlock.upstreams.peer import Peer
 
 if TYPE_CHECKING:

@@ -166,7 +166,6 @@ class Node:
                 listeners=self._listeners,
                 sessions=self._sessions,
                 answering=answering,
-                clock=asyncio.get_running_loop().time,
             ),
             answering=answering,
             pipeline=self.pipeline,

@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from interlock.call import (
-    Answer,
     Ask,
     Call,
     Client,
@@ -28,10 +27,11 @@ from interlock.call import (
     Outcome,
     UpstreamAnsweredError,
 )
-from interlock.errors import INTERNAL, UPSTREAM_PROTOCOL, InterlockError, ProtocolError
+from interlock.errors import UPSTREAM_PROTOCOL, InterlockError, ProtocolError
 from interlock.pipeline.audit import OK
+from interlock.pipeline.fault import fault
 from interlock.pipeline.held import Held, HeldCalls, questions_of
-from interlock.pipeline.questions import Questions
+from interlock.pipeline.questions import Questions, to_look_at
 from interlock.pipeline.relay import Asking, Relay
 from interlock.pipeline.rounds import Round, Rounds
 from interlock.pipeline.sealing import Seals, stale
@@ -213,7 +213,7 @@ class Input:
         except Exception as bug:
             self._held.fetch(held.handle)
             held.give_up("The client could not be asked.")
-            self._fail(call, _fault(call, bug))
+            self._fail(call, fault(call, bug))
             return
         call.exchange = None
         self._host.over(call, outcome, None, INPUT_REQUIRED)
@@ -252,7 +252,7 @@ class Input:
         Returns the params of those that may be asked only within limits, by key.
         """
         asks = {
-            key: Ask(method, params, _nowhere, call.upstream)
+            key: to_look_at(method, params, call.upstream)
             for key, (method, params) in questions.items()
         }
         for ask in asks.values():
@@ -272,7 +272,7 @@ class Input:
         except InterlockError as error:
             self._host.settled(call, None, error)
         except Exception as bug:
-            self._fail(call, _fault(call, bug))
+            self._fail(call, fault(call, bug))
         if limit:
             # The time that a caller gives is for all the rounds together.
             call.deadline = call.hard_deadline = limit
@@ -357,14 +357,3 @@ class Input:
             self._answer_with(held, call)
         else:
             self._host.take_over(call, held.exchange)
-
-
-def _nowhere(answer: Answer) -> None:
-    """The question is only looked at here."""
-
-
-def _fault(call: Call, bug: Exception) -> InterlockError:
-    if isinstance(bug, InterlockError):
-        return bug
-    _log.error("input could not be asked for (%.100r)", call.verb, exc_info=bug)
-    return InterlockError(INTERNAL, "The node failed on this call; its log says where.")

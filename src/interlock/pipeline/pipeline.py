@@ -50,6 +50,7 @@ from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
+from interlock.pipeline.fault import fault
 from interlock.pipeline.hearing import may_hear, read_level
 from interlock.pipeline.input import INPUT_SECONDS, Input
 from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions
@@ -167,7 +168,7 @@ class Pipeline:
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:
-            self._over(call, None, _fault(call, bug))
+            self._over(call, None, fault(call, bug))
 
     def send(self, call: Call, now: float) -> None:
         """Send it to its upstream, now. Raises InterlockError."""
@@ -237,7 +238,7 @@ class Pipeline:
         except InterlockError as error:
             self._over(call, None, error)
         except Exception as bug:
-            self._over(call, None, _fault(call, bug))
+            self._over(call, None, fault(call, bug))
 
     # -- back
 
@@ -261,7 +262,7 @@ class Pipeline:
                     except InterlockError as refused:
                         outcome, error = None, refused
                     except Exception as bug:
-                        outcome, error = None, _fault(call, bug)
+                        outcome, error = None, fault(call, bug)
                 if outcome is not None and self._catalog.collides:
                     outcome = relabel(call, outcome, self._catalog.current)
         elif call.upstream:
@@ -281,7 +282,7 @@ class Pipeline:
                 error = refused
             except Exception as bug:
                 # Whoever read the answer serves others too: our faults are not theirs.
-                error = _fault(call, bug)
+                error = fault(call, bug)
         self._over(call, outcome, error)
 
     def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
@@ -485,8 +486,3 @@ class Pipeline:
         self._names = names
         self._timeout = timeout
         self._concurrent_calls = concurrent_calls
-
-
-def _fault(call: Call, bug: Exception) -> InterlockError:
-    _log.error("a call failed inside the node (%.100r %.100r)", call.verb, call.name, exc_info=bug)
-    return InterlockError(INTERNAL, "The node failed on this call; its log says where.")

@@ -153,6 +153,15 @@ class Questions:
         return None
 
 
+def to_look_at(method: str, params: bytes, upstream: str) -> Ask:
+    """A question that is answered elsewhere, and only held against the rules here."""
+    return Ask(method, params, _nowhere, upstream)
+
+
+def _nowhere(answer: Answer) -> None:
+    """The answer comes in another request."""
+
+
 @lru_cache(maxsize=4096)
 def capabilities_of(raw: bytes) -> dict[str, Any]:
     """What a client can do. What cannot be read counts as nothing."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.call import Answer, Ask, Call, Client, Outcome
+from interlock.call import Call, Client, Outcome
 from interlock.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -25,7 +25,7 @@ from interlock.errors import (
 )
 from interlock.pipeline.held import Held
 from interlock.pipeline.own_tasks import Host, OwnTask, OwnTasks
-from interlock.pipeline.questions import Questions, speaks_tasks
+from interlock.pipeline.questions import Questions, speaks_tasks, to_look_at
 from interlock.pipeline.task_ids import TaskIds, TaskName
 from interlock.ports import Clock
 from interlock.protocol import mcp
@@ -158,7 +158,7 @@ class Tasks:
         """A task is no way around what servers may ask. Raises InterlockError."""
         capped = {}
         for key, (method, params) in read_needed(result).questions.items():
-            ask = Ask(method, params, _nowhere, call.upstream)
+            ask = to_look_at(method, params, call.upstream)
             refusal = self._questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:
                 raise refusal.as_error()
@@ -179,7 +179,3 @@ def must_speak_tasks(client: Client) -> None:
 
 def _caller(call: Call) -> str:
     return "" if call.caller is None else call.caller.name
-
-
-def _nowhere(answer: Answer) -> None:
-    """The question is only looked at here."""

@@ -104,18 +104,6 @@ LOG_LEVELS: Final = (
 )  # fmt: skip
 """From the most talkative to the most urgent."""
 
-PASSED_ON: Final = frozenset(
-    {
-        "resources/list",
-        "resources/templates/list",
-        "resources/read",
-        "prompts/list",
-        "prompts/get",
-        "completion/complete",
-    }
-)
-"""Questions that change nothing for anybody else: a single upstream may be asked them as it is."""
-
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
@@ -125,7 +113,6 @@ PROMPTS_CHANGED: Final = "notifications/prompts/list_changed"
 RESOURCES_CHANGED: Final = "notifications/resources/list_changed"
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
-ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 TASK_CHANGED: Final = "notifications/tasks"
 

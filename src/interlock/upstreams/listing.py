@@ -55,6 +55,11 @@ class RawOffer(msgspec.Struct, frozen=True):
     """Which lists could not be read, and why: they are what they were before."""
 
 
+async def list_tools(peer: Peer, *, timeout: float) -> list[Raw]:
+    """Every tool that the upstream lists. Raises InterlockError."""
+    return (await list_offer(peer, timeout=timeout, kinds=frozenset({"tools"}))).tools
+
+
 async def list_offer(
     peer: Peer,
     *,

@@ -21,9 +21,6 @@ PROBE_WAIT: Final = 5.0
 """How long a started process may leave the probe unanswered before `initialize` is tried."""
 _REDIRECTS: Final = (301, 302, 307, 308)
 _MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
-_MAX_PAGES: Final = 500
-_MOST_TOOLS: Final = 20_000
-"""Twice what a catalog shows of one upstream: no further page is asked for then."""
 
 
 async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
@@ -188,38 +185,3 @@ def _about(peer: Peer, info: dict[str, Any]) -> dict[str, Any]:
     return {
         key: peer.mask(value) if isinstance(value, str) else value for key, value in info.items()
     }
-
-
-async def list_tools(peer: Peer, *, timeout: float) -> list[Raw]:
-    """Every tool the upstream lists, page by page."""
-    if peer.era is mcp.Era.SESSION and "tools" not in peer.capabilities:
-        return []
-    tools: list[Raw] = []
-    seen: set[str] = set()
-    params: dict[str, Any] = {}
-    try:
-        async with asyncio.timeout(timeout):
-            for _ in range(_MAX_PAGES):
-                outcome = await peer.request(mcp.TOOLS_LIST, params)
-                page = msgspec.json.decode(outcome.result, type=mcp.ListPage)
-                tools += page.tools
-                cursor = page.next_cursor
-                if cursor is None or cursor in seen or len(tools) > _MOST_TOOLS:
-                    return tools
-                seen.add(cursor)
-                params = {"cursor": cursor}
-    except TimeoutError:
-        raise InterlockError(
-            UPSTREAM_UNAVAILABLE, f"{peer.label} did not list its tools within {timeout:g} s."
-        ) from None
-    except msgspec.DecodeError as exc:
-        raise InterlockError(
-            UPSTREAM_PROTOCOL, f"{peer.label} answered `tools/list` with nonsense: {exc}."
-        ) from None
-    except UpstreamAnsweredError as error:
-        if error.code == -32601:
-            return []
-        raise InterlockError(
-            UPSTREAM_PROTOCOL, f"{peer.label} could not list its tools: {error.message}"
-        ) from None
-    return tools

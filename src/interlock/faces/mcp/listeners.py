@@ -25,7 +25,6 @@ PING_EVERY = 15.0
 _MOST_FOLLOWED: Final = 1_000
 """So many resources may be named in one subscription."""
 
-TOOLS: Final = frozenset({"tools"})
 _CHANGED: Final = {
     "tools": mcp.TOOLS_CHANGED,
     "prompts": mcp.PROMPTS_CHANGED,
@@ -227,9 +226,6 @@ class Listeners:
         self._news |= kinds
         if self._told is None:
             self._told = asyncio.get_running_loop().call_later(BURST, self._tell)
-
-    def tools_changed(self, kinds: frozenset[str] = TOOLS) -> None:
-        self.changed(kinds)
 
     def close(self) -> None:
         """The node stops: end every stream the way its wire wants it."""

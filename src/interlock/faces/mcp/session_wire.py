@@ -25,7 +25,6 @@ from interlock.faces.mcp.reading import read_call, read_initialize, read_meta, r
 from interlock.faces.mcp.sessions import HttpSession, Sessions
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.pipeline import Pipeline
-from interlock.ports import Clock
 from interlock.protocol import headers, jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
 
@@ -47,7 +46,6 @@ class SessionWire:
         listeners: Listeners,
         sessions: Sessions,
         answering: Answering,
-        clock: Clock | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._hello = hello
