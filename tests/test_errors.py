@@ -71,6 +71,32 @@ def test_numbers_of_mcp_ax() -> None:
     assert errors.FORBIDDEN.ax_code == -31006
     assert errors.UPSTREAM_UNAVAILABLE.ax_code == -32002
     assert errors.UNKNOWN_TOOL.ax_code == -32601
+    assert errors.BUDGET_EXCEEDED.ax_code == -32003
+
+
+@pytest.mark.spec("AX-4.2-12")
+@pytest.mark.parametrize(
+    ("row", "code", "symbol"),
+    [
+        (errors.NAMESPACE_CONFLICT, -31001, "namespace_conflict"),
+        (errors.CYCLE_DETECTED, -31002, "cycle_detected"),
+        (errors.SPLIT_BRAIN, -31003, "split_brain"),
+        (errors.AUTHORITY_REJECTED, -31004, "authority_rejected"),
+        (errors.INVALID_SEGMENT, -31005, "invalid_segment"),
+        (errors.FORBIDDEN, -31006, "scope_denied"),
+        (errors.UNSUPPORTED_VERSION, -31009, "unsupported_version"),
+        (errors.DEADLINE_EXCEEDED, -31010, "downstream_timeout"),
+        (errors.UNKNOWN_SESSION, -31011, "unknown_session"),
+        (errors.UPSTREAM_UNAVAILABLE, -32002, "tool_degraded"),
+        (errors.BUDGET_EXCEEDED, -32003, "budget_exceeded"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Failure) else str(value),
+)
+def test_symbols_of_mcp_ax(row: Failure, code: int, symbol: str) -> None:
+    assert (row.ax_code, row.ax_name) == (code, symbol)
+    assert errors.by_ax(code, symbol) is row
+    assert errors.by_ax(code - 1, symbol) is None
+    assert errors.by_ax(code, "something_else") is None
 
 
 @pytest.mark.parametrize(
@@ -113,6 +139,13 @@ HTTP = {
     "unknown_session": 404,
     "foreign_origin": 403,
     "too_busy": 503,
+    "budget_exceeded": 200,
+    "namespace_conflict": 409,
+    "cycle_detected": 409,
+    "split_brain": 409,
+    "authority_rejected": 403,
+    "invalid_segment": 400,
+    "route_mismatch": 400,
     "unauthenticated": 401,
     "forbidden": 403,
     # To a stateless client 404 would say that the method is unknown.

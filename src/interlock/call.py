@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.errors import UPSTREAM_ERROR, Failure, InterlockError
+from interlock.protocol.ax import Hop
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.mcp import Era, ResultGlance
 
@@ -28,6 +29,9 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
     peer: str
     """`local` for this machine's own user (loopback, stdio, Unix socket), else the address."""
     bearer: str | None = None
+    known_as: str = ""
+    """Set where the node itself chose the other side, as with the parent that it registered with:
+    the name of that caller."""
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
@@ -150,6 +154,12 @@ class Route(Protocol):
     upstream_name: str
     upstream_name_json: bytes
     header_params: tuple[HeaderParam, ...]
+    limit: float | None
+    """How long a call of it may take, by what it says of itself. 0: as long as it takes. None: it
+    says nothing."""
+    way: bytes
+    """Members of `_meta` that lead a call on through the nodes below, as they stand behind others:
+    `,"x-mcpax-route":[…],"x-mcpax-cursor":1`. Empty: there is no node below."""
 
 
 class Call(msgspec.Struct, eq=False):
@@ -180,6 +190,8 @@ class Call(msgspec.Struct, eq=False):
     """Told once, when the call is over: the outcome, or the error."""
     session: ClientSession | None = None
     """The session it came on, for a client that has one."""
+    hop: Hop | None = None
+    """Where it is on its way down the tree, when a parent sent it."""
     context: Any = None
     """The face's own, untouched on the way."""
 
@@ -228,6 +240,13 @@ class UpstreamAnsweredError(InterlockError):
         super().__init__(UPSTREAM_ERROR, message)
         self.code = code
         self.raw_data = data
+
+
+class RelayedError(InterlockError):
+    """A node below said what went wrong there, in the words of our own table.
+
+    That node itself is well: nothing is held against it.
+    """
 
 
 class UpstreamGoneError(InterlockError):

@@ -23,13 +23,15 @@ class Failure(NamedTuple):
 
     `code` is what a session-wire client reads, `stateless_code` what a 2026-07-28 client reads:
     that revision forbids new codes between -32000 and -32099. `ax_code` is the number on MCP-AX
-    links, where the draft's numbers stand.
+    links, where the draft's numbers stand, and `ax_name` the message there: a symbol, and the
+    sentence goes into the data. Empty: the draft has no word for it, the sentence is the message.
     """
 
     name: str
     code: int
     stateless_code: int
     ax_code: int
+    ax_name: str
     http: int
     grpc: str
     aql: str
@@ -51,6 +53,7 @@ def _row(
     *,
     stateless_code: int | None = None,
     ax_code: int | None = None,
+    ax_name: str = "",
     mcpx: str = "internal_error",
     retryable: bool = False,
 ) -> Failure:
@@ -59,6 +62,7 @@ def _row(
         code,
         code if stateless_code is None else stateless_code,
         code if ax_code is None else ax_code,
+        ax_name,
         http,
         grpc,
         aql,
@@ -95,7 +99,7 @@ MISSING_CLIENT_CAPABILITY = _row(
 )  # fmt: skip
 UNSUPPORTED_VERSION = _row(
     "unsupported_protocol_version", -32022, 400, "FAILED_PRECONDITION", "VALIDATION_INVALID_TYPE",
-    _CALLER, ax_code=-31009,
+    _CALLER, ax_code=-31009, ax_name="unsupported_version",
 )  # fmt: skip
 PAYLOAD_TOO_LARGE = _row(
     "payload_too_large", -32600, 413, "RESOURCE_EXHAUSTED", "VALIDATION_PAYLOAD_TOO_LARGE",
@@ -103,7 +107,7 @@ PAYLOAD_TOO_LARGE = _row(
 )  # fmt: skip
 UNKNOWN_SESSION = _row(
     "unknown_session", -32600, 404, "FAILED_PRECONDITION", "TOKEN_INVALID", _CALLER,
-    ax_code=-31011,
+    ax_code=-31011, ax_name="unknown_session",
 )  # fmt: skip
 
 FOREIGN_ORIGIN = _row(
@@ -120,7 +124,7 @@ UNAUTHENTICATED = _row(
 )  # fmt: skip
 FORBIDDEN = _row(
     "forbidden", -31031, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
-    ax_code=-31006, mcpx="capability_violation",
+    ax_code=-31006, ax_name="scope_denied", mcpx="capability_violation",
 )  # fmt: skip
 # MCP answers an unknown tool with -32602; MCP-AX (5.2) demands -32601 on its own links. To a
 # stateless client that number, and HTTP 404, would say that the *method* is unknown.
@@ -151,13 +155,45 @@ CANCELLED = _row(
     "cancelled", -31012, 200, "CANCELLED", "INTERNAL_ERROR", _CALLER,
 )  # fmt: skip
 
+BUDGET_EXCEEDED = _row(
+    "budget_exceeded", -31027, 200, "RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED", _CALLER,
+    ax_code=-32003, ax_name="budget_exceeded",
+)  # fmt: skip
+
+# Why a subserver may not register, or be registered any longer.
+NAMESPACE_CONFLICT = _row(
+    "namespace_conflict", -31001, 409, "ALREADY_EXISTS", "CONFLICT_ALREADY_EXISTS", _CALLER,
+    ax_name="namespace_conflict",
+)  # fmt: skip
+CYCLE_DETECTED = _row(
+    "cycle_detected", -31002, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _CALLER,
+    ax_name="cycle_detected",
+)  # fmt: skip
+SPLIT_BRAIN = _row(
+    "split_brain", -31003, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _CALLER,
+    ax_name="split_brain",
+)  # fmt: skip
+AUTHORITY_REJECTED = _row(
+    "authority_rejected", -31004, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    ax_name="authority_rejected",
+)  # fmt: skip
+INVALID_SEGMENT = _row(
+    "invalid_segment", -31005, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+    ax_name="invalid_segment",
+)  # fmt: skip
+ROUTE_MISMATCH = _row(
+    "route_mismatch", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+    ax_name="route_mismatch",
+)  # fmt: skip
+
 # What an upstream did.
 DEADLINE_EXCEEDED = _row(
     "deadline_exceeded", -31010, 200, "DEADLINE_EXCEEDED", "INTERNAL_ERROR", _UPSTREAM,
+    ax_name="downstream_timeout",
 )  # fmt: skip
 UPSTREAM_UNAVAILABLE = _row(
     "upstream_unavailable", -31020, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
-    ax_code=-32002, retryable=True,
+    ax_code=-32002, ax_name="tool_degraded", retryable=True,
 )  # fmt: skip
 UPSTREAM_LOST = _row(
     "upstream_lost", -31021, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
@@ -184,10 +220,18 @@ CONFIG = _row(
     "config_error", -31025, 500, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
 )  # fmt: skip
 
+_BY_AX_NAME: Final = {row.ax_name: row for row in _TABLE.values() if row.ax_name}
+
 
 def by_name(name: str) -> Failure:
     """The row called `name`. Raises KeyError for a name that was never in the table."""
     return _TABLE[name]
+
+
+def by_ax(code: int, symbol: str) -> Failure | None:
+    """The row that another node means by this code and message on an MCP-AX link."""
+    row = _BY_AX_NAME.get(symbol)
+    return row if row is not None and row.ax_code == code else None
 
 
 def all_failures() -> tuple[Failure, ...]:

@@ -41,6 +41,7 @@ class Listed:
         "canonical",
         "description",
         "header_params",
+        "limit",
         "listed",
         "safe_name",
         "segment",
@@ -48,6 +49,7 @@ class Listed:
         "upstream",
         "upstream_name",
         "upstream_name_json",
+        "way",
     )
 
     def __init__(
@@ -68,6 +70,8 @@ class Listed:
         self.canonical, self.safe_name, self.transparent_name = called
         self.description = description
         self.header_params = params
+        self.limit: float | None = None
+        self.way = b""
         self.listed = _behind(members)
         """The definition behind its name: `,"description":…}`."""
 

@@ -29,11 +29,13 @@ from interlock.config.quantities import (
 MIB: Final = 1024 * 1024
 
 NameStyle = Literal["auto", "dotted", "safe"]
-Transport = Literal["auto", "stdio", "http", "sse"]
+Transport = Literal["auto", "stdio", "http", "sse", "ax"]
 EffectName = Literal["read_only", "additive", "mutating", "irreversible"]
 Exposure = Literal["prefixed", "transparent"]
 Sharing = Literal["auto", "shared", "private"]
 AllowDeny = Literal["allow", "deny"]
+LatencyClass = Literal["realtime", "fast", "standard", "slow", "batch"]
+ProofPolicy = Literal["remote", "always", "never"]
 GrantName = Literal["authorization_code", "client_credentials"]
 
 
@@ -229,6 +231,124 @@ class ServerConfig(Section, frozen=True):
         ),
     ] = "auto"
     ask: AskConfig = field(default_factory=AskConfig)
+    min_latency_class: Annotated[
+        LatencyClass | None, _says("None of its tools is shown as quicker than this.")
+    ] = None
+
+
+class BudgetConfig(Section, frozen=True):
+    """How much may be called of one registered subserver. Without a number there is no limit."""
+
+    calls_per_minute: Annotated[Count | None, _says("The most calls within any minute.")] = None
+    mutable_calls: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        _says("The most calls, in one session, of tools that change something."),
+    ] = None
+    cost_units: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        _says("The most units in one session: a metered call is 1, an expensive one 10."),
+    ] = None
+
+
+class SubserverLink(Section, frozen=True):
+    """What is known beforehand about one registered subserver."""
+
+    min_latency_class: Annotated[
+        LatencyClass | None, _says("No tool behind this link is shown as quicker than this.")
+    ] = None
+    timeout: Annotated[
+        Duration | None, _says("Deadline of a call to it. Default: by its tools' latency classes.")
+    ] = None
+    budget: Annotated[BudgetConfig | None, _says("Its budget instead of the one for all.")] = None
+
+
+class SubserversConfig(Section, frozen=True):
+    """Servers and nodes that dial in and register, as MCP-AX describes it."""
+
+    enabled: Annotated[bool, _says("false: nobody may register with this node.")] = True
+    path: Annotated[
+        Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
+        _says("Where they dial in (WebSocket). A Unix socket, ax.sock, is in the state folder."),
+    ] = "/ax"
+    most: Annotated[Count, _says("The most registrations at once.")] = 10_000
+    grace: Annotated[
+        DurationOrZero, _says("How long the tools of a lost one stay listed, as degraded.")
+    ] = 300.0
+    list_ttl: Annotated[Duration, _says("How long a subserver's list is believed.")] = 60.0
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    notifications_per_second: Annotated[
+        Count, _says("So many notifications of one subserver are passed on at once.")
+    ] = 100
+    notifications_kept: Annotated[
+        Annotated[int, Meta(ge=0)], _says("So many more wait; then the oldest are dropped.")
+    ] = 1_000
+    proof: Annotated[
+        ProofPolicy,
+        _says(
+            "Who must prove the authority for a namespace with tools that change something: those "
+            "from other machines, everybody, or nobody."
+        ),
+    ] = "remote"
+    trust: Annotated[
+        list[Text],
+        _says("Files with the public keys (PEM, JWK or JWKS) by which proofs are checked."),
+    ] = field(default_factory=list)
+    sticky: Annotated[
+        bool, _says("Whether a segment stays with the authority that had it, also when it is gone.")
+    ] = True
+    store: Annotated[
+        Text | None,
+        _says("A registration store (SQLite file) that several nodes of a tree share."),
+    ] = None
+    links: Annotated[
+        dict[Segment, SubserverLink], _says("Settings for single subservers, by segment.")
+    ] = field(default_factory=dict)
+
+
+class ParentConfig(Section, frozen=True):
+    """The node that this one registers with."""
+
+    url: Annotated[
+        Annotated[str, _kind("parent_url")],
+        _says("wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock."),
+    ]
+    segment: Annotated[
+        Segment, _says("What this node is called there: the names of its tools begin with it.")
+    ]
+    backup: Annotated[
+        list[Annotated[str, _kind("parent_url")]],
+        _says("Other parents, tried in turn when this one cannot be reached."),
+    ] = field(default_factory=list)
+    token: Annotated[
+        SecretReference | None, _says("The bearer token for the parent, by reference.")
+    ] = None
+    heartbeat: Annotated[
+        DurationOrZero, _says("How often this node says that it is there; 0 never does.")
+    ] = 5.0
+    authority: Annotated[
+        Annotated[str, _kind("authority")] | None,
+        _says("Who owns the segment, such as dns:edge01.factory.example.com."),
+    ] = None
+    authority_key: Annotated[
+        SecretReference | None,
+        _says("The private key (PEM) that signs the proof of it, by reference: ${file:path}."),
+    ] = None
+    ca: Annotated[Text | None, _says("The CA file that signed the parent's certificate.")] = None
+    certificate: Annotated[
+        Text | None, _says("This node's client certificate (PEM), shown to the parent.")
+    ] = None
+    key: Annotated[Text | None, _says("The file with the certificate's private key.")] = None
+
+
+class TlsConfig(Section, frozen=True):
+    """TLS on the HTTP listener, 1.3 only."""
+
+    certificate: Annotated[Text, _says("The certificate file (PEM), with its chain.")]
+    key: Annotated[Text, _says("The file with its private key (PEM).")]
+    client_ca: Annotated[
+        Text | None,
+        _says("The CA by which clients' certificates are checked, when they show one."),
+    ] = None
 
 
 class Config(Section, frozen=True):
@@ -263,6 +383,14 @@ class Config(Section, frozen=True):
     allowed_origins: Annotated[
         list[Origin], _says("Browser origins that may call, such as https://app.example.com.")
     ] = field(default_factory=list)
+    tls: Annotated[TlsConfig | None, _says("TLS on the listener. Default: plain HTTP.")] = None
+    parent: Annotated[
+        ParentConfig | None, _says("The node that this one registers with. Default: none.")
+    ] = None
+    subservers: SubserversConfig = field(default_factory=SubserversConfig)
+    latency_in_results: Annotated[
+        bool, _says("Whether results say how long they took: _meta x-mcpax-latency-ms.")
+    ] = False
     timeout: Annotated[Duration, _says("Deadline of a call that names none.")] = 60.0
     input_timeout: Annotated[
         Duration, _says("How long a caller may take to answer what a server asks it.")

