@@ -315,6 +315,17 @@ def past_this_hop(message: bytes | Raw) -> bytes:
 
 
 @lru_cache(maxsize=4096)
+def speaks_ax(capabilities: bytes) -> bool:
+    """Whether a client says that it speaks MCP-AX: `experimental.mcpax` of what it can do."""
+    try:
+        experimental = decode_members(decode_members(capabilities)["experimental"])
+    except (KeyError, ProtocolError):
+        return False
+    declared = experimental.get("mcpax")
+    return declared is not None and bytes(declared) not in (NULL, b"false")
+
+
+@lru_cache(maxsize=4096)
 def relayed_capabilities(promised: bytes) -> bytes:
     """What a client of the session wire promises, as far as it holds through this node: all but
     tasks. The session wire's own are between two neighbours, and those of the stateless wire mean

@@ -90,6 +90,11 @@ class Peer:
         self.on_said: Callable[[str, bytes | Raw], None] | None = None
         """Told of every other notification that is about no request in particular."""
         self.on_lost: Callable[[str], None] | None = None
+        self.speaks_ax = False
+        """Whether the other end is a node or a subserver that speaks MCP-AX."""
+        self.on_ax: Callable[[str, bytes | None, Raw | UnsetType], bool] | None = None
+        """Takes what the other end says as a subserver, before anybody else: the method, the raw
+        id of a request, the params. True: it was taken, and will be answered."""
         self.session: ClientSession | None = None
         """The only client that this peer speaks for, when it is one that stays connected."""
         self.promises = b"{}"
@@ -260,6 +265,8 @@ class Peer:
             )
 
     def _notification(self, method: str, params: Raw | UnsetType, ticket: Ticket | None) -> None:
+        if self.on_ax is not None and _is_ax(method) and self.on_ax(method, None, params):
+            return
         said = Raw(b"{}") if params is UNSET else params
         try:
             if method == mcp.PROGRESS:
@@ -348,6 +355,8 @@ class Peer:
         self, method: str, id: bytes, params: Raw | UnsetType, ticket: Ticket | None
     ) -> None:
         """A request from the upstream: it wants to know something of whoever called it."""
+        if self.on_ax is not None and _is_ax(method) and self.on_ax(method, id, params):
+            return
         if method == mcp.PING:
             self.link.post(jsonrpc.result_response(id, b"{}"), b"")
             return
@@ -467,3 +476,8 @@ class Peer:
     async def close(self) -> None:
         await self.link.close()
         self.lost("closed by the node")
+
+
+def _is_ax(method: str) -> bool:
+    """Whether it is said by a subserver to its aggregator, not by a server to its client."""
+    return method.startswith("mcpax/") or method == mcp.INITIALIZE
