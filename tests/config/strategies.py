@@ -47,6 +47,7 @@ def _shared() -> dict[str, st.SearchStrategy[Any]]:
         "timeout": st.none() | seconds,
         "start_timeout": seconds,
         "grace": st.just(0.0) | seconds,
+        "min_latency_class": st.sampled_from([None, "fast", "batch"]),
         "connections": st.integers(min_value=1, max_value=10**6),
     }
 
@@ -96,7 +97,7 @@ def spawned_servers() -> st.SearchStrategy[ServerConfig]:
             "args": st.lists(values, max_size=3),
             "env": st.dictionaries(variables, values, max_size=2),
             "cwd": words.map(escape),
-            "transport": st.sampled_from(["auto", "stdio"]),
+            "transport": st.sampled_from(["auto", "stdio", "ax"]),
         },
     )
 

@@ -7,8 +7,9 @@ import pytest
 from interlock.config import ConfigError, parse_config
 
 KEYS_OF_A_NODE = (
-    "the keys here are allowed_hosts, allowed_origins, breaker, input_timeout, journal, limits, "
-    "listen, names, page_size, path, root_segment, servers, state_dir, timeout, tokens"
+    "the keys here are allowed_hosts, allowed_origins, breaker, input_timeout, journal, "
+    "latency_in_results, limits, listen, names, page_size, parent, path, root_segment, servers, "
+    "state_dir, subservers, timeout, tls, tokens"
 )
 DURATION = "write it as 250ms, 30s, 5m or 1h, or as a plain number of seconds"
 SIZE = "write it as 512KiB or 4MiB, or as a plain number of bytes"
@@ -129,7 +130,7 @@ MISTAKES = {
         "2:22: servers.a.transport: stdio needs command; write auto, http or sse"
     ),
     "servers:\n  a: {command: run, transport: sse}": (
-        "2:21: servers.a.transport: sse needs url; write auto or stdio"
+        "2:21: servers.a.transport: sse needs url; write auto, stdio or ax"
     ),
     'servers:\n  "a\\nb": http://x': (
         '2:3: servers."a\\nb": "a\\nb" cannot be the name of a server; '

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 
 from interlock.config import Config, ConfigError, ServerConfig, config_json_schema, parse_config
-from interlock.config.model import BreakerConfig, JournalConfig, Limits, TokenConfig
+from interlock.config.model import (
+    BreakerConfig,
+    BudgetConfig,
+    JournalConfig,
+    Limits,
+    ParentConfig,
+    SubserverLink,
+    SubserversConfig,
+    TlsConfig,
+    TokenConfig,
+)
 from interlock.config.render import plain_server
 from tests.config.strategies import server_sets
 
@@ -33,6 +43,13 @@ GOOD: list[Any] = [
     {"timeout": "250ms", "limits": {"body_bytes": "4MiB", "sessions": 1}, "breaker": None},
     {"timeout": 0.5, "limits": {"body_bytes": 1, "session_idle": 5}},
     {"journal": {"enabled": False, "path": None, "max_rows": 1}, "state_dir": "x"},
+    {"servers": {"a": {"command": "run", "transport": "ax", "min_latency_class": "slow"}}},
+    {"parent": None, "tls": None, "subservers": None, "latency_in_results": True},
+    {"parent": {"url": "wss://x/ax", "segment": "a", "backup": ["unix:x", "ws://[::1]:1"]}},
+    {"parent": {"url": "${env:P}", "segment": "a", "heartbeat": 0, "authority": "dns:a.b"}},
+    {"tls": {"certificate": "c.pem", "key": "k.pem", "client_ca": None}},
+    {"subservers": {"path": "/x", "links": {"a": {"budget": None, "timeout": "1s"}}, "most": 1}},
+    {"subservers": {"budget": {"calls_per_minute": 1, "mutable_calls": 0}, "proof": "always"}},
 ]
 BAD: list[Any] = [
     [],
@@ -95,6 +112,22 @@ BAD: list[Any] = [
     {"servers": {"a": {"url": "http://x", "effects": {"a": "harmless"}}}},
     {"servers": {"a": {"url": "http://x", "expose": "open"}}},
     {"servers": {"a": {"url": "http://x", "type": "http"}}},
+    {"servers": {"a": {"url": "http://x", "transport": "ax"}}},
+    {"parent": {"segment": "a"}},
+    {"parent": {"url": "ws://127.0.0.1/ax"}},
+    {"parent": {"url": "http://127.0.0.1/ax", "segment": "a"}},
+    {"parent": {"url": "unix:", "segment": "a"}},
+    {"parent": {"url": "wss://x", "segment": "A"}},
+    {"parent": {"url": "wss://x", "segment": "a", "token": "literal"}},
+    {"parent": {"url": "wss://x", "segment": "a", "authority": "edge01"}},
+    {"parent": {"url": "wss://x", "segment": "a", "heartbeat": -1}},
+    {"tls": {"certificate": "c.pem"}},
+    {"tls": {"certificate": "", "key": "k"}},
+    {"subservers": {"most": 0}},
+    {"subservers": {"proof": "sometimes"}},
+    {"subservers": {"budget": {"calls_per_minute": 0}}},
+    {"subservers": {"links": {"A": {}}}},
+    {"subservers": {"links": {"a": {"min_latency_class": "quick"}}}},
 ]
 # What only the node can tell.
 BEYOND_A_SCHEMA: list[Any] = [
@@ -102,6 +135,10 @@ BEYOND_A_SCHEMA: list[Any] = [
     {"servers": {"a": "http://x", "A": "http://y"}},
     {"servers": {"a": "run 'x"}},
     {"servers": {"a": {"url": "http://x", "expose": "transparent"}, "b": "http://y"}},
+    {"parent": {"url": "ws://192.0.2.1/ax", "segment": "a"}},
+    {"parent": {"url": "wss://x", "segment": "a", "key": "k"}},
+    {"parent": {"url": "wss://x", "segment": "a"}, "root_segment": "r"},
+    {"subservers": {"path": "/mcp"}},
 ]
 
 
@@ -138,7 +175,10 @@ def test_what_only_the_node_can_tell(document: Any) -> None:
 
 
 def test_every_field_is_there_and_described() -> None:
-    structs = [ServerConfig, TokenConfig, Limits, BreakerConfig, JournalConfig]
+    structs = [
+        ServerConfig, TokenConfig, Limits, BreakerConfig, JournalConfig,
+        ParentConfig, TlsConfig, SubserversConfig, SubserverLink, BudgetConfig,
+    ]  # fmt: skip
     schemas = {struct: SCHEMA["$defs"][struct.__name__] for struct in structs}
     for struct, schema in {Config: SCHEMA, **schemas}.items():
         assert set(schema["properties"]) == set(struct.__struct_fields__)
@@ -152,14 +192,17 @@ def test_defaults_are_written_as_a_person_would() -> None:
     assert SCHEMA["properties"]["timeout"]["default"] == "1m"
     assert SCHEMA["$defs"]["Limits"]["properties"]["body_bytes"]["default"] == "4MiB"
     assert SCHEMA["properties"]["listen"]["default"] == "127.0.0.1:8420"
-    for struct in (Config, ServerConfig, Limits, BreakerConfig, JournalConfig):
+    for struct in (Config, ServerConfig, Limits, BreakerConfig, JournalConfig, SubserversConfig):
         schema = SCHEMA if struct is Config else SCHEMA["$defs"][struct.__name__]
         written = {k: f["default"] for k, f in schema["properties"].items() if "default" in f}
         document: Any = written
         if struct is ServerConfig:
             document = {"servers": {"a": {"url": "http://x", **written}}}
         elif struct is not Config:
-            section = {Limits: "limits", BreakerConfig: "breaker", JournalConfig: "journal"}
+            section = {
+                Limits: "limits", BreakerConfig: "breaker", JournalConfig: "journal",
+                SubserversConfig: "subservers",
+            }  # fmt: skip
             document = {section[struct]: written}
         config = parse_config(json.dumps(document))
         plain = Config(servers={"a": ServerConfig(url="http://x")} if config.servers else {})

@@ -28,6 +28,7 @@ from interlock.config.load import DEFAULT_NAME, load_config, parse_config
 from interlock.config.model import (
     AskConfig,
     BreakerConfig,
+    BudgetConfig,
     Config,
     EffectName,
     Exposure,
@@ -35,7 +36,11 @@ from interlock.config.model import (
     Limits,
     NameStyle,
     OAuthConfig,
+    ParentConfig,
     ServerConfig,
+    SubserverLink,
+    SubserversConfig,
+    TlsConfig,
     TokenConfig,
     Transport,
 )
@@ -50,13 +55,14 @@ from interlock.config.redaction import (
 )
 from interlock.config.render import to_yaml
 from interlock.config.schema import config_json_schema
-from interlock.config.secrets import resolve, resolve_server
+from interlock.config.secrets import resolve, resolve_parent, resolve_server, resolve_tls
 
 __all__ = [
     "DEFAULT_NAME",
     "Address",
     "AskConfig",
     "BreakerConfig",
+    "BudgetConfig",
     "ClientConfigFile",
     "ClientImport",
     "Config",
@@ -68,8 +74,12 @@ __all__ = [
     "Limits",
     "NameStyle",
     "OAuthConfig",
+    "ParentConfig",
     "Problem",
     "ServerConfig",
+    "SubserverLink",
+    "SubserversConfig",
+    "TlsConfig",
     "TokenConfig",
     "Transport",
     "Variable",
@@ -92,6 +102,8 @@ __all__ = [
     "refuse_itself",
     "refuse_weak_tokens",
     "resolve",
+    "resolve_parent",
     "resolve_server",
+    "resolve_tls",
     "to_yaml",
 ]

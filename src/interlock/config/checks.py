@@ -16,6 +16,7 @@ from interlock.config.own_node import OWN_ADDRESS, is_own_url
 from interlock.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path, quoted
 from interlock.config.reader import NodeReader
 from interlock.config.secrets import resolve
+from interlock.config.tree_checks import check_tree
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
 SHORTEST_TOKEN: Final = 16
@@ -33,6 +34,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     _check_tokens(reader, values)
     _check_exposure(reader, values)
     _check_own_address(reader, servers, values)
+    check_tree(reader, values)
 
 
 def exposure_refusal(config: Config) -> tuple[str, str] | None:
@@ -101,15 +103,19 @@ def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> No
         for name in ("args", "env", "cwd"):
             if given(name):
                 reader.report((*path, name), f"{name} is for a server with command", "remove it")
-        if server.transport == "stdio":
-            reader.report((*path, "transport"), "stdio needs command", "write auto, http or sse")
+        if server.transport in ("stdio", "ax"):
+            reader.report(
+                (*path, "transport"),
+                f"{server.transport} needs command",
+                "write auto, http or sse",
+            )
     elif given("command"):
         for name in ("headers", "oauth"):
             if given(name):
                 reader.report((*path, name), f"{name} is for a server with url", "remove it")
         if server.transport in ("http", "sse"):
             reader.report(
-                (*path, "transport"), f"{server.transport} needs url", "write auto or stdio"
+                (*path, "transport"), f"{server.transport} needs url", "write auto, stdio or ax"
             )
     elif not server.url and not server.command and path not in reader.misspelt:
         reader.report(

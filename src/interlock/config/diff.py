@@ -6,15 +6,18 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from interlock.config.model import Config, ServerConfig
+from interlock.config.model import Config, ServerConfig, SubserversConfig
 
-RESTART_FIELDS: Final = ("listen", "path", "state_dir", "journal", "input_timeout")
+RESTART_FIELDS: Final = ("listen", "path", "state_dir", "journal", "input_timeout", "tls")
 """Fields of the node that only a new start can change."""
+RESTART_SUBSERVERS: Final = ("enabled", "path", "store")
+"""The same, of `subservers`: they are shown as `subservers.path`."""
 
 CATALOG_FIELDS: Final = frozenset(
     {
         "segment", "description", "expose", "allow", "deny", "rename", "descriptions", "effects",
         "trust_annotations", "timeout", "grace", "start_timeout", "ask",
+        "min_latency_class",
     }
 )  # fmt: skip
 """Fields of a server that change what is shown of it or how long it may take, not its link."""
@@ -48,6 +51,13 @@ def diff(old: Config, new: Config) -> ConfigChange:
         for name in Config.__struct_fields__
         if name != "servers" and getattr(old, name) != getattr(new, name)
     ]
+    below = [
+        name
+        for name in SubserversConfig.__struct_fields__
+        if getattr(old.subservers, name) != getattr(new.subservers, name)
+    ]
+    if below and all(name in RESTART_SUBSERVERS for name in below):
+        node_fields.remove("subservers")
     changed = {}
     for key, server in new.servers.items():
         if key in old.servers and (names := _changed_fields(old.servers[key], server)):
@@ -57,7 +67,10 @@ def diff(old: Config, new: Config) -> ConfigChange:
         removed=tuple(key for key in old.servers if key not in new.servers),
         changed=changed,
         live=tuple(name for name in node_fields if name not in RESTART_FIELDS),
-        restart=tuple(name for name in node_fields if name in RESTART_FIELDS),
+        restart=(
+            *(name for name in node_fields if name in RESTART_FIELDS),
+            *(f"subservers.{name}" for name in below if name in RESTART_SUBSERVERS),
+        ),
     )
 
 

@@ -339,6 +339,10 @@ class ParentConfig(Section, frozen=True):
     ] = None
     key: Annotated[Text | None, _says("The file with the certificate's private key.")] = None
 
+    def __repr__(self) -> str:
+        # Once its references are resolved it holds secrets.
+        return f"ParentConfig({self.segment} at {self.url})"
+
 
 class TlsConfig(Section, frozen=True):
     """TLS on the HTTP listener, 1.3 only."""

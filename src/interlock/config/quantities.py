@@ -27,6 +27,8 @@ HEADER_PATTERN: Final = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"
 PATH_PATTERN: Final = r"^/[A-Za-z0-9_./~-]*$"
 ORIGIN_PATTERN: Final = r"^[a-z][a-z0-9+.-]*://[^/?#\s]+$"
 URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[^\s]+$|\$\{"
+PARENT_URL_PATTERN: Final = r"^[wW][sS]{1,2}://[^\s]+$|^unix:[^\s]|\$\{"
+AUTHORITY_PATTERN: Final = r"^dns:[A-Za-z0-9.-]{1,253}$"
 LISTEN_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
 SECRET_PATTERN: Final = r"\$\{(env|file):"
 HOST_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?$"
@@ -167,6 +169,37 @@ def check_url(text: str) -> str:
     if broken or any(ch.isspace() or ord(ch) < 32 for ch in text):
         raise BadValue(
             "this is not a URL of an MCP server", "write http://host:port/path or https://host/path"
+        )
+    return text
+
+
+def check_parent_url(text: str) -> str:
+    """The address of a parent as it stands: a WebSocket, or a Unix socket of this machine.
+
+    One that is a reference is checked when it is resolved.
+    """
+    if "${" in text:
+        return text
+    if text.startswith("unix:") and len(text) > len("unix:"):
+        return text
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # urlsplit looks at the port only when it is asked for
+        broken = parts.scheme not in ("ws", "wss") or not parts.hostname or bool(parts.fragment)
+    except ValueError:
+        broken = True
+    if broken or any(ch.isspace() or ord(ch) < 32 for ch in text):
+        raise BadValue(
+            "this is not the address of a node",
+            "write wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock",
+        )
+    if parts.username is not None or parts.password is not None:
+        raise BadValue("credentials must not stand in an address", "write them as parent.token")
+    if parts.scheme == "ws" and not Address(parts.hostname or "", 0).loopback:
+        secure = parts._replace(scheme="wss", query="").geturl()
+        raise BadValue(
+            "everybody on the way could read what goes to another machine over ws://",
+            f"write {secure}",
         )
     return text
 

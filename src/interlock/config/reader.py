@@ -109,6 +109,8 @@ class NodeReader:
         if isinstance(declared, inspect.ListType):
             return []
         if isinstance(declared, inspect.StructType) and declared.cls is not ServerConfig:
+            if optional:
+                return None
             if not any(f.required for f in declared.fields):
                 return declared.cls()
         elif optional:

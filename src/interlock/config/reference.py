@@ -13,11 +13,16 @@ from msgspec import Struct, inspect
 from interlock.config.model import (
     AskConfig,
     BreakerConfig,
+    BudgetConfig,
     Config,
     JournalConfig,
     Limits,
     OAuthConfig,
+    ParentConfig,
     ServerConfig,
+    SubserverLink,
+    SubserversConfig,
+    TlsConfig,
     TokenConfig,
 )
 from interlock.config.reader import fields_of
@@ -108,6 +113,32 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
         "A list; needed when `listen` is not a loopback address. There, a token of less than 16 "
         "characters is refused.",
     ),
+    (
+        "`tls`",
+        TlsConfig,
+        "Files are looked for in the config file's folder. A client that shows a certificate which "
+        "`client_ca` signed proves its names (SAN) with it; one that shows none is served too.",
+    ),
+    (
+        "`parent`",
+        ParentConfig,
+        "`ws://` is for this machine only: to another one write `wss://`, which takes TLS 1.3. "
+        "A node with a parent has no `root_segment` of its own. `authority` is a claim; the proof "
+        "of it is a token signed with `authority_key`, or the client `certificate`. A changed "
+        "`parent` takes effect at once: the node leaves the old one and registers with the new.",
+    ),
+    (
+        "`subservers`",
+        SubserversConfig,
+        "Everybody who may call may also register. `enabled`, `path` and `store` take a new start "
+        "of the node, the rest takes effect at once.",
+    ),
+    (
+        "`subservers.budget` and `subservers.links.SEGMENT.budget`",
+        BudgetConfig,
+        "A call beyond it is answered with `budget_exceeded`.",
+    ),
+    ("`subservers.links.SEGMENT`", SubserverLink, ""),
     ("`limits`", Limits, ""),
     ("`breaker`", BreakerConfig, ""),
     ("`journal`", JournalConfig, ""),
@@ -120,6 +151,8 @@ _BY_KIND: Final = {
     "scalar_reference": "text with references",
     "secret_reference": "text with a reference",
     "url": "URL",
+    "parent_url": "address",
+    "authority": "DNS name",
     "listen": "host:port",
     "path": "path",
     "server": "server",

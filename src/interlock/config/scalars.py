@@ -17,6 +17,7 @@ from yaml.nodes import Node, ScalarNode
 from interlock.config import quantities, yaml_text
 from interlock.config.problems import BadValue, one_of, quoted
 from interlock.config.secrets import references
+from interlock.protocol.ax import is_authority
 
 DESCRIBED: Final = {
     yaml_text.TEXT: "text",
@@ -94,6 +95,14 @@ def _read_text(node: Node, declared: inspect.Type, kind: str) -> str:
     elif kind == "url":
         references(text)
         quantities.check_url(text)
+    elif kind == "parent_url":
+        references(text)
+        quantities.check_parent_url(text)
+    elif kind == "authority" and not is_authority(text):
+        raise BadValue(
+            f"{quoted(text)} is not an authority",
+            "write a DNS name behind dns:, such as dns:edge01.factory.example.com",
+        )
     if isinstance(declared, inspect.StrType):
         if declared.min_length and len(text) < declared.min_length:
             raise BadValue("the text is empty", "write something, or remove the key")

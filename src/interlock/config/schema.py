@@ -33,6 +33,8 @@ _BY_KIND: Final[dict[str, Schema]] = {
     "scalar_reference": {"type": ["string", "number", "boolean"]},
     "secret_reference": {"type": "string", "pattern": quantities.SECRET_PATTERN},
     "url": {"type": "string", "pattern": quantities.URL_PATTERN},
+    "parent_url": {"type": "string", "pattern": quantities.PARENT_URL_PATTERN},
+    "authority": {"type": "string", "pattern": quantities.AUTHORITY_PATTERN},
     "listen": {"type": "string", "pattern": quantities.LISTEN_PATTERN},
 }
 _ONE_WAY_TO_REACH_IT: Final[Schema] = {
@@ -46,7 +48,10 @@ _ONE_WAY_TO_REACH_IT: Final[Schema] = {
     },
     "allOf": [
         {
-            "if": {"required": ["transport"], "properties": {"transport": {"const": "stdio"}}},
+            "if": {
+                "required": ["transport"],
+                "properties": {"transport": {"enum": ["stdio", "ax"]}},
+            },
             "then": {"required": ["command"]},
         },
         {

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from interlock.config.model import ServerConfig
+from interlock.config.model import ParentConfig, ServerConfig, TlsConfig
 from interlock.config.problems import BadValue, ConfigError
+from interlock.config.quantities import check_parent_url
 
 MAX_SECRET_BYTES: Final = 1024 * 1024
 
@@ -23,6 +24,10 @@ OAUTH_REFERENCES: Final = (
     "issuer", "client_id", "client_secret", "private_key", "client_metadata_url",
 )  # fmt: skip
 """The fields of `oauth` in which references stand."""
+PARENT_REFERENCES: Final = ("url", "token", "authority_key")
+"""The fields of `parent` in which references stand; each of its `backup` may hold one too."""
+PARENT_FILES: Final = ("ca", "certificate", "key")
+TLS_FILES: Final = ("certificate", "key", "client_ca")
 
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)(?P<end>\}?)")
 _ENV: Final = re.compile(r"env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-.*)?", re.DOTALL)
@@ -136,6 +141,76 @@ def resolve_server(
         cwd=None if cwd is None else str(_located(cwd, environ, base_dir)),
         oauth=replace(oauth, **{name: maybe(getattr(oauth, name)) for name in OAUTH_REFERENCES}),
     )
+
+
+def resolve_parent(
+    parent: ParentConfig, *, environ: Mapping[str, str], base_dir: Path
+) -> ParentConfig:
+    """The parent as its link needs it: every reference resolved, every file absolute and there.
+
+    Raises ConfigError, also for an address that is none once it is resolved.
+    """
+
+    def whole(text: str | None) -> str | None:
+        return None if text is None else resolve(text, environ=environ, base_dir=base_dir)
+
+    def address(text: str) -> str:
+        try:
+            return check_parent_url(whole(text) or "")
+        except BadValue as bad:
+            raise ConfigError.of(f"the parent's address: {bad.message}", bad.hint) from None
+
+    return replace(
+        parent,
+        url=address(parent.url),
+        backup=[address(url) for url in parent.backup],
+        token=whole(parent.token),
+        authority_key=whole(parent.authority_key),
+        **_files(parent, PARENT_FILES, environ, base_dir),
+    )
+
+
+def resolve_tls(tls: TlsConfig, *, environ: Mapping[str, str], base_dir: Path) -> TlsConfig:
+    """The listener's TLS with every file absolute and there. Raises ConfigError."""
+    return replace(tls, **_files(tls, TLS_FILES, environ, base_dir))
+
+
+def missing_file(
+    path: str, *, environ: Mapping[str, str], base_dir: Path
+) -> tuple[str, str] | None:
+    """What is wrong with a file that the config names, and what to do; None: it can be read."""
+    try:
+        with _located(path, environ, base_dir).open("rb"):
+            return None
+    except FileNotFoundError:
+        return (
+            f"the file {path} does not exist",
+            "create it, or correct the path (it starts at the config file's folder)",
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
+        return (
+            f"the file {path} cannot be read ({reason.lower()})",
+            "make it readable for this user",
+        )
+
+
+def _files(
+    section: ParentConfig | TlsConfig,
+    names: tuple[str, ...],
+    environ: Mapping[str, str],
+    base_dir: Path,
+) -> dict[str, str]:
+    """The files that a section names, by field, as absolute paths."""
+    found: dict[str, str] = {}
+    for name in names:
+        path = getattr(section, name)
+        if path is not None:
+            problem = missing_file(path, environ=environ, base_dir=base_dir)
+            if problem is not None:
+                raise ConfigError.of(*problem)
+            found[name] = str(_located(path, environ, base_dir))
+    return found
 
 
 def _located(path: str, environ: Mapping[str, str], base_dir: Path) -> Path:
