@@ -1,4 +1,5 @@
-"""The paths beside the MCP endpoint, a small ASGI app: is the node alive, how does it fare?"""
+"""The paths beside the MCP endpoint, a small ASGI app: is the node alive, how do it and its tree
+fare?"""
 
 from __future__ import annotations
 
@@ -17,14 +18,22 @@ _CLIENT = Client(Era.STATELESS, LATEST_STATELESS)
 
 
 class NodeApp:
-    """`/healthz` for whoever restarts nodes, `/status` for whoever operates this one."""
+    """`/healthz` for whoever restarts nodes, `/status` and `/tree` for whoever operates them."""
 
     def __init__(
-        self, *, pipeline: Pipeline, guard: Guard, status: Callable[[], Any], mcp_path: str
+        self,
+        *,
+        pipeline: Pipeline,
+        guard: Guard,
+        status: Callable[[], Any],
+        tree: Callable[[], Awaitable[Any]] | None = None,
+        mcp_path: str,
     ) -> None:
         self._pipeline = pipeline
         self.guard = guard
         self._status = status
+        self._tree = tree
+        self._paths = ("/healthz", "/status") if tree is None else ("/healthz", "/status", "/tree")
         self._mcp_path = mcp_path
 
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
@@ -36,7 +45,7 @@ class NodeApp:
             self._pipeline.refused(self._call(scope, fields, method), foreign)
             await _answer(send, 403, {"error": foreign.failure.name, "message": refusal})
             return
-        if path not in ("/healthz", "/status"):
+        if path not in self._paths:
             hint = f"There is nothing here. The MCP endpoint is {self._mcp_path}."
             await _answer(send, 404, {"error": "not_found", "message": hint})
         elif method not in ("GET", "HEAD"):
@@ -44,18 +53,19 @@ class NodeApp:
         elif path == "/healthz":
             await _answer(send, 200, {"status": "ok"})
         else:
-            await self._show_status(scope, fields, send)
+            await self._show(path, scope, fields, send)
 
-    async def _show_status(
-        self, scope: dict[str, Any], fields: dict[bytes, bytes], send: Send
+    async def _show(
+        self, path: str, scope: dict[str, Any], fields: dict[bytes, bytes], send: Send
     ) -> None:
         try:
-            self._pipeline.admit(self._call(scope, fields, "status"))
+            self._pipeline.admit(self._call(scope, fields, path.removeprefix("/")))
         except InterlockError as error:
             body = {"error": error.failure.name, "message": error.message}
             await _answer(send, error.failure.http, body)
             return
-        await _answer(send, 200, self._status())
+        told = self._status() if path == "/status" or self._tree is None else await self._tree()
+        await _answer(send, 200, told)
 
     @staticmethod
     def _call(scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> Call:
