@@ -1,0 +1,104 @@
+"""What is known of a registered subserver, and what the registrar asks of its store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from interlock.protocol.ax import NATIVE, Budget, Offers
+
+
+def key_of(segment: str) -> str:
+    """By what the node knows a subserver that dialled in."""
+    return f"ax:{segment}"
+
+
+class Subserver(msgspec.Struct, eq=False, kw_only=True):
+    """One subserver. It is the same object from its first registration until it is forgotten, and
+    says what is true now."""
+
+    key: str
+    """`ax:` and its segment; for a child that the node started, its key in the config."""
+    segment: str
+    subserver_id: str
+    caller: str
+    """Who registered it."""
+    peer: str
+    """Where it dialled from: `local`, `loopback` or an address."""
+    label: str = ""
+    """The channel, for people."""
+    session_id: str = ""
+    """Empty: it is not registered now, but its tools are still listed, as degraded."""
+    authority: str | None = None
+    verified: bool = False
+    """Whether the authority was proven."""
+    role: str = "leaf"
+    """`leaf` or `aggregator`."""
+    offers: Offers = Offers()
+    transport_class: str = NATIVE
+    interval_ms: int = 0
+    version: str = ""
+    subtree_ids: tuple[str, ...] = ()
+    """The aggregators behind it, itself among them. Empty for a leaf."""
+    budget: Budget = Budget()
+    registered_at: float = 0.0
+    """Seconds on the wall clock, as all that follow."""
+    last_beat: float = 0.0
+    lost_at: float | None = None
+    """Since when it is degraded."""
+    problem: str = ""
+    """Why it is."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it is registered now."""
+        return bool(self.session_id)
+
+    @property
+    def deadline_ms(self) -> int:
+        """How long it may say nothing."""
+        return self.interval_ms * 3
+
+
+class Claim(Protocol):
+    """Who owns a segment."""
+
+    @property
+    def authority(self) -> str: ...
+    @property
+    def verified(self) -> bool: ...
+
+
+class Lease(Protocol):
+    """Where a subserver is registered."""
+
+    @property
+    def aggregator_id(self) -> str: ...
+    @property
+    def until(self) -> float: ...
+
+
+class TreeStore(Protocol):
+    """Where claims and leases are kept (`stores/tree.py`). Everything raises InterlockError."""
+
+    def claim_on(self, segment: str) -> Claim | None: ...
+
+    def keep_claim(self, segment: str, authority: str, verified: bool) -> bool:
+        """False: a proven one is there, which an unproven one never displaces."""
+        ...
+
+    def other_lease(self, subserver_id: str, aggregator_id: str, tree_id: str) -> Lease | None:
+        """That of another aggregator in the same tree, if it has not lapsed."""
+        ...
+
+    def take_lease(
+        self, subserver_id: str, aggregator_id: str, tree_id: str, authority: str, until: float
+    ) -> Lease | None:
+        """Take it; or else the one of another aggregator in the same tree, which stays."""
+        ...
+
+    def renew_leases(self, aggregator_id: str, until: Iterable[tuple[str, float]]) -> None: ...
+
+    def release_lease(self, subserver_id: str, aggregator_id: str) -> None: ...
