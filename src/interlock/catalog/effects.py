@@ -1,15 +1,15 @@
 """What a tool does to the world, classified once; everything later asks here.
 
-MCP annotations are hints from a server about itself. They may be believed (`trust_annotations`),
-and the config always has the last word.
+MCP annotations are hints from a server about itself, and so is a capability annotation of MCP-AX.
+They may be believed (`trust_annotations`), and the config always has the last word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import IntEnum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -60,6 +60,34 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 UNKNOWN: Final = Effect(EffectLevel.MUTATING, False, "default")
 """A tool that says nothing about itself may change things, and is never repeated."""
+
+
+NO_HINTS: Final = Annotations()
+
+
+def with_capability(
+    annotations: Annotations | None, values: Mapping[str, Any], declared: Container[str]
+) -> Annotations:
+    """The hints of a tool that has a capability, too. Where the two contradict each other, the
+    worse counts.
+
+    `values` are the lawful ones, `declared` the names of those that somebody really said: that a
+    tool cannot be undone is no news when a node below only assumed it, as we would.
+    """
+    hints = annotations or NO_HINTS
+    mutable, reversible = values.get("mutable"), values.get("reversible")
+    read_only, destructive = hints.read_only_hint, hints.destructive_hint
+    if mutable is not None:
+        read_only = not mutable and read_only is not False
+    if mutable is not False and reversible is not None:
+        if reversible:
+            destructive = bool(destructive)
+        elif "reversible" in declared or destructive is not None:
+            destructive = True
+    idempotent = values.get("idempotent")
+    if idempotent is None or hints.idempotent_hint is False:
+        idempotent = hints.idempotent_hint
+    return Annotations(read_only, destructive, idempotent, hints.open_world_hint)
 
 
 def classify(

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
+from enum import Enum
 from hashlib import blake2b
 from typing import Final, NamedTuple
+
+from interlock.protocol.ax import MAX_ROUTE
 
 SEGMENT: Final = re.compile(r"[a-z0-9_-]{1,63}")
 MAX_SEGMENT: Final = 63
@@ -21,6 +24,8 @@ MAX_CANONICAL: Final = 255
 MAX_SAFE: Final = 64
 MAX_OWN: Final = 1024
 """An upstream's own name may be this long. It travels in a header, which has its limits too."""
+
+TOO_LONG: Final = f"Its full name is longer than {MAX_CANONICAL} characters."
 
 _NOT_CANONICAL: Final = re.compile(r"[^a-z0-9_-]")
 _NOT_SAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -76,27 +81,73 @@ class Names(NamedTuple):
     """Without a prefix, for an upstream that is shown as it is."""
 
 
-def give(wanted: Sequence[tuple[str, str]], prefix: str, *, bare: bool) -> list[Names | None]:
+class Rule(Enum):
+    """What becomes of a name that is no segment."""
+
+    MENDED = "mended"
+    """A plain MCP server's: a lawful one is made of it."""
+    SEGMENT = "segment"
+    """A registered leaf's: it is refused."""
+    DOTTED = "dotted"
+    """A registered aggregator's: it may have several segments, each of them lawful."""
+
+
+def give(
+    wanted: Sequence[tuple[str, str]], prefix: str, *, bare: bool, rule: Rule = Rule.MENDED
+) -> list[Names | str]:
     """Names for everything of one kind that one upstream offers: (its own name, the name shown).
 
-    None for what would have a name that is too long. With `bare` there are names without a prefix.
+    A sentence for what gets none. With `bare` there are names without a prefix.
     """
-    given: list[Names | None] = [None] * len(wanted)
+    given: list[Names | str] = [TOO_LONG] * len(wanted)
     leaves = Leaves()
+    taken: set[str] = set()
     safe_names: set[str] = set()
     bare_names: set[str] = set()
     # Who gets which name must not depend on the order in which the upstream happens to list.
     for place in sorted(range(len(wanted)), key=lambda place: _precedence(*wanted[place])):
-        shown = wanted[place][1]
-        canonical = f"{prefix}.{leaves.take(shown)}"
+        own, shown = wanted[place]
+        if rule is Rule.MENDED:
+            canonical = _joined(prefix, leaves.take(shown))
+        else:
+            canonical = _joined(prefix, shown)
+            refused = _refusal(own, rule) or _refusal(shown, rule)
+            if not refused and canonical.count(".") >= MAX_ROUTE:
+                refused = f"invalid_tool_name: its full name has more than {MAX_ROUTE} segments."
+            if not refused and canonical in taken:
+                refused = "invalid_tool_name: another one is called so."
+            if refused:
+                given[place] = refused
+                continue
+            taken.add(canonical)
         if len(canonical) > MAX_CANONICAL:
             continue
         is_bare = bare and shown not in bare_names
         bare_names.add(shown)
-        safe_name = safe("" if is_bare else prefix, shown, canonical, safe_names)
+        safe_prefix, leaf = "" if is_bare else prefix, shown
+        if rule is Rule.DOTTED:
+            safe_prefix, _, leaf = _joined(safe_prefix, shown).rpartition(".")
+        # How deep a tool of an aggregator is cannot be known: `a__b__c` is `a.b.c`, so `b__c` in
+        # `a` must be called otherwise, also while there is no `a.b.c`.
+        unclear = rule is Rule.DOTTED and "__" in leaf
+        safe_name = safe(safe_prefix, leaf, canonical, safe_names, unclear=unclear)
         safe_names.add(safe_name)
         given[place] = Names(canonical, safe_name, shown if is_bare else None)
     return given
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _refusal(name: str, rule: Rule) -> str:
+    """Why a registered subserver cannot call something so. Empty: it can."""
+    segments = name.split(".") if rule is Rule.DOTTED else (name,)
+    if all(is_lawful(segment) for segment in segments):
+        return ""
+    if rule is Rule.SEGMENT and "." in name:
+        return "invalid_tool_name: only an aggregator's names have dots."
+    return f"invalid_tool_name: a segment takes 1 to {MAX_SEGMENT} of a-z, 0-9, _ and -."
 
 
 def _precedence(own: str, shown: str) -> tuple[bool, bool, bool, str]:
@@ -124,17 +175,21 @@ class Leaves:
         return candidate
 
 
-def safe(prefix: str, name: str, canonical: str, taken: Container[str]) -> str:
+def safe(
+    prefix: str, name: str, canonical: str, taken: Container[str], *, unclear: bool = False
+) -> str:
     """The name for clients that refuse dots.
 
     A hash of the canonical name is added where the plain form could be somebody else's: when it is
     too long, already taken, or has another reading. It has one when a segment runs into the `__`
-    behind it (`a__b` + `c` reads like `a` + `b__c`), or when it ends like a hash.
+    behind it (`a__b` + `c` reads like `a` + `b__c`), when it ends like a hash, or when the caller
+    knows of one (`unclear`).
     """
     joined = prefix.replace(".", "__") + "__" + name if prefix else name
     candidate = _NOT_SAFE.sub("_", joined)
     if (
-        len(candidate) <= MAX_SAFE
+        not unclear
+        and len(candidate) <= MAX_SAFE
         and candidate not in taken
         and _ENDS_LIKE_A_HASH.search(candidate) is None
         and not any("__" in part or part.endswith("_") for part in prefix.split("."))

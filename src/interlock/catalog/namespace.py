@@ -46,8 +46,8 @@ class Namespace(Generic[T]):
             by_name.setdefault(one.canonical, one)
             by_name.setdefault(one.safe_name, one)
         for one in self.everything:
-            prefix = one.canonical.rpartition(".")[0]
-            by_name.setdefault(f"{prefix}.{one.upstream_name}", one)
+            if one.alias is not None:
+                by_name.setdefault(one.alias, one)
 
     def _claim(self, one: T, style: str) -> None:
         """Give it its name in lists of this style: another one if that is taken."""

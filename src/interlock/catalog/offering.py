@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from interlock.catalog import names
+from interlock.catalog.annotating import Annotated, Terms, annotate, shown_capability
 from interlock.catalog.apps import screen_of
 from interlock.catalog.definitions import (
-    Wanted,
     is_wanted,
     session_members,
     sift_tools,
     stateless_members,
 )
-from interlock.catalog.effects import Effect, classify
+from interlock.catalog.effects import EffectLevel
 from interlock.catalog.entries import (
     sift_prompts,
     sift_resources,
     sift_templates,
 )
-from interlock.catalog.names import Names
+from interlock.catalog.names import Names, Rule
 from interlock.catalog.set_aside import SetAside, SetAsides
 from interlock.config import ServerConfig
+from interlock.protocol.ax import CURSOR, NATIVE, ROUTE
+from interlock.protocol.capability import LATENCY_CLASSES, slower
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import Era
@@ -33,11 +35,21 @@ from interlock.protocol.uri_templates import UriTemplate, read_template
 
 T = TypeVar("T")
 
+Registered = Literal["", "leaf", "aggregator"]
+"""How an upstream came to be one: of the config, or registered in either role."""
+
+_RULES: Final[dict[Registered, Rule]] = {
+    "": Rule.MENDED,
+    "leaf": Rule.SEGMENT,
+    "aggregator": Rule.DOTTED,
+}
+
 
 class Listed:
     """Something with a name: where it leads, what it is called, and how it reads in a list."""
 
     __slots__ = (
+        "alias",
         "canonical",
         "description",
         "header_params",
@@ -62,12 +74,16 @@ class Listed:
         description: str,
         members: dict[str, Raw],
         params: tuple[HeaderParam, ...] = (),
+        prefix: str = "",
     ) -> None:
         self.upstream = upstream
         self.segment = segment
         self.upstream_name = upstream_name
         self.upstream_name_json = encode_value(upstream_name)
         self.canonical, self.safe_name, self.transparent_name = called
+        alias = f"{prefix}.{upstream_name}" if prefix else self.canonical
+        self.alias: str | None = None if alias == self.canonical else alias
+        """Its upstream's own name behind our prefix, where it has another one in the catalog."""
         self.description = description
         self.header_params = params
         self.limit: float | None = None
@@ -103,8 +119,11 @@ class Tool(Listed):
     __slots__ = (
         "_session_listed",
         "_stateless_listed",
+        "cost_units",
         "effect",
         "effect_word",
+        "latency_class",
+        "mutable",
         "repeatable",
         "screen",
         "validator",
@@ -120,7 +139,9 @@ class Tool(Listed):
         description: str,
         members: dict[str, Raw],
         params: tuple[HeaderParam, ...],
-        effect: Effect,
+        annotated: Annotated,
+        prefix: str = "",
+        way: bytes = b"",
     ) -> None:
         super().__init__(
             upstream=upstream,
@@ -130,10 +151,19 @@ class Tool(Listed):
             description=description,
             members=members,
             params=params,
+            prefix=prefix,
         )
+        self.way = way
+        effect = annotated.effect
         self.effect = effect
         self.effect_word = effect.level.word
         self.repeatable = effect.repeatable
+        self.mutable = effect.level is not EffectLevel.READ_ONLY
+        self.cost_units = annotated.cost_units
+        """What a call takes from a budget."""
+        self.latency_class = annotated.latency_class
+        """As it is shown, if somebody declared one."""
+        self.limit = annotated.limit
         self.screen = screen_of(members)
         """The URI of the resource that shows its results, for hosts that show such things."""
         known = session_members(members)
@@ -148,6 +178,10 @@ class Tool(Listed):
     def input_schema(self) -> Any:
         """The schema of the arguments, decoded when it is needed."""
         return decode_value(decode_members(b"{" + self.listed[1:])["inputSchema"])
+
+    def capability(self) -> Raw:
+        """The capability annotation, as clients see it."""
+        return shown_capability(decode_members(b"{" + self.listed[1:]), self.effect)
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -171,6 +205,12 @@ class Offering(msgspec.Struct, frozen=True, eq=False):
     resources: tuple[Resource, ...] = ()
     templates: tuple[Resource, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
+    """Entries that are not shown, at least the first of them."""
+    omitted: int = 0
+    """How many there are."""
+    flagged: tuple[SetAside, ...] = ()
+    """Tools that are shown, but say something of themselves that means nothing."""
+    registered: Registered = ""
     transparent: bool = False
     """Whether it is shown as if it were directly connected."""
     serves_resources: bool = False
@@ -190,26 +230,95 @@ def read_offering(
     root_segment: str | None = None,
     http: bool = False,
     serves_resources: bool = False,
+    registered: Registered = "",
+    degraded: bool = False,
+    transport_class: str = NATIVE,
+    min_latency_class: str | None = None,
+    slower: Mapping[str, str] | None = None,
 ) -> Offering:
     """An upstream's raw lists as an offering, filtered and renamed by its config.
 
-    Never raises: whatever an upstream lists, what can be used of it is used.
+    `registered`: names are refused that a subserver may not give, not mended. `degraded`: it cannot
+    be reached, and its tools say so. `slower`: own names of tools → the latency class that their
+    calls were measured in. Never raises: whatever an upstream lists, what can be used is used.
     """
     segment = server.segment or key
     prefix = f"{root_segment}.{segment}" if root_segment else segment
-    transparent = server.expose == "transparent"
+    terms = Terms(
+        server=server,
+        transport=transport_class,
+        floor=_slowest(server.min_latency_class, min_latency_class),
+        slower=slower or {},
+        degraded=degraded,
+    )
+    return _read(
+        key, segment, prefix, terms, tools, prompts, resources, templates,
+        http=http, serves_resources=serves_resources, registered=registered,
+    )  # fmt: skip
+
+
+def own_offering(root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offering:
+    """The node's own tools: they have no segment, and are called by their bare names, behind the
+    root segment if there is one."""
+    terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, own=True)
+    return _read("", "", root_segment or "", terms, tools, registered="")
+
+
+def _slowest(*classes: str | None) -> str:
+    slowest = LATENCY_CLASSES[0]
+    for one in classes:
+        if one is not None:
+            slowest = slower(slowest, one)
+    return slowest
+
+
+def _read(
+    key: str,
+    segment: str,
+    prefix: str,
+    terms: Terms,
+    tools: Iterable[Raw | bytes],
+    prompts: Iterable[Raw | bytes] = (),
+    resources: Iterable[Raw | bytes] = (),
+    templates: Iterable[Raw | bytes] = (),
+    *,
+    registered: Registered,
+    http: bool = False,
+    serves_resources: bool = False,
+) -> Offering:
+    server, transparent = terms.server, terms.transparent
+    rule = _RULES[registered]
     asides = {kind: SetAsides(kind) for kind in ("tool", "prompt", "resource", "template")}
+    flagged = SetAsides("tool")
     wanted = sift_tools(tools, server, asides["tool"], http=http)
     own = [one.definition.name for one in wanted]
     shown = [server.rename.get(name, name) for name in own]
-    called = names.give(list(zip(own, shown, strict=True)), prefix, bare=transparent)
-    offered_tools = [
-        _tool(key, segment, one, name, server)
-        for one, name in _with_names(wanted, called, own, asides["tool"])
-    ]
+    called = names.give(list(zip(own, shown, strict=True)), prefix, bare=transparent, rule=rule)
+    offered_tools = []
+    for (definition, members, params), name in _with_names(wanted, called, own, asides["tool"]):
+        description = server.descriptions.get(definition.name)
+        if description is not None:
+            members["description"] = Raw(encode_value(description))
+        annotated = annotate(definition, members, terms)
+        for problem in annotated.problems:
+            flagged.add(definition.name, problem)
+        offered_tools.append(
+            Tool(
+                upstream=key,
+                segment=segment,
+                upstream_name=definition.name,
+                called=name,
+                description=definition.description or "" if description is None else description,
+                members=members,
+                params=params,
+                annotated=annotated,
+                prefix=prefix,
+                way=_way(prefix, definition.name) if registered else b"",
+            )
+        )
     read = sift_prompts(prompts, asides["prompt"])
     own = [one.entry.name for one in read]
-    called = names.give(list(zip(own, own, strict=True)), prefix, bare=transparent)
+    called = names.give(list(zip(own, own, strict=True)), prefix, bare=transparent, rule=rule)
     offered_prompts = [
         Prompt(
             upstream=key,
@@ -218,6 +327,7 @@ def read_offering(
             called=name,
             description=one.entry.description or "",
             members=one.members,
+            prefix=prefix,
         )
         for one, name in _with_names(read, called, own, asides["prompt"])
     ]
@@ -242,6 +352,9 @@ def read_offering(
         resources=tuple(offered_resources),
         templates=tuple(offered_templates),
         set_aside=tuple(one for kind in asides.values() for one in kind.all()),
+        omitted=sum(kind.count for kind in asides.values()),
+        flagged=flagged.all(),
+        registered=registered,
         transparent=transparent,
         serves_resources=serves_resources or bool(offered_resources or offered_templates),
         lets_through=lambda name: is_wanted(name, server),
@@ -249,34 +362,22 @@ def read_offering(
 
 
 def _with_names(
-    entries: Sequence[T], called: Sequence[Names | None], own: Sequence[str], set_aside: SetAsides
+    entries: Sequence[T], called: Sequence[Names | str], own: Sequence[str], set_aside: SetAsides
 ) -> Iterator[tuple[T, Names]]:
     """The entries that got names, with them."""
     for entry, given, name in zip(entries, called, own, strict=True):
-        if given is None:
-            set_aside.add(name, f"Its full name is longer than {names.MAX_CANONICAL} characters.")
+        if isinstance(given, str):
+            set_aside.add(name, given)
         else:
             yield entry, given
 
 
-def _tool(key: str, segment: str, wanted: Wanted, called: Names, server: ServerConfig) -> Tool:
-    definition, members, params = wanted
-    own = definition.name
-    description = server.descriptions.get(own)
-    if description is not None:
-        members["description"] = Raw(encode_value(description))
-    return Tool(
-        upstream=key,
-        segment=segment,
-        upstream_name=own,
-        called=called,
-        description=definition.description or "" if description is None else description,
-        members=members,
-        params=params,
-        effect=classify(
-            own, definition.annotations, server.effects, trusted=server.trust_annotations
-        ),
-    )
+def _way(prefix: str, own: str) -> bytes:
+    """Members of `_meta` that lead a call to a node below: all segments, and that node's place."""
+    route = f"{prefix}.{own}".split(".")
+    return b',"%b":%b,"%b":%d' % (
+        ROUTE.encode(), encode_value(route), CURSOR.encode(), prefix.count(".")
+    )  # fmt: skip
 
 
 def _behind(members: dict[str, Raw]) -> bytes:

@@ -48,6 +48,11 @@ class SetAsides:
         cut = name if len(name) <= 100 else name[:100] + "…"
         self._first.append(SetAside(cut, reason, self._kind))
 
+    @property
+    def count(self) -> int:
+        """How many entries there are, of which not all have their reason said."""
+        return len(self._first) + self._more
+
     def all(self) -> tuple[SetAside, ...]:
         if self._more:
             rest = SetAside("?", f"{self._more} more entries are not shown.", self._kind)

@@ -56,7 +56,8 @@ class Uris:
         self._itself = itself[0] if itself else None
         self._by_segment: dict[str, Offering] = {}
         for one in offerings:
-            if one is not self._itself:
+            # What the node itself offers has no segment, and no URIs.
+            if one is not self._itself and one.segment:
                 self._by_segment.setdefault(one.segment, one)
         self._owners: dict[str, list[Offering]] = {}
         self._template_owners: dict[str, list[Offering]] = {}
