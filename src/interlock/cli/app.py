@@ -17,6 +17,7 @@ from interlock.cli.login import login, logout
 from interlock.cli.status import status
 from interlock.cli.stdio import stdio
 from interlock.cli.tools import tools
+from interlock.cli.tree import tree
 from interlock.cli.up import up
 
 app = typer.Typer(
@@ -66,5 +67,6 @@ app.command(rich_help_panel=_USE)(tools)
 app.command(rich_help_panel=_USE)(call)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(status)
+app.command(rich_help_panel=_LOOK)(tree)
 app.add_typer(journal, name="journal", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(about.version)

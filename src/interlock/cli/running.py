@@ -119,12 +119,17 @@ def elsewhere(meant: Meant) -> str:
 
 def ask(path: Path) -> bytes | None:
     """The status of the node whose MCP socket is at `path`, as JSON; None when it does not run."""
+    return told_at(status_path(path))
+
+
+def told_at(path: Path) -> bytes | None:
+    """What a node tells whoever connects to this socket of its own; None when it does not run."""
     if not is_trusted(path.parent):
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_WITHIN)
         try:
-            connection.connect(str(status_path(path)))
+            connection.connect(str(path))
             told = bytearray()
             while data := connection.recv(65536):
                 told += data

@@ -31,7 +31,7 @@ def status(
 
     meant = running.meant(config, node)
     # Its own user needs no token. A node of somebody else is asked over HTTP.
-    body = running.ask(meant.socket) or _ask(meant)
+    body = running.ask(meant.socket) or ask_over_http(meant, "/status")
     if meant.problem is not None:
         say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
     if json:
@@ -40,7 +40,8 @@ def status(
         _print(body)
 
 
-def _ask(meant: Meant) -> bytes:
+def ask_over_http(meant: Meant, path: str) -> bytes:
+    """What the node answers at this path, with the config's first token. Raises InterlockError."""
     import http.client
 
     from interlock.errors import INTERNAL, UPSTREAM_UNAVAILABLE, InterlockError
@@ -48,7 +49,7 @@ def _ask(meant: Meant) -> bytes:
     listen, address = meant.config.listen, meant.config.address
     connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
     try:
-        connection.request("GET", "/status", headers=_authorization(meant))
+        connection.request("GET", path, headers=_authorization(meant))
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, http.client.HTTPException):
