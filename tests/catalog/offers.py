@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from interlock.catalog.offering import Offering, read_offering
+from interlock.catalog.offering import Offering, Registered, read_offering
 from interlock.catalog.snapshot import Snapshot
 from interlock.config import ServerConfig
 from interlock.protocol.mcp import (
@@ -61,6 +61,10 @@ def offer(
     root: str | None = None,
     http: bool = False,
     serves_resources: bool = False,
+    registered: Registered = "",
+    degraded: bool = False,
+    transport_class: str = "native",
+    slower: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Offering:
     """What the upstream `key` offers: each thing by its name or URI only, or as raw bytes."""
@@ -75,6 +79,10 @@ def offer(
         root_segment=root,
         http=http,
         serves_resources=serves_resources,
+        registered=registered,
+        degraded=degraded,
+        transport_class=transport_class,
+        slower=slower,
     )
 
 
@@ -110,6 +118,13 @@ def shown(
 ) -> list[dict[str, Any]]:
     """Everything that a client sees in one of the lists, in order."""
     return [line for page in pages(snapshot, style, era, verb) for line in page[MEMBER[verb]]]
+
+
+def as_told(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool of a list without what the node adds to every tool's `_meta`."""
+    meta = {key: value for key, value in tool["_meta"].items() if not key.startswith("x-mcpax-")}
+    rest = {key: value for key, value in tool.items() if key != "_meta"}
+    return {**rest, "_meta": meta} if meta else rest
 
 
 def uris_shown(snapshot: Snapshot) -> list[str]:

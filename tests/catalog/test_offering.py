@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlock.catalog.effects import EffectLevel
 from interlock.catalog.offering import Offering, read_offering
 from interlock.catalog.set_aside import MAX_REASONS
-from tests.catalog.offers import definition, offer, server
+from tests.catalog.offers import as_told, definition, offer, server
 from tests.protocol import json_values
 
 
@@ -197,19 +197,22 @@ def test_what_the_node_does_not_read_is_passed_on_byte_by_byte() -> None:
         b'"outputSchema":{"type":"object"},"annotations":{"title":"x","new":[]},"icons":[],'
         b'"execution":{"taskSupport":"optional"},"_meta":{"k":1.50}}'
     )
-    [tool] = offer("s", [raw]).tools
-    assert tool.listed == (
+    own = (
         b',"title":"T\\u00e9","inputSchema":{"type" :"object","x":1e3,"$ref":"#"},'
         b'"outputSchema":{"type":"object"},"annotations":{"title":"x","new":[]},"icons":[],'
-        b'"execution":{"taskSupport":"optional"},"_meta":{"k":1.50}}'
+        b'"execution":{"taskSupport":"optional"},"_meta":{"k":1.50'
     )
+    [as_itself] = offer("s", [raw], expose="transparent").tools
+    assert as_itself.listed == own + b"}}"
+    [tool] = offer("s", [raw]).tools
+    assert tool.listed.startswith(own + b',"x-mcpax-')
     assert tool.input_schema() == {"type": "object", "x": 1000.0, "$ref": "#"}
 
 
 def test_null_members_are_left_out() -> None:
     raw = definition("a", description=None, title=None, annotations=None, outputSchema=None)
     [tool] = offer("s", [raw]).tools
-    assert json.loads(b"{" + tool.listed[1:]) == {"inputSchema": {"type": "object"}}
+    assert as_told(json.loads(b"{" + tool.listed[1:])) == {"inputSchema": {"type": "object"}}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from interlock.catalog.offering import Offering, read_offering
 from interlock.catalog.set_aside import MAX_REASONS
 from interlock.protocol.mcp import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, Era
 from tests.catalog.offers import (
+    as_told,
     definition,
     merged,
     offer,
@@ -233,7 +234,7 @@ def test_output_schemas_that_one_era_cannot_bear(
 ) -> None:
     snapshot = merged(offer("s", [definition("a", outputSchema=schema, title="T")]))
     for era, is_shown in ((Era.SESSION, in_session), (Era.STATELESS, in_stateless)):
-        [tool] = shown(snapshot, era=era)
+        tool = as_told(*shown(snapshot, era=era))
         assert tool.pop("outputSchema", None) == (schema if is_shown else None)
         assert tool == {"name": "s.a", "inputSchema": {"type": "object"}, "title": "T"}
 
