@@ -1,0 +1,201 @@
+"""What a channel is to its owner, and what all of them have in common.
+
+A message that comes in goes straight from the socket to its owner: there is no task, queue or
+future in between. Only what comes before the owner listens is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Final, Protocol
+
+MAX_MESSAGE: Final = 64 * 1024 * 1024
+"""A larger message ends the channel."""
+MOST_UNREAD: Final = 64 * 1024 * 1024
+"""So much may wait to be read, by the other side or by the owner, before the channel is ended."""
+CLOSING: Final = 2.0
+"""How long the other side may take to agree that a channel is closed."""
+DIALLING: Final = 10.0
+"""How long it may take until a channel that was dialled is open."""
+LOCAL: Final = "local"
+"""The peer of everything that cannot come from another machine."""
+
+CLOSED_HERE: Final = "it was closed by this side"
+DOES_NOT_READ: Final = "it does not read what it is sent"
+
+
+class Channel(Protocol):
+    """Whole messages both ways."""
+
+    peer: str
+    """`local` (a Unix socket or a pipe), `loopback`, or the other side's address."""
+    bearer: str | None
+    """The token that the other side presented when it dialled."""
+    names: tuple[str, ...]
+    """The DNS names that the other side's TLS certificate proves, in lower case."""
+    label: str
+    """For people: what was dialled, or where it comes from."""
+    close_reason: str
+    """Why the other side closed the channel, in its own words; empty when it gave no reason."""
+    on_message: Callable[[bytes], None]
+    """Called with each whole message. What came before it is set is delivered when it is, from
+    inside the assignment: set `on_closed` first."""
+    on_closed: Callable[[str], None]
+    """Told exactly once, why (`it closed the channel: namespace_conflict`). No message comes after
+    that. Also told, at once, when it is set on a channel that is closed."""
+
+    @property
+    def open(self) -> bool:
+        """Whether messages can be sent."""
+
+    def send(self, payload: bytes) -> None:
+        """Send one message. Nothing happens when the channel is closed; it is closed when the
+        other side does not read."""
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Send what is under way, say why, and close. No message comes in any more. The other side
+        has 2 seconds to agree. Where no code and reason can be said they are left out."""
+
+    async def wait_closed(self) -> None:
+        """Until everything is written or given up, and the connection is gone."""
+
+
+class Endpoint:
+    """Our end of any channel: whom it tells, and what it keeps until there is somebody to tell."""
+
+    def __init__(
+        self,
+        *,
+        peer: str,
+        label: str,
+        bearer: str | None = None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self.peer = peer
+        self.label = label
+        self.bearer = bearer
+        self.names = names
+        self.close_reason = ""
+        self._open = True
+        self._deliver: Callable[[bytes], None] = self._keep
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._tell: Callable[[str], None] = _nobody
+        self._ending: str | None = None
+        """Why it is over. Told as soon as there is somebody to tell, and nothing is kept."""
+        self._told = False
+        self._ignoring = False
+        """The owner, or whoever runs the channel, has had enough of it."""
+        self._gone = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    # -- what the owner sees
+
+    @property
+    def open(self) -> bool:
+        return self._open
+
+    @property
+    def on_message(self) -> Callable[[bytes], None]:
+        return self._deliver
+
+    @on_message.setter
+    def on_message(self, deliver: Callable[[bytes], None]) -> None:
+        if self._ignored():
+            return
+        if self._ending is None:
+            self._deliver = deliver
+        kept, self._kept = self._kept, []
+        for payload in kept:
+            # Inside its first message the owner may close it, and then wants no more.
+            if not self._ignored():
+                deliver(payload)
+        if self._ending is not None:
+            self._over(self._ending)
+
+    @property
+    def on_closed(self) -> Callable[[str], None]:
+        return self._tell
+
+    @on_closed.setter
+    def on_closed(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        if self._ending is not None:
+            self._over(self._ending)
+
+    async def wait_closed(self) -> None:
+        if not self._gone:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+
+    # -- what the kinds of channels use
+
+    def _cut_off(self, why: str) -> None:
+        """End it without further words."""
+        raise NotImplementedError
+
+    def _keep(self, payload: bytes) -> None:
+        """Nobody listens yet."""
+        self._kept_bytes += len(payload)
+        if self._kept_bytes > MOST_UNREAD:
+            self._cut_off("it said more than could be kept before anybody listened")
+            return
+        self._kept.append(payload)
+
+    def _ignored(self) -> bool:
+        return self._ignoring
+
+    def _ignore(self, why: str) -> None:
+        """The owner hears nothing more but that it is over, and that when it is."""
+        self._open = False
+        self._ignoring = True
+        self._deliver = _nobody
+        self._kept = []
+        if self._ending is None:
+            self._ending = why
+
+    def _over(self, why: str) -> None:
+        """No message comes any more. The first reason is the one that is told."""
+        self._open = False
+        self._deliver = _nobody
+        if self._ending is None:
+            self._ending = why
+        if self._tell is not _nobody and not self._kept and not self._told:
+            self._told = True
+            self._tell(self._ending)
+
+    def _vanished(self) -> None:
+        """Nothing is left of the connection."""
+        self._gone = True
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting = []
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Who is on the other side of a connection: `local`, `loopback`, or an address."""
+    address = transport.get_extra_info("peername")
+    if not isinstance(address, tuple):
+        return LOCAL
+    host = str(address[0]).partition("%")[0]
+    ip = ip_address(host)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return "loopback" if ip.is_loopback else host
+
+
+def proven_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
+    """The DNS names in the certificate that the other side has shown, if it was verified."""
+    tls: Any = transport.get_extra_info("ssl_object")
+    # Nothing is said of a certificate that was not verified.
+    certificate = None if tls is None else tls.getpeercert()
+    alternatives = (certificate or {}).get("subjectAltName", ())
+    return tuple(value.lower() for kind, value in alternatives if kind == "DNS")
+
+
+def _nobody(_: object) -> None:
+    """Nobody listens."""

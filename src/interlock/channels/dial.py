@@ -1,0 +1,38 @@
+"""Dials another node by its URL: `ws://`, `wss://` or `unix:`."""
+
+from __future__ import annotations
+
+from ssl import SSLContext
+from urllib.parse import urlsplit
+
+from interlock.channels import lines, websocket
+from interlock.channels.channel import DIALLING, MAX_MESSAGE, Channel
+from interlock.errors import CONFIG, InterlockError
+
+
+async def dial(
+    url: str,
+    *,
+    bearer: str | None = None,
+    ssl: SSLContext | None = None,
+    max_message: int = MAX_MESSAGE,
+    timeout: float = DIALLING,
+) -> Channel:
+    """An open channel. Raises InterlockError: UPSTREAM_UNAVAILABLE when there is none to be had
+    (`data["status"]` when the other side refused), CONFIG when nobody knows such a URL.
+
+    On a Unix socket the system says who may come: `bearer` is not sent there.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme in ("ws", "wss"):
+        return await websocket.dial(
+            url, bearer=bearer, ssl=ssl, max_message=max_message, timeout=timeout
+        )
+    if scheme == "unix":
+        path = url.partition(":")[2]
+        return await lines.dial_unix(
+            path.removeprefix("//"), max_message=max_message, timeout=timeout
+        )
+    raise InterlockError(
+        CONFIG, f"{url} cannot be dialled: use wss://host/ax, ws://host/ax or unix:/path."
+    )

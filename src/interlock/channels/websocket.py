@@ -1,0 +1,398 @@
+"""Channels over WebSocket: dialled, or taken over from HTTP. One message is one text frame."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl as tls
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.channels.channel import (
+    CLOSED_HERE,
+    CLOSING,
+    DIALLING,
+    DOES_NOT_READ,
+    MAX_MESSAGE,
+    MOST_UNREAD,
+    Endpoint,
+    peer_of,
+    proven_names,
+)
+from interlock.channels.tls import client_context
+from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
+from interlock.protocol import websocket_opening as opening
+from interlock.protocol.websocket import (
+    UNSUPPORTED,
+    Binary,
+    Close,
+    Event,
+    FrameDecoder,
+    Ping,
+    Violation,
+    close_frame,
+    pong_frame,
+    text_frame,
+    text_head,
+)
+
+_LARGE: Final = 64 * 1024
+"""From here on a copy is worth avoiding."""
+_MOST_REFUSAL: Final = 16 * 1024
+"""So much of the body of a refusal is read, for the sentence in it."""
+_WORDS_SHOWN: Final = 300
+
+
+def _chance() -> Iterator[bytes]:
+    """Masks: fresh for each frame, unpredictable, and not a system call each."""
+    while True:
+        pool = os.urandom(4096)
+        for at in range(0, 4096, 4):
+            yield pool[at : at + 4]
+
+
+_masks: Final = _chance()
+
+
+class WebSocketChannel(Endpoint, asyncio.Protocol):
+    """A WebSocket that is open. It is its transport's protocol from the start."""
+
+    def __init__(
+        self,
+        transport: Any,
+        *,
+        dialled: bool,
+        peer: str,
+        label: str,
+        bearer: str | None = None,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
+        """`dialled`: this side is the client."""
+        super().__init__(peer=peer, label=label, bearer=bearer, names=proven_names(transport))
+        self._dialled = dialled
+        self._decoder = FrameDecoder(masked=not dialled, max_message=max_message)
+        self._said_close = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._transport = transport
+        self._write = transport.write
+        # Above this `pause_writing` ends it, so there is nothing to look at per message.
+        transport.set_write_buffer_limits(high=MOST_UNREAD)
+        transport.set_protocol(self)
+
+    # -- asyncio.Protocol
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._decoder.feed(data):
+            if type(event) is bytes:
+                self._deliver(event)
+            else:
+                self._take(event)
+
+    def pause_writing(self) -> None:
+        self._cut_off(DOES_NOT_READ)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._over("the connection was lost" + (f": {exc}" if exc is not None else ""))
+        self._vanished()
+
+    # -- Channel
+
+    def send(self, payload: bytes) -> None:
+        if not self._open:
+            return
+        if self._dialled:
+            self._write(text_frame(payload, next(_masks)))
+        elif len(payload) < _LARGE:
+            self._write(text_frame(payload))
+        else:
+            self._write(text_head(len(payload)))
+            self._write(payload)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        if self._open:
+            self._ignore(CLOSED_HERE)
+            self._say_close(code, reason)
+
+    # -- ending
+
+    def _take(self, event: Event) -> None:
+        """Everything that is not a message."""
+        match event:
+            case Ping(payload) if self._open:
+                self._write(pong_frame(payload, self._mask()))
+            case Close(code, reason):
+                self.close_reason = reason
+                self._over("it closed the channel" + _because(code, reason))
+                # With the same code, as agreement.
+                self._say_close(code, "")
+                if not self._dialled:
+                    self._transport.close()
+            case Binary() if self._open:
+                self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
+            case Violation():
+                self._fail(event)
+
+    def _fail(self, violation: Violation) -> None:
+        self._over(f"it broke the WebSocket protocol: {violation.message}")
+        self._say_close(violation.code, violation.message)
+        # Closed now, with its bytes unread, the connection might be reset before it reads why.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _say_close(self, code: int, reason: str) -> None:
+        """Once. The other side has until the patience ends to agree."""
+        if self._said_close or self._transport.is_closing():
+            return
+        self._said_close = True
+        self._write(close_frame(code, reason, self._mask()))
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(CLOSING, self._transport.abort)
+
+    def _cut_off(self, why: str) -> None:
+        self._ignore(why)
+        self._transport.abort()
+
+    def _mask(self) -> bytes:
+        return next(_masks) if self._dialled else b""
+
+
+def _because(code: int, reason: str) -> str:
+    if reason:
+        return f": {reason}"
+    return f" with code {code}" if code not in (1000, 1005) else ""
+
+
+# -- taken over from HTTP
+
+
+def accept(
+    transport: Any,
+    fields: Mapping[bytes, bytes],
+    *,
+    peer: str,
+    label: str = "",
+    max_message: int = MAX_MESSAGE,
+) -> WebSocketChannel:
+    """The channel of whoever sent a lawful upgrade request with these headers (lower case)."""
+    transport.write(opening.response(fields[b"sec-websocket-key"].strip()))
+    return WebSocketChannel(
+        transport,
+        dialled=False,
+        peer=peer,
+        label=label or peer,
+        bearer=_bearer(fields.get(b"authorization")),
+        max_message=max_message,
+    )
+
+
+def _bearer(authorization: bytes | None) -> str | None:
+    if authorization is None or authorization[:7].lower() != b"bearer ":
+        return None
+    return authorization[7:].strip().decode("latin-1")
+
+
+# -- dialled
+
+
+async def dial(
+    url: str,
+    *,
+    bearer: str | None = None,
+    ssl: tls.SSLContext | None = None,
+    max_message: int = MAX_MESSAGE,
+    timeout: float = DIALLING,
+) -> WebSocketChannel:
+    """An open channel to a ws:// or wss:// URL. Raises InterlockError(UPSTREAM_UNAVAILABLE) with
+    the reason, and the HTTP status in its data when the other side refused.
+
+    `ssl`: for wss; without one the system's CAs are trusted, and nothing below TLS 1.3 is spoken.
+    """
+    where = _Where.of(url)
+    loop = asyncio.get_running_loop()
+    context = (ssl or client_context()) if where.secure else None
+    dialling = _Dialling(where, bearer, max_message, loop.create_future())
+    try:
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(lambda: dialling, where.host, where.port, ssl=context)
+            return await dialling.opened
+    except _Refused as refused:
+        raise InterlockError(
+            UPSTREAM_UNAVAILABLE, f"{where.label} refused: {refused}.", {"status": refused.status}
+        ) from None
+    except ProtocolError as error:
+        why = f"it does not open a WebSocket. {error.message}"
+    except TimeoutError:
+        why = f"it did not answer within {timeout:g} s."
+    except OSError as error:
+        why = _plainly(error)
+    except BaseException:
+        # Nobody waits for it any more.
+        dialling.give_up()
+        raise
+    dialling.give_up()
+    raise InterlockError(UPSTREAM_UNAVAILABLE, f"{where.label} cannot be reached: {why}")
+
+
+class _Refused(Exception):
+    """The other side answered, and opened nothing."""
+
+    def __init__(self, answer: opening.Answer, body: bytes) -> None:
+        super().__init__(f"{answer.status} {answer.phrase}".rstrip() + _sentence_in(body))
+        self.status = answer.status
+
+
+class _Dialling(asyncio.Protocol):
+    """A connection until its WebSocket is open, or known not to be."""
+
+    def __init__(
+        self,
+        where: _Where,
+        bearer: str | None,
+        max_message: int,
+        opened: asyncio.Future[WebSocketChannel],
+    ) -> None:
+        self.opened = opened
+        self._where = where
+        self._bearer = bearer
+        self._max_message = max_message
+        self._key = os.urandom(16)
+        self._reader = opening.AnswerReader()
+        self._refusal: opening.Answer | None = None
+        self._body = b""
+        self._transport: Any = None
+
+    def give_up(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        headers = []
+        if self._bearer is not None:
+            headers.append(("Authorization", f"Bearer {self._bearer}"))
+        try:
+            asks = opening.request(self._where.authority, self._where.target, self._key, headers)
+        except ProtocolError as error:
+            self._failed(error)
+        else:
+            self._transport.write(asks)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            self._read_refusal(self._refusal, data)
+            return
+        try:
+            answer = self._reader.feed(data)
+            if answer is None:
+                return
+            if answer.status != 101:
+                self._refusal = answer
+                self._read_refusal(answer, self._reader.rest)
+                return
+            opening.check_answer(answer, self._key)
+        except ProtocolError as error:
+            self._failed(error)
+            return
+        if self.opened.done():
+            return
+        channel = WebSocketChannel(
+            self._transport,
+            dialled=True,
+            peer=peer_of(self._transport),
+            label=self._where.label,
+            max_message=self._max_message,
+        )
+        self.opened.set_result(channel)
+        if self._reader.rest:
+            channel.data_received(self._reader.rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._refusal is not None:
+            self._failed(_Refused(self._refusal, self._body))
+        else:
+            self._failed(exc or ConnectionResetError("it closed the connection"))
+
+    def _read_refusal(self, answer: opening.Answer, data: bytes) -> None:
+        """Read on until the sentence that says why is there, or enough of anything."""
+        self._body += data
+        length = answer.all(b"content-length")
+        whole = int(length[0]) if length and length[0].isdigit() else _MOST_REFUSAL
+        if len(self._body) >= min(whole, _MOST_REFUSAL):
+            self._failed(_Refused(answer, self._body))
+
+    def _failed(self, error: Exception) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(error)
+        self._transport.abort()
+
+
+class _Where(msgspec.Struct, frozen=True):
+    """What a URL says about where to dial."""
+
+    host: str
+    port: int
+    authority: str
+    target: str
+    label: str
+    secure: bool
+
+    @classmethod
+    def of(cls, url: str) -> _Where:
+        """Raises InterlockError(CONFIG)."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        else:
+            if parts.scheme in ("ws", "wss") and host and "@" not in parts.netloc:
+                secure = parts.scheme == "wss"
+                path = parts.path or "/"
+                return cls(
+                    host=host,
+                    port=port if port is not None else 443 if secure else 80,
+                    authority=parts.netloc,
+                    target=f"{path}?{parts.query}" if parts.query else path,
+                    # Without the query, which may hold a secret.
+                    label=f"{parts.scheme}://{parts.netloc}{path}",
+                    secure=secure,
+                )
+        raise InterlockError(
+            CONFIG, "What is to be dialled is no URL like wss://host/ax, without a user name in it."
+        )
+
+
+def _plainly(error: OSError) -> str:
+    """Why a connection failed, for people."""
+    if isinstance(error, tls.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message.rstrip('.')}."
+    if isinstance(error, tls.SSLError):
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        return f"TLS failed: {reason}. Both sides must speak TLS 1.3."
+    # asyncio puts words of its own where the system's should be.
+    system = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    return f"{(system or str(error)).rstrip('.')}."
+
+
+def _sentence_in(body: bytes) -> str:
+    """What the body of a refusal says, where it is a JSON-RPC error as a node writes it."""
+    try:
+        said = msgspec.json.decode(body, type=_ErrorBody).error.message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return f": {said[:_WORDS_SHOWN].rstrip('.')}"
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error

@@ -1,0 +1,349 @@
+"""WebSocket framing (RFC 6455), for either side: bytes in, messages out, and back.
+
+Pure: it holds a buffer and nothing else. Extensions are not known here, so a frame is what it looks
+like. The opening handshake is in `websocket_opening`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from interlock.errors import PAYLOAD_TOO_LARGE, ProtocolError
+
+NORMAL: Final = 1000
+PROTOCOL_ERROR: Final = 1002
+UNSUPPORTED: Final = 1003
+NO_CODE: Final = 1005
+"""Never sent: the other side closed and gave no code."""
+INVALID_DATA: Final = 1007
+TOO_BIG: Final = 1009
+
+_CONTINUATION: Final = 0
+_TEXT: Final = 1
+_BINARY: Final = 2
+_CLOSE: Final = 8
+_PING: Final = 9
+_PONG: Final = 10
+_FINAL: Final = 0x80
+_WHOLE_TEXT: Final = _FINAL | _TEXT
+_KNOWN: Final = frozenset((_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG))
+_MOST_IN_CONTROL: Final = 125
+_SMALL_HEADS: Final = tuple(bytes((_WHOLE_TEXT, length)) for length in range(126))
+
+
+class Binary(Struct, frozen=True):
+    """A whole message that is not text."""
+
+    payload: bytes
+
+
+class Ping(Struct, frozen=True):
+    payload: bytes
+
+
+class Pong(Struct, frozen=True):
+    payload: bytes
+
+
+class Close(Struct, frozen=True):
+    """The other side closes. Nothing that it says after this counts."""
+
+    code: int
+    reason: str
+
+
+class Violation(Struct, frozen=True):
+    """What the other side got wrong, and the code to close with. Nothing is read after it.
+
+    It is an item of the list and not an exception, so that what came before it is not lost.
+    """
+
+    code: int
+    message: str
+
+    def error(self) -> ProtocolError:
+        if self.code == TOO_BIG:
+            return ProtocolError(self.message, PAYLOAD_TOO_LARGE)
+        return ProtocolError(self.message)
+
+
+Event = bytes | Binary | Ping | Pong | Close | Violation
+"""What comes out of a decoder; `bytes` are a whole text message, and valid UTF-8."""
+
+
+def may_be_sent(code: int) -> bool:
+    """Whether a close frame may carry this code."""
+    return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
+
+
+class FrameDecoder:
+    """Makes messages of the other side's bytes, however these are cut.
+
+    Never keeps more than the message limit and the unread end of what it was fed last.
+    """
+
+    __slots__ = (
+        "_buffer", "_fresh", "_joined", "_joining", "_mask_bit", "_max", "_needed", "_over",
+        "_small_start",
+    )  # fmt: skip
+
+    def __init__(self, *, masked: bool, max_message: int) -> None:
+        """`masked`: a server demands it of every frame; a client refuses it."""
+        if max_message < 1:
+            raise ValueError("max_message must be at least 1")
+        self._mask_bit = 0x80 if masked else 0
+        self._small_start = 6 if masked else 2
+        self._max = max_message
+        self._buffer = bytearray()
+        self._needed = 2
+        """With fewer bytes in the buffer there is nothing new to find out."""
+        self._joined = bytearray()
+        self._joining = 0
+        """The opcode of the message whose fragments are being joined."""
+        self._fresh = True
+        """Nothing is kept of an earlier read."""
+        self._over = False
+
+    @property
+    def pending(self) -> int:
+        """How many bytes of unfinished frames and messages are kept."""
+        return len(self._buffer) + len(self._joined)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """What `data` completes."""
+        size = len(data)
+        # By far the most usual: exactly one text message, whole, in one read.
+        if size > 1 and self._fresh and data[0] == _WHOLE_TEXT:
+            length = data[1] ^ self._mask_bit
+            start = self._small_start
+            if length == 126 and size >= start + 128:
+                length = data[2] << 8 | data[3]
+                start += 2
+            elif length > _MOST_IN_CONTROL:
+                return self._feed(data)
+            if size == start + length and length <= self._max:
+                payload = data[start:]
+                if start > 4:
+                    payload = apply_mask(payload, data[start - 4 : start])
+                if payload.isascii() or _is_utf8(payload):
+                    return [payload]
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> list[Event]:
+        events: list[Event] = []
+        if self._over:
+            return events
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= self._needed:
+            end = self._frame(at, events)
+            if end < 0:
+                self._over = True
+                self._fresh = False
+                self._buffer = self._joined = bytearray()
+                return events
+            if end:
+                at = end
+                self._needed = 2
+        if at:
+            del buffer[:at]
+        self._fresh = not buffer and not self._joining
+        return events
+
+    def _frame(self, at: int, events: list[Event]) -> int:
+        """Read the frame that begins at `at`.
+
+        Returns its end, 0 when more of it is needed, and -1 when nothing counts after it.
+        """
+        buffer = self._buffer
+        first = buffer[at]
+        opcode = first & 0x0F
+        length = buffer[at + 1] ^ self._mask_bit
+        if wrong := self._wrong_head(first, opcode, length):
+            return self._fail(events, PROTOCOL_ERROR, wrong)
+        start = at + self._small_start
+        if length > _MOST_IN_CONTROL:
+            width = 2 if length == 126 else 8
+            if len(buffer) < at + 2 + width:
+                self._needed = 2 + width
+                return 0
+            start += width
+            length = int.from_bytes(buffer[at + 2 : at + 2 + width], "big")
+            if not (126 if width == 2 else 1 << 16) <= length < 1 << 63:
+                return self._fail(events, PROTOCOL_ERROR, "A length is not in its shortest form.")
+        if opcode < _CLOSE and len(self._joined) + length > self._max:
+            return self._fail(events, TOO_BIG, f"A message is longer than {self._max} bytes.")
+        end = start + length
+        if len(buffer) < end:
+            self._needed = end - at
+            return 0
+        payload = bytes(buffer[start:end])
+        if self._mask_bit:
+            payload = apply_mask(payload, bytes(buffer[start - 4 : start]))
+        if opcode < _CLOSE:
+            lawful = self._data(opcode, bool(first & _FINAL), payload, events)
+            return end if lawful else -1
+        if opcode == _CLOSE:
+            events.append(_read_close(payload))
+            return -1
+        events.append(Ping(payload) if opcode == _PING else Pong(payload))
+        return end
+
+    def _wrong_head(self, first: int, opcode: int, length: int) -> str:
+        """What is wrong with the first two bytes of a frame, if anything is."""
+        if first & 0x70:
+            return "A reserved bit is set, and no extension was agreed on."
+        if opcode not in _KNOWN:
+            return f"There is no opcode {opcode}."
+        if length & 0x80:
+            return "A frame is not masked." if self._mask_bit else "A frame is masked."
+        if opcode >= _CLOSE:
+            if not first & _FINAL:
+                return "A control frame is fragmented."
+            if length > _MOST_IN_CONTROL:
+                return "A control frame is longer than 125 bytes."
+        elif opcode == _CONTINUATION and not self._joining:
+            return "A continuation has nothing to continue."
+        elif opcode != _CONTINUATION and self._joining:
+            return "A message begins before the last one has ended."
+        return ""
+
+    def _data(self, opcode: int, final: bool, payload: bytes, events: list[Event]) -> bool:
+        """Take a message, or a part of one. False when it is not what it says."""
+        if not final:
+            self._joining = opcode or self._joining
+            self._joined += payload
+            return True
+        if opcode == _CONTINUATION:
+            opcode, self._joining = self._joining, 0
+            self._joined += payload
+            payload = bytes(self._joined)
+            self._joined = bytearray()
+        if opcode == _BINARY:
+            events.append(Binary(payload))
+        elif payload.isascii() or _is_utf8(payload):
+            events.append(payload)
+        else:
+            events.append(Violation(INVALID_DATA, "A text message is not UTF-8."))
+            return False
+        return True
+
+    def _fail(self, events: list[Event], code: int, message: str) -> int:
+        events.append(Violation(code, message))
+        return -1
+
+
+def _read_close(payload: bytes) -> Close | Violation:
+    if not payload:
+        return Close(NO_CODE, "")
+    code = int.from_bytes(payload[:2], "big")
+    if len(payload) == 1 or not may_be_sent(code):
+        return Violation(PROTOCOL_ERROR, "A close frame has a code that may not be sent.")
+    if not _is_utf8(payload[2:]):
+        return Violation(INVALID_DATA, "The reason in a close frame is not UTF-8.")
+    return Close(code, payload[2:].decode())
+
+
+def _is_utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# -- writing
+
+
+def text_frame(payload: bytes, mask: bytes = b"") -> bytes:
+    """A whole text message. A client gives four fresh, unpredictable bytes as `mask`."""
+    length = len(payload)
+    if not mask:
+        if length < 126:
+            return _SMALL_HEADS[length] + payload
+        return text_head(length) + payload
+    return _masked(_WHOLE_TEXT, payload, mask)
+
+
+def text_head(length: int) -> bytes:
+    """What stands before a whole unmasked text message: a large one need not be copied."""
+    return _head(_WHOLE_TEXT, length, 0)
+
+
+def ping_frame(payload: bytes = b"", mask: bytes = b"") -> bytes:
+    return _control_frame(_PING, payload, mask)
+
+
+def pong_frame(payload: bytes, mask: bytes = b"") -> bytes:
+    """The answer to a ping, with what that carried."""
+    return _control_frame(_PONG, payload, mask)
+
+
+def close_frame(code: int, reason: str = "", mask: bytes = b"") -> bytes:
+    """`NO_CODE` makes one that says nothing. A reason that is too long is cut."""
+    if code == NO_CODE:
+        return _control_frame(_CLOSE, b"", mask)
+    if not may_be_sent(code):
+        raise ValueError(f"{code} is no code that may be sent")
+    said = reason.encode("utf-8", "replace")[: _MOST_IN_CONTROL - 2]
+    # Without the half of a character that the cut may have left.
+    said = said.decode("utf-8", "ignore").encode()
+    return _control_frame(_CLOSE, code.to_bytes(2, "big") + said, mask)
+
+
+def _control_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
+    if len(payload) > _MOST_IN_CONTROL:
+        raise ValueError("a control frame carries at most 125 bytes")
+    if mask:
+        return _masked(_FINAL | opcode, payload, mask)
+    return bytes((_FINAL | opcode, len(payload))) + payload
+
+
+def _masked(first: int, payload: bytes, mask: bytes) -> bytes:
+    if len(mask) != 4:
+        raise ValueError("a mask has four bytes")
+    return _head(first, len(payload), 0x80) + mask + apply_mask(payload, mask)
+
+
+def _head(first: int, length: int, mask_bit: int) -> bytes:
+    if length < 126:
+        return bytes((first, mask_bit | length))
+    if length < 1 << 16:
+        return bytes((first, mask_bit | 126, length >> 8, length & 0xFF))
+    return bytes((first, mask_bit | 127)) + length.to_bytes(8, "big")
+
+
+# -- masking
+
+_LARGE: Final = 1024
+_XOR: Final = tuple(bytes(byte ^ other for byte in range(256)) for other in range(256))
+
+
+def plain_mask(payload: bytes, mask: bytes) -> bytes:
+    """`payload` masked, or unmasked: it is the same. In Python alone."""
+    size = len(payload)
+    if size < _LARGE:
+        repeated = (mask * (size // 4 + 1))[:size]
+        whole = int.from_bytes(payload, "little") ^ int.from_bytes(repeated, "little")
+        return whole.to_bytes(size, "little")
+    # Each of the four lanes through a table: twice as quick as an integer of that size.
+    out = bytearray(payload)
+    for lane in range(4):
+        out[lane::4] = out[lane::4].translate(_XOR[mask[lane]])
+    return bytes(out)
+
+
+def _quickest_mask() -> Callable[[bytes, bytes], bytes]:
+    """A routine in C where one is installed: Python has none of its own."""
+    try:
+        from websockets.speedups import apply_mask as compiled
+    except ImportError:
+        return plain_mask
+    return compiled
+
+
+apply_mask: Final = _quickest_mask()
