@@ -30,7 +30,8 @@ def may_hear(call: Call, method: str, params: bytes | Raw) -> bool:
     """Whether what an upstream says is for this call's client."""
     if method == PROGRESS:
         return True
-    stateless = call.client.era is Era.STATELESS
+    # A parent hears everything that no level keeps back: its own callers are for it to judge.
+    stateless = call.client.era is Era.STATELESS and not call.credentials.known_as
     if method != LOG_MESSAGE:
         return not stateless
     session = call.session

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.errors import UNSUPPORTED_VERSION, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol import ax
 from interlock.protocol.jsonrpc import (
     NULL,
     decode_members,
@@ -137,6 +138,8 @@ META_TIMEOUT: Final = "dev.interlock/timeoutMs"
 _HOP_KEYS: Final = frozenset({META_PROGRESS_TOKEN, META_TIMEOUT})
 TASK_KEYS: Final = frozenset({RESERVED + "related-task", RESERVED + "model-immediate-response"})
 """Reserved keys that mean the same to everybody on the way; all others are between neighbours."""
+_OF_A_HOP: Final = (RESERVED, ax.PREFIX)
+"""How keys begin that no caller says for the next hop: where a call goes is for the node to say."""
 
 # Members that only a stateless result has.
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
@@ -284,7 +287,7 @@ def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
     return {
         key: value
         for key, value in meta.items()
-        if key not in _HOP_KEYS and (key in TASK_KEYS or not key.startswith(RESERVED))
+        if key not in _HOP_KEYS and (not key.startswith(_OF_A_HOP) or key in TASK_KEYS)
     }
 
 
@@ -303,7 +306,7 @@ def past_this_hop(message: bytes | Raw) -> bytes:
     kept = {
         key: value
         for key, value in meta.items()
-        if key in TASK_KEYS or not key.startswith(RESERVED)
+        if key in TASK_KEYS or not (key.startswith(RESERVED) or key == ax.REQUEST)
     }
     if len(kept) == len(meta):
         return raw
@@ -321,7 +324,7 @@ def speaks_ax(capabilities: bytes) -> bool:
         experimental = decode_members(decode_members(capabilities)["experimental"])
     except (KeyError, ProtocolError):
         return False
-    declared = experimental.get("mcpax")
+    declared = experimental.get(ax.EXPERIMENT)
     return declared is not None and bytes(declared) not in (NULL, b"false")
 
 

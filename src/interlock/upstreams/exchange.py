@@ -11,12 +11,28 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
-from interlock.call import Ask, Call, Outcome, UpstreamGoneError
-from interlock.errors import DEADLINE_EXCEEDED, Failure, InterlockError
+from interlock.call import (
+    Ask,
+    Call,
+    Outcome,
+    RelayedError,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
+from interlock.errors import (
+    DEADLINE_EXCEEDED,
+    METHOD_NOT_FOUND,
+    UNKNOWN_TOOL,
+    Failure,
+    InterlockError,
+    ProtocolError,
+    by_ax,
+)
 from interlock.ports import Back
-from interlock.protocol.mcp import META_PROGRESS_TOKEN
+from interlock.protocol.jsonrpc import ErrorObject, decode_value
+from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
 
 if TYPE_CHECKING:
     from interlock.upstreams.peer import Peer
@@ -101,10 +117,7 @@ class Exchange(msgspec.Struct, eq=False):
         """Nobody waits for what was asked on the way any more: both sides are told."""
         asks, self.asks = self.asks, None
         for id, ask in (asks or {}).items():
-            self.peer.asks.pop(id, None)
-            if ask.open:
-                ask.withdraw(reason)
-                self.peer.leave_unanswered(id, reason)
+            self.peer.questions.take_back(id, ask, reason)
 
     def _settled(self) -> None:
         self.open = False
@@ -129,3 +142,32 @@ class Exchange(msgspec.Struct, eq=False):
             raise self.error
         assert self.outcome is not None
         return self.outcome
+
+
+def answered_error(exchange: Exchange, error: ErrorObject) -> InterlockError:
+    """What an upstream answered instead of a result. On a link of MCP-AX it may be a word of our
+    own table, said by the node that it happened to."""
+    peer = exchange.peer
+    if peer.speaks_ax:
+        row = by_ax(error.code, error.message)
+        if row is None and exchange.method == TOOLS_CALL and error.code == METHOD_NOT_FOUND.code:
+            # The draft has this number for a tool that is not there.
+            row = UNKNOWN_TOOL
+        if row is not None:
+            data = _details(error)
+            sentence = data.pop("detail", None)
+            if not isinstance(sentence, str) or not sentence:
+                sentence = error.message
+            return RelayedError(row, peer.mask(sentence), data or None)
+    raw = None if error.data is UNSET else error.data
+    return UpstreamAnsweredError(error.code, peer.mask(error.message), raw)
+
+
+def _details(error: ErrorObject) -> dict[str, Any]:
+    if error.data is UNSET:
+        return {}
+    try:
+        data = decode_value(error.data)
+    except ProtocolError:
+        return {}
+    return data if isinstance(data, dict) else {}

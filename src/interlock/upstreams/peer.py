@@ -12,18 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.call import Answer, Ask, Call, Caller, ClientSession, Outcome, UpstreamAnsweredError
+from interlock.call import Call, ClientSession, Outcome
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.pipeline.hearing import may_hear
 from interlock.ports import Back
 from interlock.protocol import jsonrpc, mcp
-from interlock.upstreams.exchange import Exchange
+from interlock.upstreams.exchange import Exchange, answered_error
 from interlock.upstreams.links.link import Link, NobodyYet, Ticket
+from interlock.upstreams.pacing import Pace
+from interlock.upstreams.questions import Questions
+from interlock.upstreams.said import about, signed
 from interlock.upstreams.wording import Wording
 
 _log = logging.getLogger("interlock.upstreams")
@@ -47,7 +52,6 @@ _decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
 _decode_updated = msgspec.json.Decoder(mcp.UpdatedParams).decode
 _decode_cancelled = msgspec.json.Decoder(mcp.CancelledParams).decode
-_decode_asked = msgspec.json.Decoder(mcp.AskedParams).decode
 
 _CHANGED: Final = {
     mcp.TOOLS_CHANGED: "tools",
@@ -56,8 +60,7 @@ _CHANGED: Final = {
 }
 _STILL_TALKED_OF: Final = 30.0
 """How long an upstream may still speak of a request that was given up."""
-_MOST_ASKS: Final = 100
-"""An upstream may have so many questions open; it must not fill the memory with more."""
+_OF_THE_TREE: Final = "notifications/mcpax/"
 
 
 class Peer:
@@ -78,9 +81,9 @@ class Peer:
         self.capabilities: dict[str, Any] = {}
         self.instructions: str | None = None
         self.server_info: dict[str, Any] = {}
-        self._given_up: dict[int, tuple[Caller | None, ClientSession | None, float]] = {}
-        self.asks: dict[bytes, Ask] = {}
-        """What the upstream wants to know, by its own raw ids."""
+        self._given_up: dict[int, tuple[object, float]] = {}
+        self.questions = Questions(self)
+        """What the upstream wants to know."""
         self.on_changed: Callable[[str], None] | None = None
         """Told which list is a new one: `tools`, `prompts` or `resources`."""
         self.on_updated: Callable[[str], None] | None = None
@@ -90,11 +93,14 @@ class Peer:
         self.on_said: Callable[[str, bytes | Raw], None] | None = None
         """Told of every other notification that is about no request in particular."""
         self.on_lost: Callable[[str], None] | None = None
-        self.speaks_ax = False
-        """Whether the other end is a node or a subserver that speaks MCP-AX."""
+        self._speaks_ax = False
         self.on_ax: Callable[[str, bytes | None, Raw | UnsetType], bool] | None = None
         """Takes what the other end says as a subserver, before anybody else: the method, the raw
         id of a request, the params. True: it was taken, and will be answered."""
+        self.segment = ""
+        """By what name those who hear it know the upstream. Empty: they need not be told."""
+        self.pace: Pace | None = None
+        """How fast the upstream may speak. None: as fast as it likes."""
         self.session: ClientSession | None = None
         """The only client that this peer speaks for, when it is one that stays connected."""
         self.promises = b"{}"
@@ -119,7 +125,19 @@ class Peer:
         """Speak this revision from now on."""
         self.era = era
         self.revision = revision
-        self._wording = Wording(era, revision, self.own_info, http=self.link.is_http)
+        self._wording = Wording(
+            era, revision, self.own_info, http=self.link.is_http, ax=self._speaks_ax
+        )
+
+    @property
+    def speaks_ax(self) -> bool:
+        """Whether the other end is a node or a subserver that speaks MCP-AX."""
+        return self._speaks_ax
+
+    @speaks_ax.setter
+    def speaks_ax(self, speaks: bool) -> None:
+        self._speaks_ax = speaks
+        self.adopt(self.era, self.revision)
 
     def start(self, call: Call, back: Back) -> Exchange:
         """Send a caller's request on, in this upstream's own words."""
@@ -176,7 +194,7 @@ class Peer:
         if call is not None and not self.private and not self.link.is_http:
             # What the upstream still says about it must not be taken for another caller's.
             now = asyncio.get_running_loop().time()
-            self._given_up[exchange.id] = (call.caller, call.session, now)
+            self._given_up[exchange.id] = (_party(exchange, call), now)
         if exchange.method not in _NOT_CANCELLED and not (
             self.link.is_http and self.era is mcp.Era.STATELESS
         ):
@@ -210,7 +228,9 @@ class Peer:
         elif incoming.id is UNSET:
             self._notification(incoming.method, incoming.params, ticket)
         else:
-            self._asked(incoming.method, jsonrpc.encode_value(incoming.id), incoming.params, ticket)
+            id = jsonrpc.encode_value(incoming.id)
+            if not self._takes_ax(incoming.method, id, incoming.params):
+                self.questions.asked(incoming.method, id, incoming.params, ticket)
 
     def _unreadable(self, data: bytes, ticket: Ticket | None) -> None:
         """No message: a batch, where the revision has batches, or noise."""
@@ -257,15 +277,14 @@ class Peer:
             )
         elif incoming.error is not UNSET:
             error = jsonrpc.decode_error(incoming.error)
-            data = None if error.data is UNSET else error.data
-            exchange.fail_with(UpstreamAnsweredError(error.code, self.mask(error.message), data))
+            exchange.fail_with(answered_error(exchange, error))
         else:
             exchange.fail(
                 UPSTREAM_LOST, f"{self.label} answered with neither result nor error.", sent=True
             )
 
     def _notification(self, method: str, params: Raw | UnsetType, ticket: Ticket | None) -> None:
-        if self.on_ax is not None and _is_ax(method) and self.on_ax(method, None, params):
+        if self._takes_ax(method, None, params):
             return
         said = Raw(b"{}") if params is UNSET else params
         try:
@@ -276,33 +295,99 @@ class Peer:
                     self.on_changed(_CHANGED[method])
             elif method == mcp.RESOURCE_UPDATED:
                 if self.on_updated is not None:
-                    self.on_updated(_decode_updated(said).uri)
+                    uri = _decode_updated(said).uri
+                    self._in_turn(partial(self.on_updated, uri), len(uri))
             elif method == mcp.ACKNOWLEDGED:
                 if self.on_acknowledged is not None:
                     self.on_acknowledged(said)
             elif method == mcp.CANCELLED:
-                self._withdrawn(said)
+                self._cancelled(said)
             else:
-                self._hear(method, mcp.past_this_hop(said), ticket)
+                self._hear(method, said, ticket)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ProtocolError):
             self.noise += 1
 
-    def _hear(self, method: str, params: bytes, ticket: Ticket | None) -> None:
+    def _takes_ax(self, method: str, id: bytes | None, params: Raw | UnsetType) -> bool:
+        """Whether it is said by a subserver to its aggregator, not by a server to its client."""
+        if self.on_ax is None:
+            return False
+        if method.startswith("mcpax/") or method == mcp.INITIALIZE:
+            return self.on_ax(method, id, params)
+        return method == mcp.INITIALIZED
+
+    def _cancelled(self, params: Raw) -> None:
+        """The upstream no longer wants to know, or ends a subscription."""
+        named = _decode_cancelled(params)
+        if named.request_id is UNSET:
+            return
+        id = bytes(named.request_id)
+        if self.questions.withdrawn(id, named.reason or "The server no longer asks."):
+            return
+        try:
+            exchange = self.pending.get(int(id))
+        except ValueError:
+            return
+        if exchange is not None and exchange.method == mcp.LISTEN:
+            # How some end a subscription.
+            exchange.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", sent=True)
+
+    def _in_turn(self, deliver: Callable[[], None], size: int) -> None:
+        if self.pace is None:
+            deliver()
+        else:
+            self.pace.give(deliver, size)
+
+    def _hear(self, method: str, said: Raw, ticket: Ticket | None) -> None:
         """Something for whoever calls, or else for whoever is connected."""
-        exchange = self._whose(ticket)
-        if exchange is not None:
+        params = signed(method, mcp.past_this_hop(said), self.segment)
+        request = about(said) if self._speaks_ax else None
+        if request is None:
+            exchange = self.whose(ticket)
+        else:
+            exchange = self.pending.get(request)
+            if exchange is None:
+                # It is about something that is over, so it is for nobody else.
+                return
+        call = None if exchange is None else exchange.call
+        if (
+            request is None
+            and self._speaks_ax
+            and call is not None
+            and (method.startswith(_OF_THE_TREE) or not may_hear(call, method, params))
+        ):
+            # A whole tree speaks here: who calls by chance does not keep it from all others.
+            call = None
+        if exchange is None or call is None:
+            self._in_turn(partial(self._say, method, params), len(params))
+        elif self.pace is None:
             self._tell(exchange, method, params)
-        elif self.on_said is not None:
+        else:
+            self.pace.give(partial(self._tell_late, exchange, call, method, params), len(params))
+
+    def _say(self, method: str, params: bytes) -> None:
+        if self.on_said is not None:
             try:
                 self.on_said(method, params)
             except Exception:
                 # One client's trouble is not that of the link.
                 _log.exception("%s: a client could not take %s", self.label, method)
 
+    def _tell_late(self, exchange: Exchange, call: Call, method: str, params: bytes) -> None:
+        """Something about a request, which may be answered by now."""
+        session = call.session
+        if exchange.open:
+            self._tell(exchange, method, params)
+        elif session is not None and session.alive and may_hear(call, method, params):
+            session.tell(method, params)
+        elif self.pace is not None:
+            self.pace.lost()
+
     def _progress(self, params: Raw) -> None:
         token = _decode_progress(params).progress_token
         exchange = self.pending.get(token) if isinstance(token, int) else None
         if exchange is None or exchange.token is None:
+            return
+        if self.pace is not None and not self.pace.lets_progress_by():
             return
         members = jsonrpc.decode_members(params)
         members["progressToken"] = Raw(exchange.token)
@@ -318,138 +403,32 @@ class Peer:
             # One caller's trouble is not that of the others on this link.
             _log.exception("%s: a caller could not take %s", self.label, method)
 
-    def _whose(self, ticket: Ticket | None) -> Exchange | None:
+    def whose(self, ticket: Ticket | None) -> Exchange | None:
         """The request that something is about. None: there is none, or it could be another's."""
         if isinstance(ticket, Exchange):
             return None if ticket.call is None else ticket
         latest: Exchange | None = None
-        strangers = {(caller, session) for caller, session, _ in self._lately_given_up()}
+        whose: object = None
         for exchange in self.pending.values():
             call = exchange.call
             if call is None:
                 continue
-            if latest is not None and latest.call is not None and not self.private:
-                other = latest.call
-                if call.caller != other.caller or call.session is not other.session:
-                    return None
-            latest = exchange
-        if (
-            latest is not None
-            and latest.call is not None
-            and strangers - {(latest.call.caller, latest.call.session)}
-        ):
+            party = _party(exchange, call)
+            if latest is not None and party != whose and not self.private:
+                return None
+            latest, whose = exchange, party
+        if latest is not None and self._given_up and self._lately_given_up() - {whose}:
             # It may be about a request that is over for its caller, but not for the upstream.
             return None
         return latest
 
-    def _lately_given_up(self) -> Iterable[tuple[Caller | None, ClientSession | None, float]]:
-        if self._given_up:
-            late = asyncio.get_running_loop().time() - _STILL_TALKED_OF
-            for id in [id for id, one in self._given_up.items() if one[2] < late]:
-                del self._given_up[id]
-        return self._given_up.values()
+    def _lately_given_up(self) -> set[object]:
+        late = asyncio.get_running_loop().time() - _STILL_TALKED_OF
+        for id in [id for id, one in self._given_up.items() if one[1] < late]:
+            del self._given_up[id]
+        return {party for party, _ in self._given_up.values()}
 
-    # -- questions
-
-    def _asked(
-        self, method: str, id: bytes, params: Raw | UnsetType, ticket: Ticket | None
-    ) -> None:
-        """A request from the upstream: it wants to know something of whoever called it."""
-        if self.on_ax is not None and _is_ax(method) and self.on_ax(method, id, params):
-            return
-        if method == mcp.PING:
-            self.link.post(jsonrpc.result_response(id, b"{}"), b"")
-            return
-        if self.era is mcp.Era.STATELESS:
-            message = f"{method}: MCP {self.revision} has no requests from servers."
-            self.link.post(jsonrpc.error_response(id, -32601, message), b"")
-            return
-        if id in self.asks or len(self.asks) >= _MOST_ASKS:
-            message = "This id is in use, or too many questions are open."
-            self.link.post(jsonrpc.error_response(id, -32600, message), b"")
-            return
-
-        def answered(answer: Answer) -> None:
-            self.asks.pop(id, None)
-            if exchange is not None and exchange.asks is not None:
-                exchange.asks.pop(id, None)
-            if answer.refused:
-                response = jsonrpc.error_response(id, answer.code, answer.message, answer.data)
-            else:
-                response = jsonrpc.result_response(id, answer.result)
-            self.link.post(response, b"")
-
-        ask = Ask(
-            method, b"" if params is UNSET else mcp.past_this_hop(params), answered, self.label
-        )
-        exchange = about = self._whose(ticket)
-        call = None if exchange is None else exchange.call
-        back = self.back if exchange is None else exchange.back
-        if back is None or (call is None and self.session is None):
-            ask.refuse(
-                -32601,
-                f"It is not clear who is to answer {method}: nobody calls this server now, or "
-                "several do. `sessions: private` gives each caller a server of its own.",
-            )
-            return
-        self._expect_progress(ask)
-        self.asks[id] = ask
-        if about is not ticket and call is not None and call.session is not None:
-            # Whose it is was only guessed. Its client stays, and may answer when that request is
-            # long over.
-            exchange = None
-        if exchange is not None:
-            if exchange.asks is None:
-                exchange.asks = {}
-            exchange.asks[id] = ask
-        try:
-            back.asked(ask, call, self.session)
-        except Exception:
-            _log.exception("%s: %s could not be put to its caller", self.label, method)
-            ask.refuse(-32603, "The node failed to relay this.")
-
-    def _expect_progress(self, ask: Ask) -> None:
-        """Pass on how the answer comes along, if the upstream wants to hear that."""
-        if not ask.params:
-            return
-        try:
-            meta = _decode_asked(ask.params).meta
-            token = None if meta is UNSET else meta.get(mcp.META_PROGRESS_TOKEN)
-        except (msgspec.DecodeError, RecursionError):
-            return
-        if token is not None:
-            ask.progress_token = bytes(token)
-            ask.on_progress = lambda params: self.link.post(
-                jsonrpc.notification(mcp.PROGRESS, params), b""
-            )
-
-    def _withdrawn(self, params: Raw) -> None:
-        """The upstream no longer wants to know."""
-        named = _decode_cancelled(params)
-        if named.request_id is UNSET:
-            return
-        id = bytes(named.request_id)
-        ask = self.asks.pop(id, None)
-        if ask is not None:
-            ask.withdraw(named.reason or "The server no longer asks.")
-            return
-        try:
-            exchange = self.pending.get(int(id))
-        except ValueError:
-            return
-        if exchange is not None and exchange.method == mcp.LISTEN:
-            # How some end a subscription.
-            exchange.fail(UPSTREAM_LOST, f"{self.label} ended the subscription.", sent=True)
-
-    def leave_unanswered(self, id: bytes, reason: str) -> None:
-        """Tell the upstream that one of its questions will not be answered any more."""
-        if not self.closed.done():
-            self.link.post(jsonrpc.error_response(id, -32603, reason), b"")
-
-    def _drop_asks(self, reason: str) -> None:
-        asks, self.asks = self.asks, {}
-        for ask in asks.values():
-            ask.withdraw(reason)
+    # -- the end
 
     def interrupted(self, ticket: Ticket) -> None:
         """The upstream hangs up and will go on later: so does the node, to its own client."""
@@ -467,7 +446,7 @@ class Peer:
     def lost(self, reason: str) -> None:
         """The link is gone: everybody who waits is told."""
         self.retired(reason)
-        self._drop_asks(reason)
+        self.questions.drop(reason)
         for exchange in list(self.pending.values()):
             exchange.fail(
                 UPSTREAM_LOST, f"{self.label} was lost during the call: {reason}", sent=True
@@ -478,6 +457,7 @@ class Peer:
         self.lost("closed by the node")
 
 
-def _is_ax(method: str) -> bool:
-    """Whether it is said by a subserver to its aggregator, not by a server to its client."""
-    return method.startswith("mcpax/") or method == mcp.INITIALIZE
+def _party(exchange: Exchange, call: Call) -> object:
+    """Who may hear what is said about a request. Behind a parent there is somebody else each
+    time, for all that a node knows."""
+    return exchange.id if call.credentials.known_as else (call.caller, call.session)

@@ -10,18 +10,24 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.call import Call
+from interlock.call import Call, Route
 from interlock.protocol import headers, mcp
+from interlock.protocol.ax import CURSOR, ROUTE
 from interlock.protocol.jsonrpc import decode_value, encode_members, encode_value
 
 _MOST_KEPT: Final = 20_000
+_WAY: Final = b',"%b":%%b,"%b":%%d' % (ROUTE.encode(), CURSOR.encode())
 
 
 class Wording:
     """How requests to one upstream are put."""
 
-    def __init__(self, era: mcp.Era, revision: str, own_info: bytes, *, http: bool) -> None:
+    def __init__(
+        self, era: mcp.Era, revision: str, own_info: bytes, *, http: bool, ax: bool = False
+    ) -> None:
+        """`ax`: calls of tools say which way they go through the tree."""
         self.era = era
+        self._ax = ax
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
         self.ready_lines: dict[str, bytes] = {}
@@ -55,6 +61,8 @@ class Wording:
             meta = self._meta(id, call, token)
         route = call.route
         if route is not None:
+            if self._ax:
+                meta = _with_way(meta, call, route)
             if call.extra is None:
                 return (
                     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
@@ -157,6 +165,20 @@ class Wording:
                 parts += (b",", encode_members(own_keys)[1:-1])
         parts.append(b"}")
         return b"".join(parts)
+
+
+def _with_way(meta: bytes, call: Call, route: Route) -> bytes:
+    """`meta`, and in it where the call is on its way: the names of all segments stay as they are,
+    the cursor points at the receiver."""
+    hop = call.hop
+    if hop is None:
+        # It enters the tree here.
+        way = route.way
+    else:
+        way = _WAY % (encode_value(hop.route), hop.cursor + 1)
+    if meta:
+        return b"%b%b}" % (meta[:-1], way)
+    return b',"_meta":{%b}' % way[1:] if way else b""
 
 
 def _members(members: dict[str, Raw]) -> bytes:
