@@ -1,4 +1,4 @@
-"""TLS 1.3, and nothing older, on either side of a connection."""
+"""TLS 1.3, and nothing older: what whoever dials needs, and what both sides load."""
 
 from __future__ import annotations
 
@@ -15,28 +15,14 @@ def client_context(
 
     Raises InterlockError when a file cannot be used.
     """
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if ca is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if ca is None:
+        context.load_default_certs()
+    else:
         load_ca(context, ca)
     if certificate is not None:
         load_certificate(context, certificate, key)
-    return context
-
-
-def server_context(certificate: str, key: str, client_ca: str | None = None) -> ssl.SSLContext:
-    """For whoever listens. With a `client_ca` a client may show a certificate, and one that this
-    CA did not sign is refused. Raises InterlockError when a file cannot be used.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["http/1.1"])
-    load_certificate(context, certificate, key)
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_OPTIONAL
-        load_ca(context, client_ca)
     return context
 
 

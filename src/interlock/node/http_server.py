@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Generator
 from typing import Any, Final
 
 import uvicorn
 
+from interlock.channels.tls import load_ca, load_certificate
 from interlock.errors import CONFIG, InterlockError
 from interlock.faces.http.fast_lane import KEEP_ALIVE, FastLane
 
@@ -29,7 +31,9 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """The node's HTTP listener."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None:
+        """With `ssl_context` (see `tls_context`) nothing but TLS is spoken."""
+        self._ssl_context = ssl_context
         self._socket = _bind(host, port)
         self.host = host
         self.port: int = self._socket.getsockname()[1]
@@ -37,6 +41,7 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, lane: type[FastLane], app: Any) -> None:
+        context = self._ssl_context
         config = uvicorn.Config(
             app,
             http=lane,
@@ -49,6 +54,7 @@ class HttpServer:
             timeout_keep_alive=int(KEEP_ALIVE),
             timeout_graceful_shutdown=GRACEFUL,
             backlog=_BACKLOG,
+            ssl_context_factory=None if context is None else lambda *_: context,
         )
         self._server = server = _Server(config)
         self._task = asyncio.get_running_loop().create_task(server.serve(sockets=[self._socket]))
@@ -72,6 +78,20 @@ class HttpServer:
             await self._task
             self._task = None
         self._socket.close()
+
+
+def tls_context(certificate: str, key: str, client_ca: str | None = None) -> ssl.SSLContext:
+    """TLS 1.3 for the listener, from PEM files. With a `client_ca` a client may show a certificate,
+    and one that this CA did not sign is refused. Raises InterlockError for files it cannot use.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, certificate, key)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        load_ca(context, client_ca)
+    return context
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -1,8 +1,9 @@
 """uvicorn's HTTP protocol, with a fast lane for the MCP endpoint.
 
-uvicorn keeps the HTTP work: TLS, keep-alive, WebSocket upgrades, shutdown. Requests for the MCP
-path skip ASGI and are handed over whole; every other path is served by the ordinary ASGI app. The
-limits on headers and bodies stand here, before anything is decoded.
+uvicorn keeps the HTTP work: TLS, keep-alive, shutdown. Requests for the MCP path skip ASGI and are
+handed over whole, connections that become WebSockets leave HTTP altogether (`upgrade.py`); every
+other path is served by the ordinary ASGI app. The limits on headers and bodies stand here, before
+anything is decoded.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from interlock.config import Limits
 from interlock.faces.http.exchange import JSON_HEAD, Head, HttpExchange, Serve
 from interlock.faces.http.guard import peer_name
+from interlock.faces.http.upgrade import Upgrades, offer
+from interlock.protocol.websocket_opening import is_offer
 
 KEEP_ALIVE = 75.0
 """How long a connection may be idle, and how long a request may take to arrive."""
@@ -43,16 +46,25 @@ class FastLane(HttpToolsProtocol):
 
     routes: dict[bytes, Serve]
     """Who serves which path; every path that is not here is the ASGI app's."""
+    upgrades: dict[bytes, Upgrades]
+    """Who decides about a WebSocket on which path; anywhere else the offer is passed over."""
     limits: Limits
 
     @classmethod
     def bound(
-        cls, serve: Serve, mcp_path: str, limits: Limits, others: Mapping[str, Serve] | None = None
+        cls,
+        serve: Serve,
+        mcp_path: str,
+        limits: Limits,
+        others: Mapping[str, Serve] | None = None,
+        upgrades: Mapping[str, Upgrades] | None = None,
     ) -> type[FastLane]:
         """`others`: paths beside the MCP endpoint that are served the same way."""
         routes = {path.encode(): one for path, one in (others or {}).items()}
         routes[mcp_path.encode()] = serve
-        return type("BoundFastLane", (cls,), {"routes": routes, "limits": limits})
+        taken = {path.encode(): one for path, one in (upgrades or {}).items()}
+        bound = {"routes": routes, "upgrades": taken, "limits": limits}
+        return type("BoundFastLane", (cls,), bound)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -129,11 +141,11 @@ class FastLane(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                rest = self._without_offer() + data[upgrade.args[0] :]
+                rest = self._offer(data[upgrade.args[0] :])
             except httptools.HttpParserError as error:
                 if isinstance(error, httptools.HttpParserCallbackError) and not self._refused:
                     _log.warning("a request could not be taken", exc_info=error)
-                self._refuse(400, b"This is not a request that HTTP/1.1 knows.")
+                self.refuse(400, b"This is not a request that HTTP/1.1 knows.")
             if self._messages == before and not self._between:
                 # What is neither body nor a finished header is kept by the parser: a header that
                 # never ends must not fill the memory.
@@ -143,6 +155,30 @@ class FastLane(HttpToolsProtocol):
                     self._refuse_headers()
             data = rest
         self._chunk = b""
+
+    def _offer(self, behind: bytes) -> bytes:
+        """The client offers to leave HTTP. Returns what is to be read on as HTTP."""
+        path, _, query = self.url.partition(b"?")
+        take = self.upgrades.get(path)
+        if take is None or not is_offer(self.headers):
+            return self._without_offer() + behind
+        if self._refused or self._active is not None:
+            # Other answers are still to be written. Nobody does that; asking again works.
+            self.refuse(503, b"Ask again on a connection of its own.")
+        else:
+            offer(self, take, query, behind)
+        return b""
+
+    def let_go(self) -> None:
+        """The connection is somebody else's from now on, and nothing here counts it any more."""
+        self._refused = True
+        self._between = False
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        self.flow.resume_reading()
 
     def _without_offer(self) -> bytes:
         """The head that was just read, without the offer to upgrade.
@@ -154,7 +190,7 @@ class FastLane(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         if method == b"CONNECT":
-            self._refuse(405, b"This is no proxy.")
+            self.refuse(405, b"This is no proxy.")
             return b""
         lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
         for name, value in self.headers:
@@ -202,7 +238,7 @@ class FastLane(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > _LONGEST_URL:
-            self._refuse(414, b"The URL is too long.")
+            self.refuse(414, b"The URL is too long.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
@@ -264,7 +300,7 @@ class FastLane(HttpToolsProtocol):
         if self._active is not None or self.flow.write_paused:
             # Pipelined: answers go out in the order of the requests.
             if len(self._queued) >= _MOST_PIPELINED:
-                self._refuse(429, b"Too many requests at once on one connection.")
+                self.refuse(429, b"Too many requests at once on one connection.")
                 return
             self._queued.append(exchange)
             self.flow.pause_reading()
@@ -289,7 +325,7 @@ class FastLane(HttpToolsProtocol):
     def _hand_to_asgi(self) -> None:
         if self._queued or isinstance(self._active, HttpExchange):
             # Behind an MCP request on the same connection. Nobody does that; asking again works.
-            self._refuse(503, b"Ask again on a connection of its own.")
+            self.refuse(503, b"Ask again on a connection of its own.")
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -298,7 +334,7 @@ class FastLane(HttpToolsProtocol):
         try:
             super().on_headers_complete()
         except httptools.HttpParserInvalidURLError:
-            self._refuse(400, b"This URL cannot be read.")
+            self.refuse(400, b"This URL cannot be read.")
             return
         self._active = _ELSEWHERE
 
@@ -386,12 +422,12 @@ class FastLane(HttpToolsProtocol):
         elif self._between or self._refused:
             self.transport.close()
         else:
-            self._refuse(408, b"The request did not come to its end in time.")
+            self.refuse(408, b"The request did not come to its end in time.")
 
     # -- refusing
 
     def _refuse_headers(self) -> None:
-        self._refuse(431, b"The request has too many or too large headers.")
+        self.refuse(431, b"The request has too many or too large headers.")
 
     def _too_large(self) -> None:
         if self._receiving is None and self._active is not _ELSEWHERE:
@@ -400,10 +436,13 @@ class FastLane(HttpToolsProtocol):
             self._hang_up()
             return
         limit = self.limits.body_bytes
-        self._refuse(413, b"The body is larger than %d bytes, the node's limit." % limit)
+        self.refuse(413, b"The body is larger than %d bytes, the node's limit." % limit)
 
-    def _refuse(self, status: int, message: bytes) -> None:
-        """Answer and hang up: what follows on this connection is not to be trusted."""
+    def refuse(self, status: int, message: bytes, headers: bytes = b"") -> None:
+        """Answer and hang up: what follows on this connection is not to be trusted.
+
+        `message` as it stands in JSON, `headers` as ready lines.
+        """
         if self._refused:
             return
         self._refused = True
@@ -418,6 +457,7 @@ class FastLane(HttpToolsProtocol):
             refusal.respond(
                 status,
                 b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%b"}}' % message,
+                headers=headers,
             )
 
     def _hang_up(self) -> None:

@@ -1,0 +1,82 @@
+"""A request to leave HTTP: whoever serves its path makes a channel of the connection, or refuses.
+
+It is decided at once, before the callable that was given the `Upgrade` returns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from interlock.channels.channel import MAX_MESSAGE
+from interlock.channels.websocket import WebSocketChannel, accept
+from interlock.protocol import websocket_opening as opening
+
+if TYPE_CHECKING:
+    from interlock.faces.http.fast_lane import FastLane
+
+_log = logging.getLogger("interlock.faces.http")
+
+
+class Upgrade:
+    """A lawful request for a WebSocket."""
+
+    def __init__(self, lane: FastLane, query: bytes, fields: dict[bytes, bytes]) -> None:
+        self.peer = lane.peer
+        """`loopback`, or the address of the other side."""
+        self.query = query
+        self.fields = fields
+        """Its headers, names in lower case."""
+        self.channel: WebSocketChannel | None = None
+        self.decided = False
+        self._lane = lane
+
+    def accept(self, *, label: str = "", max_message: int = MAX_MESSAGE) -> WebSocketChannel:
+        """Answer 101 and make a channel of the connection. HTTP knows nothing of it any more:
+        whoever has the channel closes it."""
+        self._decide()
+        lane = self._lane
+        lane.let_go()
+        self.channel = accept(
+            lane.transport, self.fields, peer=self.peer, label=label, max_message=max_message
+        )
+        return self.channel
+
+    def refuse(self, status: int, sentence: str, headers: bytes = b"") -> None:
+        """Answer why not, and hang up. `headers`: ready header lines."""
+        self._decide()
+        self._lane.refuse(status, _in_json(sentence), headers)
+
+    def _decide(self) -> None:
+        if self.decided:
+            raise RuntimeError("it is decided already")
+        self.decided = True
+
+
+Upgrades = Callable[[Upgrade], object]
+"""Decides about the upgrade requests for a path."""
+
+
+def offer(lane: FastLane, take: Upgrades, query: bytes, behind: bytes) -> None:
+    """Let `take` decide about the request that `lane` has just read. `behind`: what followed it."""
+    parser = lane.parser
+    refusal = opening.refusal(parser.get_method(), parser.get_http_version(), lane.headers)
+    if refusal is not None:
+        lane.refuse(refusal.status, _in_json(refusal.message), refusal.headers)
+        return
+    upgrade = Upgrade(lane, query, dict(lane.headers))
+    try:
+        take(upgrade)
+    except Exception as error:
+        _log.warning("an upgrade request could not be taken", exc_info=error)
+    if not upgrade.decided:
+        upgrade.refuse(500, "The node could not decide about this connection.")
+    if upgrade.channel is not None and behind:
+        upgrade.channel.data_received(behind)
+
+
+def _in_json(sentence: str) -> bytes:
+    return msgspec.json.encode(sentence)[1:-1]
