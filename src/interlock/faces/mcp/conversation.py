@@ -51,6 +51,9 @@ def _nothing() -> None:
 class Conversation:
     """One client. Hand it messages; it sends whole messages."""
 
+    speaks_ax = False
+    """Whether its errors are worded as on an MCP-AX link."""
+
     def __init__(
         self,
         *,
@@ -104,7 +107,7 @@ class Conversation:
             await self._idle
 
     def send_error(self, id: bytes, error: InterlockError, client: Client | None) -> None:
-        self._send(write_error(id, error, client)[1])
+        self._send(write_error(id, error, client, ax=self.speaks_ax)[1])
 
     def messages(self, message: Message | list[Message | BadMessage]) -> None:
         """A message that has been read already, or a batch of them."""
@@ -124,8 +127,7 @@ class Conversation:
 
     def _message(self, message: Message) -> None:
         if message.method is UNSET:
-            if self._session is not None:
-                self._session.answered(message)
+            self._response(message)
             return
         if message.id is UNSET:
             self._notification(message)
@@ -148,6 +150,11 @@ class Conversation:
             _log.exception("a request could not be served")
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
             self.send_error(id, failed, client)
+
+    def _response(self, message: Message) -> None:
+        """An answer to what the client was asked."""
+        if self._session is not None:
+            self._session.answered(message)
 
     def _request(
         self,
@@ -244,8 +251,15 @@ class Conversation:
         call.on_notification = self._hear
         call.context = id
         call.on_done = self._done
+        self._place(call)
         self._under_way[id] = call
         self._pipeline.begin(call)
+
+    def _place(self, call: Call) -> None:
+        """Find out where a call is on its way through the tree. Raises InterlockError.
+
+        A client's calls begin here, whatever they say.
+        """
 
     def _take_id(self, id: bytes) -> None:
         """Raises InterlockError when a request with this id cannot be taken now."""

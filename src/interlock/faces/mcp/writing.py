@@ -165,11 +165,17 @@ def _not_to_be_kept(result: bytes) -> bytes:
     return encode_members(members)
 
 
-def write_error(id: bytes, error: InterlockError, client: Client | None) -> tuple[int, bytes]:
-    """The HTTP status and the response for a call that failed."""
+def write_error(
+    id: bytes, error: InterlockError, client: Client | None, *, ax: bool = False
+) -> tuple[int, bytes]:
+    """The HTTP status and the response for a call that failed.
+
+    `ax`: it goes up an MCP-AX link. Clients that say they speak MCP-AX read it as it is there.
+    """
     stateless = client is not None and client.era is mcp.Era.STATELESS
+    ax = ax or (client is not None and mcp.speaks_ax(client.capabilities))
     if isinstance(error, UpstreamAnsweredError):
-        code = mcp.stateless_code(error.code) if stateless else error.code
+        code = mcp.stateless_code(error.code) if stateless and not ax else error.code
         status = _STATUS_BY_CODE.get(code, 200) if stateless else 200
         return status, error_response(id, code, error.message, error.raw_data)
     failure = error.failure
@@ -183,10 +189,15 @@ def write_error(id: bytes, error: InterlockError, client: Client | None) -> tupl
         if stateless:
             result = b'{"resultType":"complete",' + result[1:]
         return 200, result_response(id, result)
+    if ax and failure.ax_name:
+        said = {**(error.data or {}), "detail": error.message}
+        return failure.http, error_response(id, failure.ax_code, failure.ax_name, said)
     data: dict[str, Any] = {
         **(error.data or {}),
         "error": failure.name,
         "retryable": failure.retryable,
     }
+    if ax:
+        return failure.http, error_response(id, failure.ax_code, error.message, data)
     code = failure.stateless_code if stateless else failure.code
     return failure.http, error_response(id, code, error.message, data)

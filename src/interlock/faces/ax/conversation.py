@@ -1,0 +1,151 @@
+"""MCP with the parent that this node registered with, on the one channel between them.
+
+The parent is a client like any other, and more: it is also asked (to register, whether it is
+alive), it may ask who this is, and what it calls says where it is on its way through the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.call import Call, Client, Credentials
+from interlock.errors import INTERNAL, InterlockError, ProtocolError
+from interlock.faces.ax.asking import Asking, read_ended
+from interlock.faces.ax.refusal import RefusedError
+from interlock.faces.mcp.conversation import Conversation
+from interlock.faces.mcp.hello import Hello
+from interlock.faces.mcp.listeners import Listeners
+from interlock.pipeline.pipeline import Pipeline
+from interlock.protocol import ax, jsonrpc, mcp
+from interlock.protocol.jsonrpc import Message
+
+FACE: Final = "ax"
+PARENT: Final = "parent"
+"""What the parent is called as a caller."""
+_REQUEST: Final = ax.REQUEST.encode()
+
+_log = logging.getLogger("interlock.faces.ax")
+
+Tree = Callable[[], Any] | Callable[[], Awaitable[Any]]
+"""Gives this node's part of the tree, as plain data or structs."""
+
+
+class AxConversation(Conversation):
+    """One parent. Hand it messages; it sends whole messages."""
+
+    speaks_ax = True
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        hello: Hello,
+        listeners: Listeners,
+        send: Callable[[bytes], None],
+        peer: str,
+        identify: Callable[[], ax.Identity],
+        tree: Tree | None = None,
+    ) -> None:
+        """`peer`: as a channel calls the other side."""
+        super().__init__(
+            pipeline=pipeline,
+            hello=hello,
+            listeners=listeners,
+            send=send,
+            face=FACE,
+            credentials=Credentials(peer, known_as=PARENT),
+        )
+        self._identify = identify
+        self._tree = tree
+        self._asking = Asking(send)
+        self._looking: set[asyncio.Task[None]] = set()
+        self.ended_by: RefusedError | None = None
+
+    # -- what the parent is asked and told
+
+    def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
+        return self._asking.request(method, params)
+
+    def announce(self, method: str, params: bytes | Raw | None) -> None:
+        if self._session is not None and method == mcp.LOG_MESSAGE:
+            # It listens as a client with a session, and is told there, by its own level.
+            return
+        self._send(jsonrpc.notification(method, params))
+
+    def closed(self) -> None:
+        self._asking.give_up()
+        for task in list(self._looking):
+            task.cancel()
+        super().closed()
+
+    def _response(self, message: Message) -> None:
+        if not self._asking.answered(message):
+            super()._response(message)
+
+    # -- what the parent asks and says
+
+    def _request(
+        self,
+        message: Message,
+        method: str,
+        id: bytes,
+        params: dict[str, Raw],
+        meta: dict[str, Raw],
+        client: Client | None,
+    ) -> None:
+        if method == ax.IDENTIFY:
+            self._send(jsonrpc.result_response(id, jsonrpc.encode_value(self._identify())))
+        elif method == ax.TREE and self._tree is not None:
+            task = asyncio.get_running_loop().create_task(self._look(id, self._tree))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        else:
+            super()._request(message, method, id, params, meta, client)
+
+    async def _look(self, id: bytes, tree: Tree) -> None:
+        try:
+            found = tree()
+            if inspect.isawaitable(found):
+                found = await found
+            self._send(jsonrpc.result_response(id, jsonrpc.encode_value(found)))
+        except InterlockError as error:
+            self.send_error(id, error, None)
+        except Exception:
+            _log.exception("the tree could not be shown")
+            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            self.send_error(id, failed, None)
+
+    def _notification(self, message: Message) -> None:
+        if message.method == ax.SESSION_ENDED:
+            self.ended_by = read_ended(message)
+        else:
+            super()._notification(message)
+
+    # -- calls
+
+    def _place(self, call: Call) -> None:
+        call.hop = ax.read_hop(call.meta)
+
+    def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
+        self._send(jsonrpc.notification(method, about_request(params, call.context)))
+
+
+def about_request(params: bytes | Raw, id: bytes) -> bytes | Raw:
+    """The params of a notification that say which request it is about; the rest as it was."""
+    raw = bytes(params)
+    if b'"_meta"' not in raw and raw[:1] == b"{" and raw[1:].lstrip()[:1] == b'"':
+        return b'{"_meta":{"%b":%b},%b' % (_REQUEST, id, raw[1:])
+    try:
+        members = jsonrpc.decode_members(raw)
+        meta = jsonrpc.decode_members(members["_meta"]) if "_meta" in members else {}
+    except ProtocolError:
+        return params
+    meta[ax.REQUEST] = Raw(id)
+    members["_meta"] = Raw(jsonrpc.encode_members(meta))
+    return jsonrpc.encode_members(members)
