@@ -186,6 +186,20 @@ class Endpoint:
         )
 
 
+class NamedEndpoint(Endpoint):
+    """Says who it is in front of every text, so that a caller sees whom it reached."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(0)
+        self.name = name
+
+    def call(self, request_id: bytes, params: RequestParams, stateless: bool) -> bytes | Answer:
+        if params.arguments is not None and bytes(params.arguments.text).startswith(b'"'):
+            said = b'"%b: %b' % (self.name.encode(), bytes(params.arguments.text)[1:])
+            params.arguments.text = msgspec.Raw(said)
+        return super().call(request_id, params, stateless)
+
+
 def subscription_frame(request_id: bytes) -> bytes:
     """The first message on a listen stream: what was agreed to."""
     return (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from bench.answers import Answer, Endpoint, Wire
+from bench.answers import Answer, Endpoint, NamedEndpoint, Wire
 
 
 def serve_stdio(endpoint: Endpoint) -> None:
@@ -44,10 +44,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--paths", type=int, default=0, help="serve /mcp/0 .. /mcp/N-1, not /mcp")
     parser.add_argument("--changes", action="store_true", help="keep event streams for changes")
     parser.add_argument("--label", help="tells this process from others in a process list")
+    parser.add_argument("--name", help="echo puts this name in front of its text")
     chosen = parser.parse_args(arguments)
     wire: Wire = chosen.wire
 
     def endpoint() -> Endpoint:
+        if chosen.name:
+            return NamedEndpoint(chosen.name)
         return Endpoint(chosen.tools, wire, chosen.changes)
 
     if chosen.stdio:

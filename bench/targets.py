@@ -141,11 +141,16 @@ class Bench:
                 }}
             }}""")
 
-    def interlock(self, name: str, config: str) -> tuple[TargetProcess, int]:
-        """A node with this config; ``PORT`` in it becomes the port."""
-        port = free_port()
+    def interlock(
+        self, name: str, config: str, port: int | None = None
+    ) -> tuple[TargetProcess, int]:
+        """A node with this config; ``PORT`` in it becomes the port.
+
+        One that is started again on the port of an earlier one finds its files.
+        """
+        port = port or free_port()
         home = self.folder / f"interlock-{port}"
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         path = home / "interlock.yaml"
         path.write_text(config.replace("PORT", str(port)))
         environment = python_environment() | {
