@@ -17,8 +17,9 @@ from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import META_TIMEOUT
 
 TICK: Final = 0.05
-MANY: Final = 2_000
-"""With more calls than this under way they are looked at less often."""
+MANY: Final = 10_000
+"""With more calls than this under way they are looked at less often. Not by much: in a tree each
+hop waits a quarter of a second longer than the next, so that the one next to the trouble tells."""
 PROGRESS_EXTENDS: Final = 10
 """Progress starts the wait again, but a call never lasts longer than this many timeouts."""
 _FAR_AWAY: Final = 10**15
@@ -85,6 +86,6 @@ class DeadlineWatch:
                     # Whatever it is, the others must still be ended, now and later.
                     _log.exception("a call whose deadline has passed could not be ended")
         if calls:
-            self._call_later(TICK if len(calls) < MANY else TICK * 5, self.tick)
+            self._call_later(TICK if len(calls) < MANY else TICK * 2, self.tick)
         else:
             self.ticking = False

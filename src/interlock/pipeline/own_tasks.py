@@ -34,6 +34,8 @@ from interlock.protocol.tasks import (
 MOST_TASKS: Final = 10_000
 MOST_BYTES: Final = 64 * 1024 * 1024
 """So much of results is kept until it is fetched; then the oldest are forgotten."""
+LONGEST: Final = 24 * 3600.0
+"""How long a task may run whose tool takes as long as it takes."""
 POLL: Final = 1.0
 """How often a client should ask, in seconds."""
 _SWEEP: Final = 1.0
@@ -118,7 +120,7 @@ class OwnTasks:
             if task.until <= now:
                 task.cancel(_GONE)
                 self._forget(task)
-        elif task.call.deadline <= now:
+        elif task.ends <= now:
             task.expire()
 
     def _sweep(self) -> None:
@@ -226,13 +228,19 @@ class OwnTask:
             lost = InterlockError(UPSTREAM_LOST, f"{self.call.upstream} was lost during the call.")
             self.settled(self.call, None, lost)
 
+    @property
+    def ends(self) -> float:
+        """Until when its server may take. Nobody holds a line on which a hang-up would end it, so
+        it ends some day in any case."""
+        return min(self.call.deadline, self._began + LONGEST)
+
     def _touched(self) -> None:
         self._updated = _moment(self._tasks.wall_clock())
         self.until = max(self.until, self._tasks.clock() + self._tasks.seconds)
 
     def _outlive(self) -> None:
         """What its server may still bring must be there to be fetched."""
-        self.until = max(self.until, self.call.deadline + self._tasks.seconds)
+        self.until = max(self.until, self.ends + self._tasks.seconds)
 
     # -- Back
 

@@ -1,7 +1,7 @@
 """The pipeline: the fixed order in which every call is treated, on one screen.
 
-    audit( authenticate → resolve → validate → [policy → budget → approval] → deadline → breaker
-           → dispatch )
+    audit( authenticate → way → resolve → validate → [policy] → budget → [approval] → deadline
+           → breaker → dispatch → measure )
 
 The stages in brackets have their place here and no code yet. Listing, reading and subscribing go
 through the same authentication and audit as calling: there is no side door.
@@ -18,8 +18,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from msgspec import Raw
 
@@ -29,16 +29,15 @@ from interlock.call import (
     Caller,
     ClientSession,
     Outcome,
+    RelayedError,
     UpstreamAnsweredError,
     UpstreamGoneError,
 )
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.names import style_for
 from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
     INTERNAL,
-    METHOD_NOT_FOUND,
     SHUTTING_DOWN,
     TOO_BUSY,
     UNKNOWN_SESSION,
@@ -48,11 +47,14 @@ from interlock.errors import (
 from interlock.pipeline.audit import OK, TOOL_ERROR, Audit
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.breaker import Breakers
+from interlock.pipeline.budget import Budgets
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.fault import fault
-from interlock.pipeline.hearing import may_hear, read_level
+from interlock.pipeline.hearing import may_hear
+from interlock.pipeline.here import AnsweredHere
 from interlock.pipeline.input import INPUT_SECONDS, Input
+from interlock.pipeline.measure import Measures, with_latency
 from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions
 from interlock.pipeline.relabel import relabel
 from interlock.pipeline.resolve import resolve, resolve_other
@@ -60,24 +62,15 @@ from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.subscriptions import Subscriptions
 from interlock.pipeline.transparent import find_transparently, pass_on
 from interlock.pipeline.validate import validate
+from interlock.pipeline.way import check_way, limit_of, place
 from interlock.ports import Clock, Exchange, Upstream
-from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import (
     ABOUT_TASKS,
     COMPLETE,
     INPUT_REQUIRED,
-    LISTS,
-    NEEDED_FOR,
-    SET_LEVEL,
-    SUBSCRIBE,
     TASK_CHANGED,
     TOOLS_CALL,
-    UNSUBSCRIBE,
-    Era,
 )
-
-EMPTY_OUTCOME: Final = Outcome(b"{}", Era.SESSION)
-"""What there is to say about something that was simply done."""
 
 _log = logging.getLogger("interlock.pipeline")
 
@@ -102,7 +95,11 @@ class Pipeline:
         seals: Seals | None = None,
         input_seconds: float = INPUT_SECONDS,
         wall_clock: Callable[[], float] = time.time,
+        own_segment: Callable[[], str] = str,
+        budgets: Budgets | None = None,
+        measures: Measures | None = None,
     ) -> None:
+        """`own_segment`: by what name the parent knows this node, or the root calls itself."""
         self._catalog = catalog
         self._authenticate = authenticate
         self._breakers = breakers
@@ -110,9 +107,14 @@ class Pipeline:
         self._dispatcher = Dispatcher(clock)
         self._audit = audit
         self._clock = clock
-        self._names = names
         self._timeout = timeout
         self._concurrent_calls = concurrent_calls
+        self._own_segment = own_segment
+        self.budgets = budgets or Budgets(clock)
+        self._limited = self.budgets.limited
+        self._measures = measures
+        self.latency_in_results = False
+        """Whether results say how long they took."""
         self._under_way: dict[Call, None] = {}
         self._draining = False
         self._empty: asyncio.Future[None] | None = None
@@ -127,13 +129,13 @@ class Pipeline:
             call_later=call_later,
             seconds=input_seconds,
         )
-        self._answered_here: dict[str, Callable[[Call], None]] = {
-            **dict.fromkeys(LISTS, self._list),
-            SET_LEVEL: self._set_level,
-            SUBSCRIBE: self._subscribe,
-            UNSUBSCRIBE: self._subscribe,
-        }
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._here = AnsweredHere(
+            catalog=catalog,
+            upstreams=upstreams,
+            subscriptions=self.subscriptions,
+            over=self.over,
+            names=names,
+        )
         self.transparent: str | None = None
         """The one upstream that stands open to everything, when there is one."""
 
@@ -148,19 +150,24 @@ class Pipeline:
             verb = call.verb
             here = None
             if verb == TOOLS_CALL:
+                if call.hop is not None:
+                    check_way(call, call.hop, self._own_segment())
                 if self.transparent is None:
                     validate(call, resolve(call, self._catalog))
                 else:
                     find_transparently(call, self.transparent, self._catalog)
+                # policy: here, and for every other verb too
+                if self._limited:
+                    self.budgets.take(call)
             else:
-                here = self._answered_here.get(verb)
-                self._must_be_offered(verb)
+                here = self._here.verbs.get(verb)
+                self._here.must_be_offered(verb)
                 if verb in ABOUT_TASKS:
                     here = self._input.tasks.find(call)
                 elif not resolve_other(call, self._catalog) and here is None:
                     key = self.transparent
                     pass_on(call, key, None if key is None else self._upstreams.get(key))
-            # policy, budget and approval: here, in this order, for every verb
+            # approval: here
             if here is not None:
                 here(call)
             elif call.extra is None or not self._input.brought(call):
@@ -178,6 +185,9 @@ class Pipeline:
                 UPSTREAM_UNAVAILABLE, f"{call.upstream} is no longer served by this node."
             )
         limit = upstream.timeout or self._timeout
+        route = call.route
+        if route is not None and (route.way or route.limit is not None):
+            limit = limit_of(call, upstream.timeout, self._timeout)
         if call.meta is None:
             # It asks for no progress, so nothing will ever renew its deadline.
             call.deadline = now + limit
@@ -188,57 +198,6 @@ class Pipeline:
         if not self._deadlines.ticking:
             self._deadlines.start()
         call.exchange = upstream.start(call, self)
-
-    # -- answered here
-
-    def _list(self, call: Call) -> None:
-        client = call.client
-        style = style_for(client.name, self._names)
-        page = self._catalog.current.page(call.verb, client.era, style, call.cursor)
-        self._over(call, Outcome(page, client.era), None)
-
-    def _must_be_offered(self, verb: str) -> None:
-        """What no upstream can do, the node cannot do either."""
-        capability = NEEDED_FOR.get(verb)
-        if capability is not None and not any(
-            capability in one.capabilities for one in self._upstreams.values()
-        ):
-            raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
-
-    def _set_level(self, call: Call) -> None:
-        level = read_level((call.extra or {}).get("level"))
-        session = call.session
-        if session is None:
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} needs a session.")
-        session.log_level = level
-        for upstream in self._upstreams.values():
-            if "logging" in upstream.capabilities:
-                upstream.set_level(level, session)
-        self._over(call, EMPTY_OUTCOME, None)
-
-    def _subscribe(self, call: Call) -> None:
-        session = call.session
-        upstream = self._upstreams.get(call.upstream)
-        offers = None if upstream is None else upstream.capabilities.get("resources")
-        if session is None or not isinstance(offers, dict) or not offers.get("subscribe"):
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served for {call.name}.")
-        uri = decode_value((call.extra or {})["uri"])
-        if call.verb == SUBSCRIBE:
-            work = self.subscriptions.subscribe(session, call, call.upstream, uri)
-        else:
-            work = self.subscriptions.unsubscribe(session, call, call.upstream, uri)
-        task = asyncio.get_running_loop().create_task(self._answer_when_done(call, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _answer_when_done(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-            self._over(call, EMPTY_OUTCOME, None)
-        except InterlockError as error:
-            self._over(call, None, error)
-        except Exception as bug:
-            self._over(call, None, fault(call, bug))
 
     # -- back
 
@@ -265,6 +224,8 @@ class Pipeline:
                         outcome, error = None, fault(call, bug)
                 if outcome is not None and self._catalog.collides:
                     outcome = relabel(call, outcome, self._catalog.current)
+                if outcome is not None and self.latency_in_results and call.verb == TOOLS_CALL:
+                    outcome = with_latency(outcome, self._clock() - call.started)
         elif call.upstream:
             try:
                 if isinstance(error, UpstreamAnsweredError):
@@ -275,9 +236,7 @@ class Pipeline:
                         return
                 if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
                     return
-                if not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
-                    # Who is in a greater hurry than the node must not speak for the others.
-                    self._breakers.failed(call.upstream, error.failure)
+                self._blame(call, error)
             except InterlockError as refused:
                 error = refused
             except Exception as bug:
@@ -316,12 +275,21 @@ class Pipeline:
                 self._breakers.succeeded(call.upstream)
             if outcome is not None and self._catalog.collides:
                 outcome = relabel(call, outcome, self._catalog.current)
-        elif not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
-            self._breakers.failed(call.upstream, error.failure)
+        else:
+            self._blame(call, error)
         call.verb, call.on_done = TASK_CHANGED, None
         self._under_way[call] = None
         self._over(call, outcome, error)
         return outcome
+
+    def _blame(self, call: Call, error: InterlockError) -> None:
+        """Hold it against the upstream, if it is to blame."""
+        if isinstance(error, RelayedError):
+            # Something below it failed; it is well, and said so.
+            self._breakers.succeeded(call.upstream)
+        elif not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
+            # Who is in a greater hurry than the node must not speak for the others.
+            self._breakers.failed(call.upstream, error.failure)
 
     def waits(self, call: Call) -> bool:
         """Whether somebody still waits for the call."""
@@ -339,8 +307,8 @@ class Pipeline:
         if call.own_limit:
             return
         upstream = self._upstreams.get(call.upstream)
-        limit = (None if upstream is None else upstream.timeout) or self._timeout
-        set_deadline(call, self._clock(), limit)
+        own = None if upstream is None else upstream.timeout
+        set_deadline(call, self._clock(), limit_of(call, own, self._timeout))
 
     def take_over(self, call: Call, exchange: Exchange) -> None:
         """Wait, from now on, for a request that was made for an earlier call."""
@@ -368,12 +336,19 @@ class Pipeline:
         if self._empty is not None and not self._under_way and not self._empty.done():
             self._empty.set_result(None)
         detail = ""
+        took = self._clock() - call.started
         if error is not None:
             word, detail = error.failure.name, error.message
+            if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
+                hop = place(call, self._own_segment())
+                error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
             word = TOOL_ERROR
         try:
-            self._audit.record(call, word, int((self._clock() - call.started) * 1e6), detail)
+            self._audit.record(call, word, int(took * 1e6), detail)
+            route = call.route
+            if route is not None and route.limit is not None and self._measures is not None:
+                self._measures.took(call, took, error)
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
@@ -483,6 +458,6 @@ class Pipeline:
     ) -> None:
         """Apply node settings that may change while it runs."""
         self._authenticate = authenticate
-        self._names = names
+        self._here.names = names
         self._timeout = timeout
         self._concurrent_calls = concurrent_calls
