@@ -241,10 +241,10 @@ def _read_close(payload: bytes) -> Close | Violation:
     if not payload:
         return Close(NO_CODE, "")
     code = int.from_bytes(payload[:2], "big")
-    if len(payload) == 1 or not may_be_sent(code):
-        return Violation(PROTOCOL_ERROR, "A close frame has a code that may not be sent.")
     if not _is_utf8(payload[2:]):
         return Violation(INVALID_DATA, "The reason in a close frame is not UTF-8.")
+    if len(payload) == 1 or not may_be_sent(code):
+        return Violation(PROTOCOL_ERROR, "A close frame has a code that may not be sent.")
     return Close(code, payload[2:].decode())
 
 

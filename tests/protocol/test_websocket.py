@@ -1,0 +1,266 @@
+"""WebSocket framing: any cut of the stream gives the same events, for either side."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.errors import PARSE_ERROR, PAYLOAD_TOO_LARGE
+from interlock.protocol import websocket
+from interlock.protocol.websocket import (
+    Binary,
+    Close,
+    Event,
+    FrameDecoder,
+    Ping,
+    Pong,
+    Violation,
+    close_frame,
+    ping_frame,
+    plain_mask,
+    pong_frame,
+    text_frame,
+    text_head,
+)
+from tests.protocol.parser_feeding import assert_every_feeding_gives, cut, feed_all
+
+LIMIT = 70_000
+MASK = b"\x37\xfa\x21\x3d"
+AT_A_CLIENT = partial(FrameDecoder, masked=False, max_message=LIMIT)
+AT_A_SERVER = partial(FrameDecoder, masked=True, max_message=LIMIT)
+
+
+def frame(first: int, payload: bytes = b"", mask: bytes = b"", length: bytes = b"") -> bytes:
+    """A frame as it may not even be lawful: `length` is the second byte and what belongs to it."""
+    if not length:
+        size = len(payload)
+        if size < 126:
+            length = bytes((size,))
+        elif size < 65536:
+            length = b"\x7e" + size.to_bytes(2, "big")
+        else:
+            length = b"\x7f" + size.to_bytes(8, "big")
+    if mask:
+        length = bytes((length[0] | 0x80,)) + length[1:]
+        payload = slowly_masked(payload, mask)
+    return bytes((first,)) + length + mask + payload
+
+
+def slowly_masked(payload: bytes, mask: bytes) -> bytes:
+    return bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
+
+
+def check(frames: list[tuple[int, bytes]], expected: list[Event]) -> None:
+    """The same frames at both ends, in every feeding, with the start of another behind them."""
+    for make, mask in ((AT_A_CLIENT, b""), (AT_A_SERVER, MASK)):
+        data = b"".join(frame(first, payload, mask) for first, payload in frames)
+        more = text_frame(b"more", mask)
+        assert_every_feeding_gives(
+            make, data, expected, trailing=more[:3], rest=more[3:], trailing_items=[b"more"]
+        )
+
+
+def refused(data: bytes, expected: Violation, make: partial[FrameDecoder] = AT_A_CLIENT) -> None:
+    """However it is fed, and whatever follows."""
+    nothing: list[Event] = []
+    assert_every_feeding_gives(
+        make, data, [expected], trailing=b"\x81", rest=b"\x01a", trailing_items=nothing
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "make", "event"),
+    [
+        pytest.param("810548656c6c6f", AT_A_CLIENT, b"Hello", id="unmasked text"),
+        pytest.param("818537fa213d7f9f4d5158", AT_A_SERVER, b"Hello", id="masked text"),
+        pytest.param("890548656c6c6f", AT_A_CLIENT, Ping(b"Hello"), id="ping"),
+        pytest.param("8a8537fa213d7f9f4d5158", AT_A_SERVER, Pong(b"Hello"), id="masked pong"),
+        pytest.param("010348656c80026c6f", AT_A_CLIENT, b"Hello", id="fragmented text"),
+    ],
+)
+def test_the_examples_of_the_rfc(data: str, make: partial[FrameDecoder], event: Event) -> None:
+    assert feed_all(make(), [bytes.fromhex(data)]) == [event]
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 133, 134, 65535, 65536, LIMIT])
+def test_a_message_of_every_kind_of_length(size: int) -> None:
+    text = b"x" * size
+    for make, mask in ((AT_A_CLIENT, b""), (AT_A_SERVER, MASK)):
+        data = text_frame(text, mask)
+        assert data == frame(0x81, text, mask)
+        assert make().feed(data) == [text]
+        for place in (1, 2, 3, 5, 9, 12, len(data) - 1):
+            assert feed_all(make(), cut(data, [place])) == [text]
+        assert make().feed(data + data + data[:1]) == [text, text]
+
+
+def test_messages_and_control_frames() -> None:
+    check([(0x81, b"one"), (0x82, b"\xff\x00"), (0x81, b"")], [b"one", Binary(b"\xff\x00"), b""])
+    check(
+        [(0x81, "Grüße, 世界".encode()), (0x89, b""), (0x8A, b"\xff")],
+        ["Grüße, 世界".encode(), Ping(b""), Pong(b"\xff")],
+    )
+
+
+def test_fragments_are_joined_and_control_frames_may_stand_between() -> None:
+    check([(0x01, b"a"), (0x00, b"b"), (0x80, b"c")], [b"abc"])
+    check([(0x01, b""), (0x89, b"p"), (0x00, b""), (0x80, b"")], [Ping(b"p"), b""])
+    check([(0x02, b"\xff"), (0x80, b"\xfe"), (0x81, b"t")], [Binary(b"\xff\xfe"), b"t"])
+    # A character may be cut by the fragments.
+    euro = "€".encode()
+    check([(0x01, euro[:1]), (0x8A, b""), (0x80, euro[1:])], [Pong(b""), euro])
+
+
+def test_nothing_counts_after_a_close() -> None:
+    for payload, event in (
+        (b"", Close(1005, "")),
+        (b"\x03\xe8", Close(1000, "")),
+        (b"\x0f\xa0namespace_conflict", Close(4000, "namespace_conflict")),
+        (b"\x03\xe9" + "geschlossen – für heute".encode(), Close(1001, "geschlossen – für heute")),
+    ):
+        nothing: list[Event] = []
+        data = text_frame(b"last") + frame(0x88, payload)
+        assert_every_feeding_gives(
+            AT_A_CLIENT,
+            data,
+            [b"last", event],
+            trailing=b"\x81",
+            rest=b"\x01a",
+            trailing_items=nothing,
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        *(pytest.param(frame(0x81 | bit), 1002, id=f"bit {bit}") for bit in (0x10, 0x20, 0x40)),
+        *(pytest.param(frame(0x80 | op), 1002, id=f"op {op}") for op in (3, 4, 5, 6, 7, 11, 15)),
+        pytest.param(frame(0x81, b"a", MASK), 1002, id="masked"),
+        pytest.param(frame(0x09), 1002, id="fragmented ping"),
+        pytest.param(frame(0x08), 1002, id="fragmented close"),
+        pytest.param(frame(0x89, b"x" * 126), 1002, id="long ping"),
+        pytest.param(frame(0x80, b"a"), 1002, id="nothing to continue"),
+        pytest.param(frame(0x00, b"a"), 1002, id="nothing to go on with"),
+        pytest.param(frame(0x81, b"x" * 125, length=b"\x7e\x00\x7d"), 1002, id="125 in 2 bytes"),
+        pytest.param(frame(0x81, b"x", length=b"\x7f" + bytes(7) + b"\x01"), 1002, id="1 in 8"),
+        pytest.param(
+            frame(0x81, length=b"\x7f" + (65535).to_bytes(8, "big")), 1002, id="65535 in 8"
+        ),
+        pytest.param(frame(0x81, length=b"\x7f" + b"\x80" + bytes(7)), 1002, id="highest bit"),
+        pytest.param(frame(0x88, b"\x03"), 1002, id="half a close code"),
+        *(
+            pytest.param(frame(0x88, code.to_bytes(2, "big")), 1002, id=f"close {code}")
+            for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535)
+        ),
+        pytest.param(frame(0x88, b"\x03\xe8\xff"), 1007, id="close reason"),
+        pytest.param(frame(0x81, b"\xff"), 1007, id="text"),
+        pytest.param(frame(0x81, b"\xed\xa0\x80"), 1007, id="half a surrogate pair"),
+        pytest.param(frame(0x01, b"\xe2\x82") + frame(0x80, b"a"), 1007, id="text in parts"),
+        pytest.param(
+            frame(0x81, length=b"\x7f" + (LIMIT + 1).to_bytes(8, "big")), 1009, id="too long"
+        ),
+    ],
+)
+def test_what_is_refused(data: bytes, code: int) -> None:
+    decoder = AT_A_CLIENT()
+    (violation,) = feed_all(decoder, [data])
+    assert isinstance(violation, Violation)
+    assert violation.code == code
+    assert violation.error().failure is (PAYLOAD_TOO_LARGE if code == 1009 else PARSE_ERROR)
+    assert decoder.pending == 0
+    refused(data, violation)
+
+
+def test_a_server_demands_masks() -> None:
+    violation = Violation(1002, "A frame is not masked.")
+    for size in (0, 5, 6, 126, 128, 134, 300):
+        refused(frame(0x81, b"x" * size), violation, AT_A_SERVER)
+    # Its unmasked length, read as a masked one, would fit what is there.
+    for second in range(128):
+        assert AT_A_SERVER().feed(bytes((0x81, second)) + b"x" * (second + 132)) == [violation]
+
+
+def test_a_length_of_eight_bytes_is_not_taken_for_a_short_one() -> None:
+    decoder = AT_A_CLIENT()
+    assert decoder.feed(b"\x81\x7f" + bytes(5) + b"\x01\x00\x00" + b"x" * 119) == []
+    assert decoder.feed(b"x" * (65536 - 119)) == [b"x" * 65536]
+
+
+@pytest.mark.parametrize("size", [120, 121, 125])
+def test_a_short_length_in_two_bytes_is_refused_of_a_client(size: int) -> None:
+    data = frame(0x81, b"x" * size, MASK, b"\x7e" + size.to_bytes(2, "big"))
+    refused(data, Violation(1002, "A length is not in its shortest form."), AT_A_SERVER)
+
+
+def test_a_message_begins_only_when_the_last_one_has_ended() -> None:
+    for opcode in (0x81, 0x82, 0x01):
+        data = frame(0x01, b"a") + frame(opcode, b"b")
+        refused(data, Violation(1002, "A message begins before the last one has ended."))
+
+
+def test_the_limit_is_on_the_whole_message() -> None:
+    make = partial(FrameDecoder, masked=False, max_message=4)
+    too_long = Violation(1009, "A message is longer than 4 bytes.")
+    assert make().feed(text_frame(b"1234")) == [b"1234"]
+    assert feed_all(make(), [frame(0x01, b"12"), frame(0x80, b"34")]) == [b"1234"]
+    # Control frames do not count.
+    assert make().feed(frame(0x89, b"123456")) == [Ping(b"123456")]
+    refused(text_frame(b"12345"), too_long, make)
+    refused(frame(0x01, b"12") + frame(0x00) + frame(0x80, b"345"), too_long, make)
+    with pytest.raises(ValueError):
+        FrameDecoder(masked=False, max_message=0)
+
+
+def test_empty_fragments_fill_no_memory() -> None:
+    decoder = AT_A_CLIENT()
+    assert decoder.feed(frame(0x01, b"a") + frame(0x00) * 1000) == []
+    assert decoder.pending == 1
+    assert decoder.feed(frame(0x80, b"b")) == [b"ab"]
+
+
+def test_control_frames_that_are_written() -> None:
+    for mask in (b"", MASK):
+        decoder = FrameDecoder(masked=bool(mask), max_message=10)
+        data = ping_frame(b"a", mask) + pong_frame(b"b", mask) + close_frame(4000, "why", mask)
+        assert decoder.feed(data) == [Ping(b"a"), Pong(b"b"), Close(4000, "why")]
+    assert close_frame(1005) == b"\x88\x00"
+    with pytest.raises(ValueError):
+        close_frame(1006)
+    with pytest.raises(ValueError):
+        ping_frame(b"x" * 126)
+    with pytest.raises(ValueError):
+        text_frame(b"x", b"123")
+
+
+@pytest.mark.parametrize("reason", ["x" * 200, "€" * 100, "ab" + "€" * 100, "\ud800"])
+def test_a_close_reason_is_cut_where_a_character_ends(reason: str) -> None:
+    (closed,) = AT_A_CLIENT().feed(close_frame(1000, reason))
+    assert isinstance(closed, Close)
+    assert len(closed.reason.encode()) <= 123
+    assert reason.startswith(closed.reason) or closed.reason == "?"
+
+
+def test_the_head_of_a_large_message_can_be_written_alone() -> None:
+    for size in (0, 126, 65536):
+        assert text_head(size) + b"x" * size == text_frame(b"x" * size)
+
+
+@given(st.binary(max_size=3000), st.binary(min_size=4, max_size=4))
+def test_masking(payload: bytes, mask: bytes) -> None:
+    expected = slowly_masked(payload, mask)
+    assert plain_mask(payload, mask) == expected
+    assert websocket.apply_mask(payload, mask) == expected
+    assert plain_mask(expected, mask) == payload
+
+
+@given(st.lists(st.text(max_size=300)), st.binary(min_size=4, max_size=4), st.lists(st.integers(0)))
+def test_what_is_written_is_read(texts: list[str], mask: bytes, places: list[int]) -> None:
+    messages = [text.encode() for text in texts]
+    for used in (b"", mask):
+        data = b"".join(text_frame(message, used) for message in messages)
+        decoder = FrameDecoder(masked=bool(used), max_message=LIMIT)
+        assert feed_all(decoder, cut(data, places)) == messages
+        assert decoder.pending == 0

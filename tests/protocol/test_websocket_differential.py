@@ -1,0 +1,137 @@
+"""WebSocket against another implementation: what it makes of frames, we do, and the other way."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.client import ClientProtocol
+from websockets.frames import Close as TheirClose
+from websockets.frames import Frame as TheirFrame
+from websockets.frames import Opcode
+from websockets.protocol import OPEN, Protocol
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
+
+from interlock.protocol.websocket import (
+    Binary,
+    Close,
+    Event,
+    FrameDecoder,
+    Ping,
+    Pong,
+    Violation,
+    close_frame,
+    ping_frame,
+    pong_frame,
+    text_frame,
+)
+from tests.protocol.parser_feeding import cut, feed_all
+from tests.protocol.test_websocket import MASK, frame
+
+LIMIT = 400
+
+first_bytes = st.one_of(
+    st.sampled_from([0x81, 0x82, 0x01, 0x02, 0x00, 0x80, 0x89, 0x8A, 0x88]), st.integers(0, 255)
+)
+payloads = st.one_of(
+    st.text(max_size=60).map(str.encode),
+    st.binary(max_size=200),
+    st.tuples(st.integers(999, 1016) | st.integers(0, 5001), st.text(max_size=50)).map(
+        lambda it: it[0].to_bytes(2, "big") + it[1].encode()
+    ),
+)
+frames = st.lists(st.tuples(first_bytes, payloads), max_size=8)
+
+
+def their_side(server: bool) -> Protocol:
+    if server:
+        return ServerProtocol(state=OPEN, max_size=LIMIT)
+    return ClientProtocol(parse_uri("ws://localhost/"), state=OPEN, max_size=LIMIT)
+
+
+def what_they_make_of_it(data: bytes, server: bool) -> list[Event]:
+    """Their frames, as the messages that they are parts of, up to what they refuse."""
+    peer = their_side(server)
+    peer.receive_data(data)
+    events: list[Event] = []
+    parts: list[bytes] = []
+    kind = Opcode.TEXT
+    for one in peer.events_received():
+        assert isinstance(one, TheirFrame)
+        payload = bytes(one.data)
+        if one.opcode is Opcode.PING:
+            events.append(Ping(payload))
+        elif one.opcode is Opcode.PONG:
+            events.append(Pong(payload))
+        elif one.opcode is Opcode.CLOSE:
+            close = TheirClose.parse(payload)
+            events.append(Close(int(close.code), close.reason))
+        else:
+            assert one.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+            if one.opcode is not Opcode.CONT:
+                kind = one.opcode
+            parts.append(payload)
+            if one.fin:
+                whole = b"".join(parts)
+                parts = []
+                events.append(Binary(whole) if kind is Opcode.BINARY else whole)
+    if parts and peer.close_rcvd is not None:
+        # They resent a close between fragments. The RFC lets control frames stand there.
+        events.append(Close(int(peer.close_rcvd.code), peer.close_rcvd.reason))
+    elif peer.parser_exc is not None and peer.close_sent is not None and peer.close_rcvd is None:
+        events.append(Violation(int(peer.close_sent.code), ""))
+    return events
+
+
+def refuse_bad_text(events: list[Event]) -> list[Event]:
+    """They leave it to whoever reads a message whether it is UTF-8."""
+    for place, event in zip(count(), events, strict=False):
+        if type(event) is bytes:
+            try:
+                event.decode()
+            except UnicodeDecodeError:
+                return [*events[:place], Violation(1007, "")]
+    return events
+
+
+def without_words(events: list[Event]) -> list[Event]:
+    return [Violation(one.code, "") if isinstance(one, Violation) else one for one in events]
+
+
+@given(frames, st.booleans(), st.lists(st.integers(0, 2000), max_size=5))
+def test_frames_mean_to_us_what_they_mean_to_them(
+    sent: list[tuple[int, bytes]], server: bool, places: list[int]
+) -> None:
+    mask = MASK if server else b""
+    data = b"".join(frame(first, payload, mask) for first, payload in sent)
+    ours = feed_all(FrameDecoder(masked=server, max_message=LIMIT), cut(data, places))
+    assert without_words(ours) == refuse_bad_text(what_they_make_of_it(data, server))
+
+
+@given(st.lists(st.text(max_size=150)), st.booleans(), st.binary(max_size=125))
+def test_they_read_what_we_write(texts: list[str], server: bool, payload: bytes) -> None:
+    mask = MASK if server else b""
+    messages: list[Event] = [text.encode() for text in texts]
+    data = b"".join(text_frame(text.encode(), mask) for text in texts)
+    data += ping_frame(payload, mask) + pong_frame(payload, mask) + close_frame(4000, "why", mask)
+    expected = [*messages, Ping(payload), Pong(payload), Close(4000, "why")]
+    assert what_they_make_of_it(data, server) == expected
+
+
+@given(st.lists(st.text(max_size=150)), st.booleans())
+def test_we_read_what_they_write(texts: list[str], server: bool) -> None:
+    """`server`: we are."""
+    peer = their_side(not server)
+    for text in texts:
+        peer.send_text(text[:70].encode(), fin=False)
+        peer.send_ping(b"still there?")
+        peer.send_continuation(text[70:].encode(), fin=True)
+    peer.send_close(1001, "going")
+    expected: list[Event] = []
+    for text in texts:
+        expected += [Ping(b"still there?"), text.encode()]
+    decoder = FrameDecoder(masked=server, max_message=LIMIT * 4)
+    data = b"".join(peer.data_to_send())
+    assert feed_all(decoder, [data]) == [*expected, Close(1001, "going")]
