@@ -55,10 +55,11 @@ class Window:
 class _Account:
     """The budget of one session, and what was used of it."""
 
-    __slots__ = ("budget", "cost_units", "mutable_calls", "subserver_id", "window")
+    __slots__ = ("budget", "cost_units", "mutable_calls", "session_id", "subserver_id", "window")
 
-    def __init__(self, subserver_id: str, budget: Budget, window: Window) -> None:
+    def __init__(self, subserver_id: str, session_id: str, budget: Budget, window: Window) -> None:
         self.subserver_id = subserver_id
+        self.session_id = session_id
         self.budget = budget
         self.window = window
         self.mutable_calls = 0
@@ -76,14 +77,18 @@ class Budgets:
         self._left: dict[str, tuple[float, Window]] = {}
         """The minutes of those who are gone, the longest gone first."""
 
-    def grant(self, key: str, subserver_id: str, budget: Budget) -> None:
+    def grant(self, key: str, subserver_id: str, budget: Budget, session_id: str = "") -> None:
         """A session begins. For one that goes on, the limits are others from now on."""
         self._forget_the_gone()
         account = self._sessions.get(key)
-        if account is None or account.subserver_id != subserver_id:
+        if account is None or (account.subserver_id, account.session_id) != (
+            subserver_id,
+            session_id,
+        ):
             self.release(key)
             _, window = self._left.pop(subserver_id, (0.0, None))
-            account = self._sessions[key] = _Account(subserver_id, budget, window or Window())
+            account = _Account(subserver_id, session_id, budget, window or Window())
+            self._sessions[key] = account
         account.budget = budget
         if budget == _NO_LIMIT:
             self.limited.pop(key, None)

@@ -44,9 +44,9 @@ class _Record:
 class Measures:
     """The times of tools that say how long they take."""
 
-    def __init__(self, on_slower: Callable[[str, str, str], None]) -> None:
-        """`on_slower` is told the upstream, the tool's own name there, and its real class."""
-        self._on_slower = on_slower
+    def __init__(self, on_slower: Callable[[str, str, str], None] | None = None) -> None:
+        self.on_slower = on_slower
+        """Told the upstream, the tool's own name there, and its real class."""
         self._records: dict[str, dict[str, _Record]] = {}
         self._tools = 0
 
@@ -73,7 +73,8 @@ class Measures:
             if real > record.rank:
                 record.rank = real
                 latest.clear()
-                self._on_slower(tool.upstream, tool.upstream_name, LATENCY_CLASSES[real])
+                if self.on_slower is not None:
+                    self.on_slower(tool.upstream, tool.upstream_name, LATENCY_CLASSES[real])
 
     def forget(self, upstream: str) -> None:
         """It comes back as another one, or not at all."""

@@ -112,7 +112,7 @@ class Pipeline:
         self._own_segment = own_segment
         self.budgets = budgets or Budgets(clock)
         self._limited = self.budgets.limited
-        self._measures = measures
+        self.measures = measures or Measures()
         self.latency_in_results = False
         """Whether results say how long they took."""
         self._under_way: dict[Call, None] = {}
@@ -347,8 +347,8 @@ class Pipeline:
         try:
             self._audit.record(call, word, int(took * 1e6), detail)
             route = call.route
-            if route is not None and route.limit is not None and self._measures is not None:
-                self._measures.took(call, took, error)
+            if route is not None and route.limit is not None:
+                self.measures.took(call, took, error)
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.

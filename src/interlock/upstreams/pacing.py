@@ -94,14 +94,21 @@ class Pace:
             wait = max(_SOON, self._told_at + _SECOND - self._clock())
             self._notice = self._call_later(wait, self._tell)
 
+    def silence(self) -> None:
+        """The subserver is gone: what waits is not delivered any more."""
+        while self._waiting:
+            self._drop_oldest()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def close(self) -> None:
-        """The subserver is gone for good: what waits is not delivered any more."""
-        self._waiting.clear()
-        self._size = 0
-        for timer in (self._timer, self._notice):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._notice = None
+        """Nobody is told anything any more."""
+        self.on_overflow = None
+        self.silence()
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
 
     def _has_room(self, passed: deque[float], now: float) -> bool:
         while passed and passed[0] + _SECOND <= now:

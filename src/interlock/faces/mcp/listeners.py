@@ -17,6 +17,7 @@ from msgspec import Raw
 from interlock.call import Call, Client
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.faces.mcp.sessions import Session
+from interlock.pipeline.hearing import loud_enough
 from interlock.pipeline.tasks import must_speak_tasks
 from interlock.protocol import jsonrpc, mcp
 
@@ -226,6 +227,28 @@ class Listeners:
         self._news |= kinds
         if self._told is None:
             self._told = asyncio.get_running_loop().call_later(BURST, self._tell)
+
+    def announce(self, method: str, params: bytes | Raw) -> None:
+        """Something that is about no request in particular, and about no list. Log messages are
+        for every session client, from its level on; the rest for those who speak MCP-AX.
+
+        A client that does not read is cut off, or what it misses is kept only so far: its way to
+        it sees to that.
+        """
+        payload = b""
+        for session in list(self._sessions):
+            if method == mcp.LOG_MESSAGE:
+                level = session.log_level
+                if level is not None and not loud_enough(params, level):
+                    continue
+            elif not mcp.speaks_ax(session.client.capabilities):
+                continue
+            payload = payload or jsonrpc.notification(method, params)
+            try:
+                session.way.send(payload, None)
+            except Exception:
+                # One client's trouble is not that of the others.
+                _log.exception("a client could not be told of %s", method)
 
     def close(self) -> None:
         """The node stops: end every stream the way its wire wants it."""
