@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from interlock.call import UpstreamGoneError
+from interlock.channels.channel import Channel
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.ports import Clock
+from interlock.upstreams.ax.dial_in import kinds_of, retry_ms_of, speak
+from interlock.upstreams.ax.session import AxSession
+from interlock.upstreams.ax.started import StartedChild
 from interlock.upstreams.links.http import HttpLink
 from interlock.upstreams.links.legacy_sse import LegacySseLink
 from interlock.upstreams.links.process import child_environment
 from interlock.upstreams.links.stdio import StdioLink
+from interlock.upstreams.listing import RawOffer
 from interlock.upstreams.mask import Mask
 from interlock.upstreams.negotiate import open_peer
 from interlock.upstreams.oauth.bearer import OAuthBearer
@@ -25,6 +31,53 @@ _STDERR_LINES: Final = 200
 
 Resolve = Callable[[ServerConfig], ServerConfig]
 """Puts what `${env:X}` and `${file:path}` refer to into a server's config."""
+
+
+class Connects(Protocol):
+    """What opens the connections of an upstream."""
+
+    stderr: deque[str]
+
+    @property
+    def dials_in(self) -> bool:
+        """Whether it comes by itself: `connect` waits until it does."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """Whether it took its leave, or was sent away: then nothing of it stays listed."""
+        ...
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of its lists are read."""
+        ...
+
+    @property
+    def list_ttl(self) -> float | None:
+        """How long a list is believed. None: until it is announced that there is a new one."""
+        ...
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """When to try a call again that found it lost. None: when the node itself does."""
+        ...
+
+    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer: ...
+
+    def vet(self, offer: RawOffer) -> None:
+        """Raises InterlockError when it may not offer this."""
+
+
+class Adopts(Protocol):
+    """What a started child registers with: the node's registrar."""
+
+    @property
+    def list_ttl(self) -> float: ...
+
+    async def adopt(self, channel: Channel, *, key: str, segment: str) -> AxSession:
+        """Raises InterlockError when it does not register."""
+        ...
 
 
 class Connector:
@@ -40,9 +93,11 @@ class Connector:
         clock: Clock,
         secrets: Callable[[ServerConfig], Iterable[str]] | None = None,
         bearer: OAuthBearer | None = None,
+        registrar: Adopts | None = None,
     ) -> None:
         """`secrets` tells what the references of a server's config stand for; `bearer` signs in
-        where a server asks for it."""
+        where a server asks for it; with the `registrar` started children register (transport
+        ax)."""
         self._key = key
         self._configured = server
         self._own_info = own_info
@@ -51,6 +106,9 @@ class Connector:
         self._secrets = secrets
         self._signs_in = bearer
         self._bearer: OAuthBearer | None = None
+        self._registrar = registrar
+        self._session: AxSession | None = None
+        """That of a started child which has registered."""
         self.mask = Mask()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self.noise = 0
@@ -70,6 +128,8 @@ class Connector:
         server = self._resolve(self._configured)
         if self._secrets is not None:
             self.mask.learn(self._secrets(self._configured))
+        if server.transport == "ax" and server.url is None:
+            return await self._spawn_subserver(server, promises)
         if server.url is None:
             return await self._spawn(server, promises, session_first)
         if self._signs_in is not None:
@@ -110,6 +170,70 @@ class Connector:
             stderr=self.stderr,
             mask=self.mask,
         )
+
+    async def _spawn_subserver(self, server: ServerConfig, promises: bytes) -> Peer:
+        """Start a child that speaks MCP-AX on its stdio: it registers first."""
+        if self._registrar is None:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: nobody can register here."
+            )
+        child = await StartedChild.start(
+            self._key,
+            self._argv(server),
+            env=child_environment(server.env),
+            cwd=server.cwd,
+            stderr=self.stderr,
+            mask=self.mask,
+        )
+        try:
+            async with asyncio.timeout(server.start_timeout):
+                self._session = session = await self._registrar.adopt(
+                    child.channel, key=self._key, segment=server.segment
+                )
+        except BaseException as failed:
+            await child.close()
+            if isinstance(failed, TimeoutError):
+                raise InterlockError(
+                    UPSTREAM_UNAVAILABLE,
+                    f"{self._key} did not register within {server.start_timeout:g} s. "
+                    "`start_timeout` of this server gives it longer.",
+                ) from None
+            raise
+        return await speak(
+            session,
+            self._key,
+            self._own_info,
+            promises,
+            self.mask,
+            timeout=server.start_timeout,
+        )
+
+    # -- what the supervisor asks
+
+    dials_in = False
+
+    @property
+    def gone(self) -> bool:
+        return self._session is not None and self._session.gone
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return kinds_of(self._session)
+
+    @property
+    def list_ttl(self) -> float | None:
+        if self._session is None or self._registrar is None:
+            return None
+        return self._registrar.list_ttl
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        return retry_ms_of(self._session)
+
+    def vet(self, offer: RawOffer) -> None:
+        """Raises InterlockError when a subserver may not offer this."""
+        if self._session is not None:
+            self._session.vet(offer)
 
     def _argv(self, server: ServerConfig) -> list[str]:
         command = server.command or ""

@@ -9,6 +9,9 @@ transitions:
     degraded   → ready            it came back
     degraded   → failed           the grace period is over, its tools are withdrawn
     failed     → ready            it came back after all
+
+A subserver that dials in cannot be fetched: its supervisor waits for its next channel, and how long
+its tools stay listed is for the registrar to say.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from interlock.call import Call, ClientSession, UpstreamGoneError
 from interlock.config import ServerConfig
@@ -28,7 +32,7 @@ from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.pipeline.hearing import read_level
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.mcp import LOG_LEVELS, META_LOG_LEVEL, RELAYED, Era, without
-from interlock.upstreams.connect import Connector
+from interlock.upstreams.connect import Connects
 from interlock.upstreams.hearing import Hearing
 from interlock.upstreams.listing import KINDS, RawOffer, list_offer
 from interlock.upstreams.peer import Peer
@@ -67,6 +71,10 @@ def private_for(server: ServerConfig, peer: Peer) -> Private:
     return Private.EVERYBODY if peer.link.session_offered else Private.NOBODY
 
 
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
 class Supervisor:
     """One upstream, as the pipeline and the operator see it."""
 
@@ -74,7 +82,7 @@ class Supervisor:
         self,
         key: str,
         server: ServerConfig,
-        connector: Connector,
+        connector: Connects,
         *,
         on_offer: Callable[[Supervisor], None],
         on_withdrawn: Callable[[Supervisor], None],
@@ -82,10 +90,14 @@ class Supervisor:
         on_updated: Callable[[Supervisor, str, object | None], None] | None = None,
         watched: Callable[[str, object | None], Iterable[str]] = lambda *_: (),
         back: Back | None = None,
+        on_peer: Callable[[Supervisor, Peer], None] | None = None,
         clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        call_later: Callable[[float, Callable[[], None]], Handle] | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`on_peer` is given each new main connection before anything is read on it."""
         self.key = key
         self.server = server
         self.timeout = server.timeout
@@ -93,7 +105,7 @@ class Supervisor:
         self.state = State.CONNECTING
         self.problem: str | None = None
         """Why it is not ready, in a sentence."""
-        self.since = time.time()
+        self.since = wall_clock()
         self.restarts = 0
         self.lists = 0
         self.peer: Peer | None = None
@@ -107,6 +119,11 @@ class Supervisor:
         self._back = back
         self._on_withdrawn = on_withdrawn
         self._on_state = on_state
+        self._on_peer = on_peer
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._call_later = call_later
+        self._list_timer: Handle | None = None
         self._sleep = sleep
         self._jitter = jitter
         self._ready = asyncio.Event()
@@ -137,6 +154,11 @@ class Supervisor:
         self._listed = False
 
     @property
+    def listed(self) -> bool:
+        """Whether anything of it is shown, be it degraded."""
+        return self._listed
+
+    @property
     def is_http(self) -> bool:
         return self.peer is not None and self.peer.link.is_http
 
@@ -157,7 +179,13 @@ class Supervisor:
         error = UpstreamGoneError(
             UPSTREAM_UNAVAILABLE, f"{self.key} is not available: {problem}", sent=False
         )
-        error.data = {"upstream": self.key, "retry_after_ms": self._retry_ms()}
+        error.data = {
+            "reason": "subserver_unreachable",
+            "since": _rfc3339(self.since),
+            "retry_after_ms": self._retry_ms(),
+        }
+        if not self._connector.dials_in:
+            error.data["upstream"] = self.key
         raise error
 
     @property
@@ -192,7 +220,10 @@ class Supervisor:
             await self._hearing.unwatch(uri)
 
     async def until_ready(self, seconds: float) -> bool:
-        if self.state is State.FAILED or self._next_try - time.monotonic() > seconds:
+        if self.state is State.FAILED or self._next_try - self._clock() > seconds:
+            return False
+        if self._connector.dials_in and self.state is State.DEGRADED:
+            # Nobody can say when.
             return False
         try:
             async with asyncio.timeout(seconds):
@@ -206,7 +237,8 @@ class Supervisor:
         await self._settled.wait()
 
     def _retry_ms(self) -> int:
-        return max(100, int((self._next_try - time.monotonic()) * 1000))
+        given = self._connector.retry_after_ms
+        return max(100, int((self._next_try - self._clock()) * 1000)) if given is None else given
 
     # -- life
 
@@ -229,6 +261,16 @@ class Supervisor:
         self.timeout = server.timeout
         if self._listed:
             self._report(self._on_offer)
+
+    def withdraw(self, reason: str) -> None:
+        """Show nothing of it any more, at once."""
+        peer, self.peer = self.peer, None
+        if peer is not None:
+            peer.on_lost = peer.on_changed = peer.on_updated = None
+        self._ready.clear()
+        self.problem = reason
+        self._unlist()
+        self._enter(State.FAILED)
 
     def relist(self, kind: str | None = None) -> None:
         """Read the list again, soon, or all of them. Called as often as anybody likes."""
@@ -253,17 +295,19 @@ class Supervisor:
                 self._settled.set()
                 _log.exception("%s: connecting failed inside the node", self.key)
             else:
-                ready_at, answered = time.monotonic(), peer.answered
+                ready_at, answered = self._clock(), peer.answered
                 await self._live_with(peer, offer)
-                lost_at = time.monotonic()
+                lost_at = self._clock()
                 if peer.answered > answered or lost_at - ready_at > RETRY_AT_MOST:
                     # It worked: the next failure is a new story.
                     wait = RETRY_FIRST
             if self._ending:
                 # The cancellation was swallowed on the way out.
                 return
+            if self._connector.dials_in:
+                continue
             delay = wait * (0.5 + self._jitter() / 2)
-            self._next_try = time.monotonic() + delay
+            self._next_try = self._clock() + delay
             await self._sleep(delay)
             wait = min(wait * 2, RETRY_AT_MOST)
 
@@ -276,7 +320,11 @@ class Supervisor:
             peer.back = self._back
             peer.on_changed = self.relist
             peer.on_updated = self._updated
-            return peer, await list_offer(peer, timeout=LIST_TIMEOUT)
+            if self._on_peer is not None:
+                self._on_peer(self, peer)
+            offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=self._connector.kinds)
+            self._connector.vet(offer)
+            return peer, offer
         except BaseException:
             await peer.close()
             raise
@@ -340,6 +388,7 @@ class Supervisor:
             peer.on_lost = peer.on_changed = peer.on_updated = None
             self.peer = self._hearing = None
             self._ready.clear()
+            self._forget_list_timer()
             watcher.cancel()
             lister.cancel()
             await asyncio.gather(watcher, lister, return_exceptions=True)
@@ -354,6 +403,7 @@ class Supervisor:
         self.offer = offer
         self.announced = KINDS
         self._report(self._on_offer)
+        self._list_again_in_time()
         self._enter(State.READY)
         self._ready.set()
         self._settled.set()
@@ -362,6 +412,9 @@ class Supervisor:
 
     def _became_lost(self, reason: str) -> None:
         """At once, before those who wait are told: one of them may try again at once."""
+        if self._connector.gone:
+            self.withdraw(reason)
+            return
         self.peer = None
         self._ready.clear()
         self.restarts += 1
@@ -371,25 +424,43 @@ class Supervisor:
 
     def _give_up_when_due(self, lost_at: float | None) -> float | None:
         """Withdraw the tools of an upstream that has been gone for longer than its grace."""
-        if lost_at is not None and time.monotonic() - lost_at < self.server.grace:
+        if lost_at is not None and self._clock() - lost_at < self.server.grace:
             return lost_at
+        if self._connector.dials_in and self._listed:
+            # The registrar withdraws it when its time has come.
+            return lost_at
+        self._unlist()
+        self._enter(State.FAILED)
+        return None
+
+    def _unlist(self) -> None:
         if self._listed:
             self._listed = False
             self._capabilities = {}
             self._report(self._on_withdrawn)
-        self._enter(State.FAILED)
-        return None
+
+    def _list_again_in_time(self) -> None:
+        """A list is believed for so long only."""
+        self._forget_list_timer()
+        ttl = self._connector.list_ttl
+        if ttl is not None:
+            later = self._call_later or asyncio.get_running_loop().call_later
+            self._list_timer = later(ttl, self.relist)
+
+    def _forget_list_timer(self) -> None:
+        if self._list_timer is not None:
+            self._list_timer.cancel()
+            self._list_timer = None
 
     async def _keep_listed(self, peer: Peer) -> None:
         wait = RETRY_FIRST
         while True:
             await self._relist.wait()
             self._relist.clear()
-            stale, self._stale = frozenset(self._stale or KINDS), set()
+            stale, self._stale = frozenset(self._stale or KINDS) & self._connector.kinds, set()
             try:
-                self.offer = await list_offer(
-                    peer, timeout=LIST_TIMEOUT, kinds=stale, before=self.offer
-                )
+                offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=stale, before=self.offer)
+                self._connector.vet(offer)
             except InterlockError as error:
                 _log.warning("%s: its new list could not be read: %s", self.key, error.message)
                 # What is shown is out of date for as long as this fails.
@@ -397,9 +468,11 @@ class Supervisor:
                 self._relist.set()
                 wait = min(wait * 2, RETRY_AT_MOST)
             else:
+                self.offer = offer
                 self.lists += 1
                 self.announced = stale
                 self._report(self._on_offer)
+                self._list_again_in_time()
                 wait = RETRY_FIRST
             # An upstream that announces a change whenever it is asked must not keep us busy.
             await self._sleep(wait)
@@ -407,7 +480,7 @@ class Supervisor:
     def _enter(self, state: State) -> None:
         if state is not self.state:
             self.state = state
-            self.since = time.time()
+            self.since = self._wall_clock()
             self._report(self._on_state)
 
     def _report(self, tell: Callable[[Supervisor], None]) -> None:
@@ -416,3 +489,7 @@ class Supervisor:
         except Exception:
             # Whoever listens may be at fault; the upstream must be kept alive all the same.
             _log.exception("%s: what it reported could not be taken", self.key)
+
+
+def _rfc3339(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

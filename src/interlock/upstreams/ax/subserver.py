@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from interlock.protocol.ax import NATIVE, Budget, Offers
+from interlock.protocol.ax import NATIVE, Budget, Offers, Registration, heartbeat_deadline_ms
 
 
 def key_of(segment: str) -> str:
@@ -23,9 +23,9 @@ class Subserver(msgspec.Struct, eq=False, kw_only=True):
     """`ax:` and its segment; for a child that the node started, its key in the config."""
     segment: str
     subserver_id: str
-    caller: str
+    caller: str = ""
     """Who registered it."""
-    peer: str
+    peer: str = ""
     """Where it dialled from: `local`, `loopback` or an address."""
     label: str = ""
     """The channel, for people."""
@@ -59,7 +59,21 @@ class Subserver(msgspec.Struct, eq=False, kw_only=True):
     @property
     def deadline_ms(self) -> int:
         """How long it may say nothing."""
-        return self.interval_ms * 3
+        return heartbeat_deadline_ms(self.interval_ms)
+
+    def learn(self, said: Registration) -> None:
+        """Take what it says of itself."""
+        self.authority = said.authority
+        self.role = "aggregator" if said.is_aggregator else "leaf"
+        self.offers, self.transport_class = said.capabilities, said.transport_class
+        self.interval_ms, self.version = said.heartbeat_interval_ms, said.version
+        ids = said.subtree_ids
+        self.subtree_ids = () if ids is None else with_itself(said.subserver_id, ids)
+
+
+def with_itself(subserver_id: str, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids of a subtree, those of its top among them."""
+    return ids if subserver_id in ids else (subserver_id, *ids)
 
 
 class Claim(Protocol):

@@ -1,0 +1,467 @@
+"""One subserver's channel, from the moment it is opened: the aggregator's side of MCP-AX.
+
+What may come in which state is in `states.py`. Whether somebody may register is for the registrar
+to decide. Once it has, the channel belongs to a peer (`links/channel.py`), which gives back here
+what is MCP-AX. A session has one timer at most, and a heartbeat does not touch it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+from msgspec import UNSET, Raw, UnsetType
+
+from interlock.call import Caller
+from interlock.channels.channel import Channel
+from interlock.errors import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNKNOWN_SESSION,
+    InterlockError,
+    ProtocolError,
+)
+from interlock.ports import Clock
+from interlock.protocol import ax, jsonrpc
+from interlock.upstreams.ax.states import TABLE, Event, State, event_of
+from interlock.upstreams.ax.words import (
+    CLOSE_CODE,
+    hello_result,
+    read_hello,
+    refusal,
+    session_ended,
+)
+from interlock.upstreams.links.channel import ChannelLink
+from interlock.upstreams.listing import RawOffer
+
+PATIENCE: Final = 30.0
+"""How long a channel may be open before it registers."""
+IDENTIFY_WAIT: Final = 2.0
+"""How long a subserver may take to say who its parent is. Silence counts as none."""
+QUIET_LEASE: Final = 60.0
+"""How long the lease of a subserver without heartbeats lasts; it is renewed in time."""
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+class Place(NamedTuple):
+    """What the config gives to a child that the node started: it must register as that."""
+
+    key: str
+    segment: str
+
+
+class Desk(Protocol):
+    """What a session asks of the registrar."""
+
+    aggregator_id: str
+    own_info: bytes
+    clock: Clock
+    call_later: CallLater
+
+    @property
+    def tree_id(self) -> str: ...
+
+    def consider(self, session: AxSession, wanted: ax.Registration) -> bool:
+        """Whether its authority is proven. Raises InterlockError when it may not register."""
+        ...
+
+    def admit(self, session: AxSession, identity: ax.Identity | None) -> ax.Registered:
+        """Register it. Raises InterlockError."""
+        ...
+
+    def joined(self, session: AxSession) -> None:
+        """It has been told that it is registered."""
+
+    def beaten(self, session: AxSession, beat: ax.Beat) -> bytes:
+        """The result of a heartbeat. Raises InterlockError when it may not stay."""
+        ...
+
+    def renew(self, session: AxSession) -> None:
+        """It is still there, though it need not say so."""
+
+    def vet(self, session: AxSession, offer: RawOffer) -> None:
+        """Whether it may offer this. Raises InterlockError when it may not, and has ended."""
+
+    def dismiss(self, session: AxSession, error: InterlockError) -> None:
+        """End it, and forget it."""
+
+    def lost(self, session: AxSession, reason: str) -> None:
+        """It was registered, and cannot be reached any more."""
+
+    def left(self, session: AxSession, reason: str) -> None:
+        """It has deregistered itself."""
+
+    def over(self, session: AxSession) -> None:
+        """Its channel is of no use any more. Told once, after everything else."""
+
+
+class AxSession:
+    """One channel."""
+
+    def __init__(
+        self, channel: Channel, caller: Caller, desk: Desk, place: Place | None = None
+    ) -> None:
+        self.channel = channel
+        self.caller = caller
+        self.place = place
+        self.state = State.NEW
+        self.id = ""
+        """The session id, once it is registered."""
+        self.wanted: ax.Registration | None = None
+        """What it asked for last."""
+        self.verified = False
+        self.last_beat = 0.0
+        self.link: ChannelLink | None = None
+        """What speaks MCP on the channel."""
+        self.gone = False
+        """Whether it said goodbye, or was sent away: nothing of it is to be seen any more."""
+        self.on_registered: Callable[[], None] | None = None
+        self.on_over: Callable[[str], None] | None = None
+        self._desk = desk
+        self._timer: Timer | None = None
+        self._patient_until = 0.0
+        self._asked: bytes | None = None
+        """The id of the registration that is being looked at."""
+        self._identify_id = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether it is registered now."""
+        return self.state is State.REGISTERED
+
+    @property
+    def interval(self) -> float:
+        """The seconds between its heartbeats; 0: it sends none."""
+        return 0.0 if self.wanted is None else self.wanted.heartbeat_interval_ms / 1000
+
+    def begin(self) -> None:
+        """Listen. What came already is heard at once."""
+        self._patient_until = self._desk.clock() + PATIENCE
+        self._arm(PATIENCE, Event.IMPATIENCE)
+        self.channel.on_closed = self.closed
+        self.channel.on_message = self._received
+
+    def take(self, link: ChannelLink) -> None:
+        """Somebody speaks MCP on the channel from now on."""
+        self.link = link
+
+    def dismiss(self, error: InterlockError) -> None:
+        """End it, and say why."""
+        self._happen(Event.DISMISSAL, error=error)
+
+    def closed(self, reason: str) -> None:
+        """The channel is closed."""
+        self._happen(Event.CLOSED, error=InterlockError(UNKNOWN_SESSION, reason))
+
+    def vet(self, offer: RawOffer) -> None:
+        self._desk.vet(self, offer)
+
+    # -- what comes in
+
+    def _received(self, data: bytes) -> None:
+        try:
+            message = jsonrpc.decode_message(data)
+        except ProtocolError as error:
+            self._happen(Event.GARBAGE, getattr(error, "id", jsonrpc.NULL), error=error)
+            return
+        if isinstance(message, list):
+            batch = ProtocolError("Send one message at a time here.", INVALID_REQUEST)
+            self._happen(Event.GARBAGE, jsonrpc.NULL, error=batch)
+        elif isinstance(message.method, UnsetType):
+            self._happen(Event.ANSWER, message=message)
+        else:
+            id = None if isinstance(message.id, UnsetType) else bytes(message.id)
+            self.heard(message.method, id, message.params)
+
+    def heard(self, method: str, id: bytes | None, params: Raw | UnsetType) -> bool:
+        """A request or a notification (without an id) of the subserver."""
+        event = event_of(method, is_request=id is not None)
+        self._happen(event, id, params, method=method)
+        return True
+
+    def _happen(
+        self,
+        event: Event,
+        id: bytes | None = None,
+        params: Raw | UnsetType = UNSET,
+        *,
+        method: str = "",
+        message: jsonrpc.Message | None = None,
+        error: InterlockError | None = None,
+    ) -> None:
+        row = TABLE.get((self.state, event))
+        if row is not None:
+            self._DO[row.does](self, _Happening(id, params, method, message, error))
+
+    # -- what is done
+
+    def _ignore(self, now: _Happening) -> None:
+        """It changes nothing."""
+
+    def _pong(self, now: _Happening) -> None:
+        self._reply(now.id, b"{}")
+
+    def _refuse_garbage(self, now: _Happening) -> None:
+        if now.error is not None:
+            self._refuse(now.id, now.error)
+
+    def _refuse_unknown(self, now: _Happening) -> None:
+        self._refuse(
+            now.id, InterlockError(METHOD_NOT_FOUND, f"{now.method[:80]!r} is no method here.")
+        )
+
+    def _refuse_unregistered(self, now: _Happening) -> None:
+        self._refuse(
+            now.id,
+            InterlockError(
+                INVALID_REQUEST,
+                f"{now.method[:80]!r}: a subserver first registers (mcpax/register).",
+            ),
+        )
+
+    def _refuse_request(self, now: _Happening) -> None:
+        self._refuse(
+            now.id, InterlockError(INVALID_REQUEST, f"{now.method[:80]!r} is not for now: wait.")
+        )
+
+    def _refuse_stranger(self, now: _Happening) -> None:
+        self._refuse(now.id, InterlockError(INVALID_REQUEST, "`initialize` comes first."))
+
+    def _refuse_again(self, now: _Happening) -> None:
+        self._refuse(
+            now.id,
+            InterlockError(
+                INVALID_REQUEST, f"{now.method} was said on this channel already. Open another."
+            ),
+        )
+
+    def _refuse_session(self, now: _Happening) -> None:
+        self._refuse(now.id, InterlockError(UNKNOWN_SESSION, "Nobody is registered here."))
+
+    def _introduce(self, now: _Happening) -> None:
+        try:
+            revision = read_hello(now.params)
+        except InterlockError as error:
+            self._refuse(now.id, error)
+            return
+        self.state = State.INTRODUCED
+        desk = self._desk
+        self._reply(now.id, hello_result(revision, desk.own_info, desk.aggregator_id, desk.tree_id))
+
+    def _apply(self, now: _Happening) -> None:
+        try:
+            self.wanted = ax.read_registration(now.params)
+            self.verified = self._desk.consider(self, self.wanted)
+        except InterlockError as error:
+            self._refuse(now.id, error)
+            return
+        self._asked = now.id
+        self.state = State.IDENTIFYING
+        self._arm(IDENTIFY_WAIT, Event.SILENCE)
+        self._identify_id += 1
+        self.channel.send(jsonrpc.request(self._identify_id, ax.IDENTIFY, b"{}"))
+
+    def _hear_identity(self, now: _Happening) -> None:
+        message = now.message
+        if (
+            message is None
+            or isinstance(message.id, UnsetType)
+            or bytes(message.id) != b"%d" % self._identify_id
+        ):
+            return
+        identity = None
+        if not isinstance(message.result, UnsetType):
+            try:
+                identity = ax.read_identity(message.result)
+            except ProtocolError:
+                # Nonsense says as little as silence.
+                identity = None
+        self._decide(identity)
+
+    def _settle(self, now: _Happening) -> None:
+        self._decide(None)
+
+    def _decide(self, identity: ax.Identity | None) -> None:
+        self.id = secrets.token_urlsafe(24)
+        try:
+            registered = self._desk.admit(self, identity)
+        except InterlockError as error:
+            self._settle_with(error)
+            return
+        self.state = State.REGISTERED
+        self.last_beat = self._desk.clock()
+        id, self._asked = self._asked, None
+        self._await_beat()
+        self._reply(id, jsonrpc.encode_value(registered))
+        self._desk.joined(self)
+        if self.on_registered is not None:
+            self.on_registered()
+
+    def _settle_with(self, error: InterlockError) -> None:
+        """It may try again, on this channel, for as long as it could before."""
+        self.id = ""
+        self.state = State.INTRODUCED
+        left = self._patient_until - self._desk.clock()
+        id, self._asked = self._asked, None
+        self._arm(max(0.0, left), Event.IMPATIENCE)
+        self._refuse(id, error)
+
+    def _beat(self, now: _Happening) -> None:
+        try:
+            beat = ax.read_beat(now.params)
+            if beat.session_id != self.id:
+                raise InterlockError(UNKNOWN_SESSION, "No such session is registered here.")
+        except InterlockError as error:
+            self._refuse(now.id, error)
+            return
+        self.last_beat = self._desk.clock()
+        try:
+            result = self._desk.beaten(self, beat)
+        except InterlockError as error:
+            self._refuse(now.id, error)
+            self._desk.dismiss(self, error)
+            return
+        self._reply(now.id, result)
+
+    def _leave(self, now: _Happening) -> None:
+        try:
+            farewell = ax.read_farewell(now.params)
+            if farewell.session_id != self.id:
+                raise InterlockError(UNKNOWN_SESSION, "No such session is registered here.")
+        except InterlockError as error:
+            self._refuse(now.id, error)
+            return
+        self._reply(now.id, b'{"status":"deregistered"}')
+        reason = farewell.reason or "it deregistered"
+        self.gone = True
+        self._end(reason, lambda: self._desk.left(self, reason), 1000, "deregistered")
+
+    def _time_out(self, now: _Happening) -> None:
+        error = InterlockError(
+            UNKNOWN_SESSION,
+            f"{ax.MISSES} heartbeats in a row did not come: it counts as lost. Register again.",
+        )
+        self.channel.send(session_ended(error))
+        reason = f"it missed {ax.MISSES} heartbeats"
+        self._end(
+            reason, lambda: self._desk.lost(self, reason), CLOSE_CODE, UNKNOWN_SESSION.ax_name
+        )
+
+    def _give_up(self, now: _Happening) -> None:
+        self._end("it did not register in time", None, CLOSE_CODE, "not_registered")
+
+    def _dismiss(self, now: _Happening) -> None:
+        error = now.error
+        assert error is not None
+        self.gone = True
+        if self.state is State.REGISTERED:
+            self.channel.send(session_ended(error))
+        elif self._asked is not None:
+            self._refuse(self._asked, error)
+        row = error.failure
+        self._end(error.message, None, CLOSE_CODE, row.ax_name or row.name)
+
+    def _lose(self, now: _Happening) -> None:
+        reason = "it closed the channel" if now.error is None else now.error.message
+        was_live = self.live
+        self._end(reason, (lambda: self._desk.lost(self, reason)) if was_live else None)
+
+    def _end(
+        self,
+        reason: str,
+        tell: Callable[[], None] | None,
+        code: int = 1000,
+        symbol: str = "",
+    ) -> None:
+        self.state = State.ENDED
+        self._asked = None
+        self._disarm()
+        if tell is not None:
+            # Before those who wait for an answer: one of them may try again at once.
+            tell()
+        self.channel.close(code, symbol)
+        link, self.link = self.link, None
+        if link is not None:
+            link.lost(reason)
+        if self.on_over is not None:
+            self.on_over(reason)
+        self._desk.over(self)
+
+    # -- words
+
+    def _reply(self, id: bytes | None, result: bytes) -> None:
+        if id is not None:
+            self.channel.send(jsonrpc.result_response(id, result))
+
+    def _refuse(self, id: bytes | None, error: InterlockError) -> None:
+        if id is not None:
+            self.channel.send(refusal(id, error))
+
+    # -- time
+
+    def _await_beat(self) -> None:
+        """Look again when the next heartbeat is three intervals late; heartbeats only note when
+        they came."""
+        interval = self.interval
+        if not interval:
+            self._disarm()
+            self._timer = self._desk.call_later(QUIET_LEASE / 3, self._renew)
+            return
+        left = self.last_beat + interval * ax.MISSES - self._desk.clock()
+        if left > 0:
+            self._disarm()
+            self._timer = self._desk.call_later(left, self._await_beat)
+        else:
+            self._happen(Event.OVERDUE)
+
+    def _renew(self) -> None:
+        self._timer = self._desk.call_later(QUIET_LEASE / 3, self._renew)
+        self._desk.renew(self)
+
+    def _arm(self, seconds: float, event: Event) -> None:
+        self._disarm()
+        self._timer = self._desk.call_later(seconds, lambda: self._happen(event))
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    _DO: ClassVar[dict[str, Callable[[AxSession, _Happening], None]]] = {
+        "ignore": _ignore,
+        "pong": _pong,
+        "refuse_garbage": _refuse_garbage,
+        "refuse_unknown": _refuse_unknown,
+        "refuse_unregistered": _refuse_unregistered,
+        "refuse_request": _refuse_request,
+        "refuse_stranger": _refuse_stranger,
+        "refuse_again": _refuse_again,
+        "refuse_session": _refuse_session,
+        "introduce": _introduce,
+        "apply": _apply,
+        "hear_identity": _hear_identity,
+        "settle": _settle,
+        "beat": _beat,
+        "leave": _leave,
+        "time_out": _time_out,
+        "give_up": _give_up,
+        "dismiss": _dismiss,
+        "lose": _lose,
+    }
+
+
+class _Happening(NamedTuple):
+    """What an action is given."""
+
+    id: bytes | None
+    params: Raw | UnsetType
+    method: str
+    message: jsonrpc.Message | None
+    error: InterlockError | None
