@@ -62,6 +62,11 @@ class Terms(NamedTuple):
     def transparent(self) -> bool:
         return self.server.expose == "transparent"
 
+    def floor_of(self, name: str) -> str:
+        """The same for one tool."""
+        measured = self.slower.get(name)
+        return self.floor if measured is None else slower(self.floor, measured)
+
 
 class Annotated(NamedTuple):
     """What is known of a tool, once its definition has been read."""
@@ -77,31 +82,23 @@ class Annotated(NamedTuple):
 def annotate(definition: Definition, members: dict[str, Raw], terms: Terms) -> Annotated:
     """Read what a tool says of itself, and put into `members` what clients see of it."""
     raw = members.get("_meta")
-    meta: dict[str, Raw] = {}
-    if raw is not None:
-        try:
-            meta = decode_members(raw)
-        except ProtocolError:
-            # No client takes such a definition.
-            raw = None
-    if CAPABILITY in meta:
-        return _with_declared(definition, members, meta, terms)
-    name, server = definition.name, terms.server
-    effect = classify(
-        name, definition.annotations, server.effects, trusted=server.trust_annotations
-    )
-    if terms.transparent:
-        return Annotated(effect)
-    hops = 0 if terms.own else _hops(meta) + 1
-    floor = (
-        slower(terms.floor, terms.slower.get(name, terms.floor)) if terms.slower else terms.floor
-    )
     if raw is None:
-        members["_meta"] = _plain_meta(effect, terms.transport, floor, terms.degraded, hops)
-    else:
-        unsafe = _add_derived(meta, effect, terms.transport, floor, terms.degraded)
-        members["_meta"] = _finished(meta, hops, unsafe or _flagged_below(meta))
-    return Annotated(effect)
+        return _without_capability(definition, members, None, terms)
+    try:
+        meta = decode_members(raw)
+    except ProtocolError:
+        # No client takes such a definition.
+        return _without_capability(definition, members, None, terms)
+    if CAPABILITY not in meta:
+        return _without_capability(definition, members, meta, terms)
+    try:
+        said = decode_members(meta[CAPABILITY])
+    except ProtocolError:
+        problem = "The capability annotation is not an object."
+        return _without_capability(definition, members, meta, terms, (problem,))
+    if not said:
+        return _without_capability(definition, members, meta, terms)
+    return _with_capability(definition, members, meta, said, terms)
 
 
 def shown_capability(members: Mapping[str, Raw], effect: Effect) -> Raw:
@@ -114,39 +111,75 @@ def shown_capability(members: Mapping[str, Raw], effect: Effect) -> Raw:
     return meta[CAPABILITY]
 
 
-# -- a tool that declares a capability
+# -- a tool that declares none
 
 
-def _with_declared(
-    definition: Definition, members: dict[str, Raw], meta: dict[str, Raw], terms: Terms
+def _without_capability(
+    definition: Definition,
+    members: dict[str, Raw],
+    meta: dict[str, Raw] | None,
+    terms: Terms,
+    problems: tuple[str, ...] = (),
 ) -> Annotated:
+    name, server, hints = definition.name, terms.server, definition.annotations
+    flagged = meta is not None and _flagged_below(meta)
+    if flagged:
+        hints = with_capability(hints, {}, (), flagged=True)
+    effect = classify(name, hints, server.effects, trusted=server.trust_annotations)
+    if not terms.transparent:
+        floor = terms.floor_of(name)
+        if meta is None:
+            hops = 0 if terms.own else 1
+            members["_meta"] = _plain_meta(effect, terms.transport, floor, terms.degraded, hops)
+        else:
+            hops = 0 if terms.own else _hops(meta) + 1
+            unsafe = _add_derived(meta, effect, terms.transport, floor, terms.degraded)
+            members["_meta"] = _finished(meta, hops, unsafe or flagged)
+    return Annotated(effect, problems=problems)
+
+
+def _add_derived(
+    meta: dict[str, Raw], effect: Effect, transport: str, floor: str, degraded: bool
+) -> bool:
+    """Put in the capability that follows from an effect. Whether it is one to be flagged."""
+    capability = _shown(_derived(effect, transport), floor, degraded)
+    meta[CAPABILITY] = Raw(capability.encoded())
+    meta[DERIVED] = _NOT_FROM_EFFECT if effect.source == "config" else _ALL
+    return capability.irreversible_mutable
+
+
+@lru_cache(maxsize=1024)
+def _plain_meta(effect: Effect, transport: str, floor: str, degraded: bool, hops: int) -> Raw:
+    """The whole `_meta` of a tool that has none: most tools have one of a few."""
+    meta: dict[str, Raw] = {}
+    unsafe = _add_derived(meta, effect, transport, floor, degraded)
+    return _finished(meta, hops, unsafe)
+
+
+# -- a tool that declares one
+
+
+def _with_capability(
+    definition: Definition,
+    members: dict[str, Raw],
+    meta: dict[str, Raw],
+    said: dict[str, Raw],
+    terms: Terms,
+) -> Annotated:
+    """`said`: the members of the annotation, of which there are some."""
     name, server = definition.name, terms.server
-    try:
-        said = decode_members(meta[CAPABILITY])
-        values, wrong = read_values(said)
-    except ProtocolError:
-        said, values = {}, {}
-        wrong = {"": "The capability annotation is not an object."}
+    values, wrong = read_values(said)
     derived = _derived_names(meta)
     declared = values.keys() - derived
-    effect = classify(
-        name,
-        with_capability(definition.annotations, values, declared)
-        if values
-        else definition.annotations,
-        server.effects,
-        trusted=server.trust_annotations,
-    )
+    flagged = _flagged_below(meta)
+    hints = with_capability(definition.annotations, values, declared, flagged=flagged)
+    effect = classify(name, hints, server.effects, trusted=server.trust_annotations)
     fallback = _derived(effect, terms.transport)
     capability = filled(values, fallback)
     if terms.transparent:
         return Annotated(effect, capability.cost_units, problems=tuple(wrong.values()))
-    floor = slower(terms.floor, terms.slower.get(name, terms.floor))
-    shown = _shown(capability, floor, terms.degraded)
-    if not said:
-        said = decode_members(shown.encoded())
-        derived = NAMES
-    for one in NAMES & wrong.keys():
+    shown = _shown(capability, terms.floor_of(name), terms.degraded)
+    for one in wrong:
         said[one] = Raw(encode_value(getattr(shown, one)))
         derived |= {one}
     if shown.latency_class != capability.latency_class:
@@ -155,11 +188,9 @@ def _with_declared(
         said["latency_class"] = Raw(encode_value(shown.latency_class))
     if shown.availability != capability.availability:
         said["availability"] = Raw(encode_value(shown.availability))
-    _mirror({one: values[one] for one in declared}, members)
+    _mirror({one: values[one] for one in declared}, effect, members)
     hops = 0 if terms.own else _hops(meta) + 1
-    unsafe = (
-        capability.irreversible_mutable or fallback.irreversible_mutable or _flagged_below(meta)
-    )
+    unsafe = capability.irreversible_mutable or fallback.irreversible_mutable or flagged
     meta[CAPABILITY] = Raw(encode_members(said))
     meta.pop(DERIVED, None)
     if derived:
@@ -187,7 +218,7 @@ def _derived_names(meta: dict[str, Raw]) -> frozenset[str]:
     return frozenset()
 
 
-def _mirror(declared: Mapping[str, Any], members: dict[str, Raw]) -> None:
+def _mirror(declared: Mapping[str, Any], effect: Effect, members: dict[str, Raw]) -> None:
     """Say in MCP's own hints what the capability says, where the tool has not."""
     mutable, reversible = declared.get("mutable"), declared.get("reversible")
     hints = dict.fromkeys(_HINTS)
@@ -195,6 +226,9 @@ def _mirror(declared: Mapping[str, Any], members: dict[str, Raw]) -> None:
         hints["readOnlyHint"] = not mutable
         if not mutable or reversible is not None:
             hints["destructiveHint"] = mutable and not reversible
+    if effect.source == "config" and effect.level is EffectLevel.IRREVERSIBLE:
+        # The annotation stays as it is. This is how nodes above hear of it.
+        hints["destructiveHint"] = True
     hints["idempotentHint"] = declared.get("idempotent")
     known = decode_members(members.get("annotations", b"{}"))
     missing = {
@@ -260,21 +294,3 @@ def _finished(meta: dict[str, Raw], hops: int, unsafe: bool) -> Raw:
     if unsafe:
         meta[SAFETY] = _SAYS_UNSAFE
     return Raw(encode_members(meta))
-
-
-def _add_derived(
-    meta: dict[str, Raw], effect: Effect, transport: str, floor: str, degraded: bool
-) -> bool:
-    """Put in the capability that follows from an effect. Whether it is one to be flagged."""
-    capability = _shown(_derived(effect, transport), floor, degraded)
-    meta[CAPABILITY] = Raw(capability.encoded())
-    meta[DERIVED] = _NOT_FROM_EFFECT if effect.source == "config" else _ALL
-    return capability.irreversible_mutable
-
-
-@lru_cache(maxsize=1024)
-def _plain_meta(effect: Effect, transport: str, floor: str, degraded: bool, hops: int) -> Raw:
-    """The whole `_meta` of a tool that has none: most tools have one of a few."""
-    meta: dict[str, Raw] = {}
-    unsafe = _add_derived(meta, effect, transport, floor, degraded)
-    return _finished(meta, hops, unsafe)

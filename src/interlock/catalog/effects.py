@@ -66,13 +66,19 @@ NO_HINTS: Final = Annotations()
 
 
 def with_capability(
-    annotations: Annotations | None, values: Mapping[str, Any], declared: Container[str]
+    annotations: Annotations | None,
+    values: Mapping[str, Any],
+    declared: Container[str],
+    *,
+    flagged: bool = False,
 ) -> Annotations:
     """The hints of a tool that has a capability, too. Where the two contradict each other, the
     worse counts.
 
     `values` are the lawful ones, `declared` the names of those that somebody really said: that a
-    tool cannot be undone is no news when a node below only assumed it, as we would.
+    tool cannot be undone is no news when a node below only assumed it, as we would. `flagged`: a
+    node below holds it to be irreversible, and may know why what the tool says is not to be
+    believed.
     """
     hints = annotations or NO_HINTS
     mutable, reversible = values.get("mutable"), values.get("reversible")
@@ -87,6 +93,10 @@ def with_capability(
     idempotent = values.get("idempotent")
     if idempotent is None or hints.idempotent_hint is False:
         idempotent = hints.idempotent_hint
+    if flagged:
+        idempotent = None
+        if read_only or destructive is False:
+            read_only, destructive = False, True
     return Annotations(read_only, destructive, idempotent, hints.open_world_hint)
 
 

@@ -32,13 +32,16 @@ class Namespace(Generic[T]):
 
     def _give_names(self) -> None:
         by_name = self.by_name
-        shown_as_themselves = []
+        shown_as_themselves, own = [], []
         for one in self.everything:
-            if one.transparent_name is None:
+            if one.transparent_name is not None:
+                shown_as_themselves.append(one)
+            elif one.segment:
                 by_name[one.canonical] = one
             else:
-                shown_as_themselves.append(one)
-        for one in shown_as_themselves:
+                own.append(one)
+        # The node's own have no prefix either, and stand back behind whoever is shown as itself.
+        for one in (*shown_as_themselves, *own):
             self._claim(one, names.DOTTED)
         for one in self.everything:
             self._claim(one, names.SAFE)
