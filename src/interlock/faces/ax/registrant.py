@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from interlock.channels.channel import Channel
 from interlock.channels.dial import dial as dial_channel
+from interlock.channels.tls import client_context
 from interlock.config import ParentConfig
 from interlock.errors import (
     UNKNOWN_SESSION,
@@ -30,8 +31,8 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.faces.ax.asking import Conversing
-from interlock.faces.ax.credentials import mint_proof, tls_context
 from interlock.faces.ax.introduction import Parent, introduction, read_parent
+from interlock.faces.ax.proof import mint_proof
 from interlock.faces.ax.refusal import (
     PERMANENT,
     RefusedError,
@@ -285,7 +286,10 @@ class Registrant:
     async def _serve(self, url: str) -> InterlockError:
         """Register with a parent and stay with it. Why it is over, or raises InterlockError."""
         settings = self._settings
-        secure = tls_context(settings) if url.lower().startswith("wss:") else None
+        secure = None
+        if url.lower().startswith("wss:"):
+            # Read anew each time: certificates are renewed while a node runs.
+            secure = client_context(settings.ca, settings.certificate, settings.key)
         try:
             channel = await self._dial(url, bearer=settings.token, ssl=secure)
         except InterlockError as error:
@@ -404,9 +408,14 @@ class Registrant:
                 if self._gone is not None or self._conversation is None:
                     return self._gone or InterlockError(UPSTREAM_LOST, f"{self._url} is lost.")
                 for beat in [one for one in beats if one.done()]:
-                    del beats[beat]
                     if self._forgotten(beat):
                         return None
+                    # It is alive: whatever it owes for earlier ones is of no interest.
+                    for earlier in list(beats):
+                        del beats[earlier]
+                        earlier.cancel()
+                        if earlier is beat:
+                            break
                 now = self._clock()
                 oldest = min(beats.values(), default=math.inf)
                 if now >= oldest + limit:

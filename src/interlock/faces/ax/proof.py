@@ -1,16 +1,14 @@
-"""What a subserver shows its parent: the proof of its authority, and its side of TLS.
+"""The proof of an authority: a token for one parent, signed with the authority's key.
 
-Reads the files of certificates; the clock is given. What it is given in confidence never stands in
-an error.
+The clock is given. Nothing of the key ever stands in an error.
 """
 
 from __future__ import annotations
 
 import secrets
-import ssl
+import warnings
 from typing import TYPE_CHECKING, Final
 
-from interlock.config import ParentConfig
 from interlock.errors import CONFIG, InterlockError
 from interlock.ports import Clock
 from interlock.protocol.ax import Proof, dns_name
@@ -21,22 +19,6 @@ if TYPE_CHECKING:
 PROOF_SECONDS: Final = 300
 """A proof is made for one registration; clocks may differ a little."""
 _EC_ALGORITHMS: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
-
-
-def tls_context(parent: ParentConfig) -> ssl.SSLContext:
-    """TLS to a parent: 1.3, its certificate checked, ours shown. Raises InterlockError."""
-    try:
-        context = ssl.create_default_context(cafile=parent.ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        if parent.certificate is not None:
-            context.load_cert_chain(parent.certificate, parent.key)
-    except (OSError, ssl.SSLError) as error:
-        files = ", ".join(one for one in (parent.ca, parent.certificate, parent.key) if one)
-        why = error.strerror or "they do not fit together"
-        raise InterlockError(
-            CONFIG, f"TLS to the parent cannot be set up with {files}: {why}."
-        ) from None
-    return context
 
 
 def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) -> Proof:
@@ -57,7 +39,10 @@ def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) 
         "jti": secrets.token_urlsafe(16),
     }
     header = {"alg": algorithm, "typ": "JWT"}
-    return Proof("jwt", jwt.encode(header, claims, signing, algorithms=[algorithm]))
+    with warnings.catch_warnings():
+        # `EdDSA` has a newer name by now, which not every parent knows.
+        warnings.simplefilter("ignore", category=UserWarning)
+        return Proof("jwt", jwt.encode(header, claims, signing, algorithms=[algorithm]))
 
 
 def _key(pem: str) -> tuple[RSAKey | ECKey | OKPKey, str]:
