@@ -47,6 +47,8 @@ class Client:
 
     async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The whole answer. Raises ConnectionError when the node is gone."""
+        if self._task.done():
+            raise ConnectionError("the node hung up")
         number = next(self._ids)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
