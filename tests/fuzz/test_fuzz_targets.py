@@ -42,7 +42,10 @@ def small_inputs(seeds: list[bytes]) -> list[bytes]:
 
 
 def test_there_is_a_target_for_every_parser() -> None:
-    parsers = {"headers", "input_required", "jsonrpc", "lines", "sse", "uri_templates"}
+    parsers = {
+        "headers", "input_required", "jsonrpc", "lines", "sse", "uri_templates", "websocket",
+        "websocket_opening",
+    }  # fmt: skip
     assert {f"fuzz_{parser}" for parser in parsers} <= set(NAMES)
 
 

@@ -1,0 +1,213 @@
+"""The opening of a WebSocket: against the RFC's example, and against another implementation."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+from websockets.client import ClientProtocol
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
+
+from interlock.errors import ProtocolError
+from interlock.protocol.websocket_opening import (
+    MOST_HEAD,
+    Answer,
+    AnswerReader,
+    accept_of,
+    check_answer,
+    is_offer,
+    refusal,
+    request,
+    response,
+)
+from tests.protocol.parser_feeding import feedings
+
+KEY = bytes(range(16))
+RFC_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
+LAWFUL = (
+    (b"host", b"localhost"),
+    (b"upgrade", b"websocket"),
+    (b"connection", b"Upgrade"),
+    (b"sec-websocket-key", RFC_KEY),
+    (b"sec-websocket-version", b"13"),
+)
+
+
+def changed(name: bytes, *values: bytes) -> list[tuple[bytes, bytes]]:
+    others = [pair for pair in LAWFUL if pair[0] != name]
+    return [*others, *((name, value) for value in values)]
+
+
+def read(data: bytes) -> tuple[Answer, bytes]:
+    reader = AnswerReader()
+    answer = reader.feed(data)
+    assert answer is not None
+    return answer, reader.rest
+
+
+def test_the_example_of_the_rfc() -> None:
+    assert accept_of(RFC_KEY) == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+# -- who listens
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        LAWFUL,
+        changed(b"upgrade", b"WebSocket"),
+        changed(b"upgrade", b"h2c, websocket"),
+        changed(b"connection", b"keep-alive, UPGRADE"),
+        changed(b"connection", b"keep-alive", b"upgrade"),
+        changed(b"sec-websocket-extensions", b"permessage-deflate; client_max_window_bits"),
+        changed(b"content-length", b"0"),
+    ],
+)
+def test_a_lawful_request(headers: list[tuple[bytes, bytes]]) -> None:
+    assert is_offer(headers)
+    assert refusal(b"GET", "1.1", headers) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (changed(b"sec-websocket-version"), 426),
+        (changed(b"sec-websocket-version", b"8"), 426),
+        (changed(b"sec-websocket-version", b"13", b"13"), 426),
+        (changed(b"sec-websocket-key"), 400),
+        (changed(b"sec-websocket-key", RFC_KEY, RFC_KEY), 400),
+        (changed(b"sec-websocket-key", b"c2hvcnQ="), 400),
+        (changed(b"sec-websocket-key", b"\xff not base64"), 400),
+        (changed(b"connection", b"keep-alive"), 400),
+        (changed(b"upgrade", b"h2c"), 400),
+        (changed(b"content-length", b"1"), 400),
+        (changed(b"transfer-encoding", b"chunked"), 400),
+    ],
+)
+def test_an_unlawful_request(headers: list[tuple[bytes, bytes]], status: int) -> None:
+    why = refusal(b"GET", "1.1", headers)
+    assert why is not None
+    assert why.status == status
+    assert (b"sec-websocket-version: 13\r\n" in why.headers) == (status == 426)
+
+
+def test_another_method_or_version_of_http() -> None:
+    for method, version in ((b"POST", "1.1"), (b"GET", "1.0")):
+        why = refusal(method, version, LAWFUL)
+        assert why is not None
+        assert why.status == 400
+
+
+def test_another_client_takes_our_answer() -> None:
+    client = ClientProtocol(parse_uri("ws://localhost:1/ax"))
+    asked = client.connect()
+    headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.raw_items()]
+    assert refusal(b"GET", "1.1", headers) is None
+    client.send_request(asked)
+    client.receive_data(response(dict(headers)[b"sec-websocket-key"]))
+    assert isinstance(client.events_received()[0], Response)
+    assert client.handshake_exc is None
+    assert client.state is OPEN
+
+
+# -- who dials
+
+
+def test_another_server_takes_our_request() -> None:
+    server = ServerProtocol()
+    server.receive_data(
+        request("localhost:1", "/ax?a=b", KEY, [("Authorization", "Bearer secret")])
+    )
+    (asked,) = server.events_received()
+    assert isinstance(asked, Request)
+    assert (asked.path, asked.headers["host"]) == ("/ax?a=b", "localhost:1")
+    assert asked.headers["authorization"] == "Bearer secret"
+    answer = server.accept(asked)
+    server.send_response(answer)
+    behind = b"\x81\x01a"
+    data = b"".join(server.data_to_send()) + behind
+    for name, chunks in feedings(data):
+        reader = AnswerReader()
+        rest = b""
+        read_answer: Answer | None = None
+        for chunk in chunks:
+            if read_answer is None:
+                read_answer = reader.feed(chunk)
+                rest = reader.rest
+            else:
+                rest += chunk
+        assert read_answer is not None, name
+        assert rest == behind, name
+        check_answer(read_answer, KEY)
+
+
+def test_nothing_is_smuggled_into_a_request() -> None:
+    for headers in ([("Authorization", "Bearer a\r\nX: y")], [("A", "b\0")]):
+        with pytest.raises(ProtocolError):
+            request("localhost", "/ax", KEY, headers)
+    with pytest.raises(ProtocolError):
+        request("localhost", "/ax HTTP/1.1\r\n", KEY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"status": "HTTP/1.1 401 Unauthorized"}, "401 Unauthorized"),
+        ({"status": "HTTP/1.1 404"}, "404"),
+        ({"Upgrade": None}, "does not upgrade"),
+        ({"Upgrade": "h2c"}, "does not upgrade"),
+        ({"Connection": "close"}, "connection is upgraded"),
+        ({"Sec-WebSocket-Accept": "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="}, "another one"),
+        ({"Sec-WebSocket-Accept": None}, "another one"),
+        ({"Sec-WebSocket-Extensions": "permessage-deflate"}, "none was offered"),
+        ({"Sec-WebSocket-Protocol": "mcp"}, "none was offered"),
+    ],
+)
+def test_an_answer_that_opens_nothing(changes: dict[str, str | None], says: str) -> None:
+    head = {
+        "status": "HTTP/1.1 101 Switching Protocols",
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Accept": accept_of(b64encode(KEY)).decode(),
+    }
+    check_answer(_answer(dict(head)), KEY)
+    with pytest.raises(ProtocolError, match=says):
+        check_answer(_answer({**head, **changes}), KEY)
+
+
+def _answer(head: dict[str, str | None]) -> Answer:
+    status = head.pop("status")
+    fields = Headers({name: value for name, value in head.items() if value is not None})
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.raw_items())
+    return read(f"{status}\r\n{lines}\r\n".encode())[0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.0 101 Switching Protocols\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"\r\n\r\n",
+        b"HTTP/1.1 101 x\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 101 x\r\nname : value\r\n\r\n",
+        b"HTTP/1.1 101 x\r\nname: value\r\n folded\r\n\r\n",
+        b"HTTP/1.1 101 x\r\n: value\r\n\r\n",
+        b"x" * (MOST_HEAD + 1),
+        b"HTTP/1.1 101 x\r\na: " + b"x" * MOST_HEAD + b"\r\n\r\n",
+    ],
+)
+def test_what_is_no_answer(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        AnswerReader().feed(data)
+
+
+def test_the_values_of_headers_are_trimmed() -> None:
+    answer, rest = read(b"HTTP/1.1 200 \r\nA:  b \t\r\na:\r\n\r\nrest\r\n\r\n")
+    assert answer == Answer(200, "", [(b"a", b"b"), (b"a", b"")])
+    assert rest == b"rest\r\n\r\n"
