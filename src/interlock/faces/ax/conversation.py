@@ -73,8 +73,11 @@ class AxConversation(Conversation):
         return self._asking.request(method, params)
 
     def announce(self, method: str, params: bytes | Raw | None) -> None:
-        if self._session is not None and method == mcp.LOG_MESSAGE:
-            # It listens as a client with a session, and is told there, by its own level.
+        session = self._session
+        if session is not None and (
+            method == mcp.LOG_MESSAGE or mcp.speaks_ax(session.client.capabilities)
+        ):
+            # It listens as a client with a session, and is told there.
             return
         self._send(jsonrpc.notification(method, params))
 
