@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ssl import SSLContext
-from urllib.parse import urlsplit
 
 from interlock.channels import lines, websocket
 from interlock.channels.channel import DIALLING, MAX_MESSAGE, Channel
@@ -23,16 +22,15 @@ async def dial(
 
     On a Unix socket the system says who may come: `bearer` is not sent there.
     """
-    scheme = urlsplit(url).scheme
+    scheme, _, rest = url.partition(":")
     if scheme in ("ws", "wss"):
         return await websocket.dial(
             url, bearer=bearer, ssl=ssl, max_message=max_message, timeout=timeout
         )
     if scheme == "unix":
-        path = url.partition(":")[2]
-        return await lines.dial_unix(
-            path.removeprefix("//"), max_message=max_message, timeout=timeout
-        )
+        path = rest.removeprefix("//")
+        return await lines.dial_unix(path, max_message=max_message, timeout=timeout)
+    # Without the URL, which may hold a secret.
     raise InterlockError(
-        CONFIG, f"{url} cannot be dialled: use wss://host/ax, ws://host/ax or unix:/path."
+        CONFIG, f"{scheme!r} cannot be dialled: use wss://host/ax, ws://host/ax or unix:/path."
     )
