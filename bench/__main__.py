@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from bench import calls, churn, lists, startup
+from bench import calls, churn, crowd, cut, hops, lists, startup
 from bench.bars import Bar
 from bench.load_run import LoadFailure
 from bench.processor import machine_facts
 from bench.report import console, note
 from bench.targets import TargetFailure, TargetMissing
 
-DEFAULT = ("calls", "lists", "startup")
+DEFAULT = ("calls", "lists", "startup", "hops", "crowd", "cut")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -48,6 +48,12 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
         return lists.run(lists.ListSettings(rounds, chosen.quick))
     if name == "startup":
         return startup.run(startup.StartupSettings(chosen.quick))
+    if name == "hops":
+        return hops.run(hops.HopSettings(rounds, chosen.quick))
+    if name == "crowd":
+        return crowd.run(crowd.CrowdSettings())
+    if name == "cut":
+        return cut.run(cut.CutSettings(chosen.quick))
     cycles = chosen.cycles or (50 if chosen.quick else 1000)
     return churn.run(churn.ChurnSettings(cycles=cycles, seed=chosen.seed))
 

@@ -49,6 +49,35 @@ def ask_tools_list(port: int, path: str = "/mcp") -> bytes:
     )
 
 
+def call_tool(port: int, name: str, arguments: dict[str, Any], path: str = "/mcp") -> str:
+    """One stateless ``tools/call``; the text of its answer, or what was answered instead."""
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {
+            "name": name,
+            "arguments": arguments,
+            "_meta": msgspec.json.decode(STATELESS_META),
+        },
+    }
+    answered = fetch(
+        port,
+        "POST",
+        path,
+        msgspec.json.encode(body),
+        content_type="application/json",
+        accept="application/json, text/event-stream",
+        mcp_protocol_version=STATELESS_REVISION,
+        mcp_method="tools/call",
+        mcp_name=name,
+    )
+    result = msgspec.json.decode(answered).get("result")
+    if result is None or result.get("isError"):
+        return answered.decode(errors="replace")
+    return "".join(part.get("text", "") for part in result["content"])
+
+
 def tool_names(body: bytes) -> list[str]:
     """The names in a ``tools/list`` answer; an answer without a result has none."""
     answer = msgspec.json.decode(body)

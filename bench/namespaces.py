@@ -12,11 +12,15 @@ from typing import Self
 from bench.targets import TargetMissing
 
 
+class NoNamespaces(TargetMissing):
+    """This machine has no network namespaces to offer, or not to this user."""
+
+
 def ip(*arguments: str) -> None:
     """Run ``ip``; what it complains about is raised."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=20)
     if done.returncode != 0:
-        raise TargetMissing(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
+        raise NoNamespaces(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
 
 
 class Namespaces:
@@ -30,15 +34,15 @@ class Namespaces:
 
     def __enter__(self) -> Self:
         if os.geteuid() != 0:
-            raise TargetMissing("network namespaces need root")
+            raise NoNamespaces("network namespaces need root")
         if shutil.which("ip") is None:
-            raise TargetMissing("network namespaces need iproute2 (`ip`)")
+            raise NoNamespaces("network namespaces need iproute2 (`ip`)")
         try:
             for name in self._names:
                 ip("netns", "add", self.real(name))
                 self._made.append(name)
                 ip("-n", self.real(name), "link", "set", "lo", "up")
-        except TargetMissing:
+        except NoNamespaces:
             self.__exit__()
             raise
         return self

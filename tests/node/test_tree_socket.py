@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.node.tree_socket import TreeSocket, tree_path
+from interlock.node.tree_socket import TreeSocket, tree_socket_path
 
 
 async def told_at(path: Path) -> bytes:
@@ -25,7 +25,7 @@ def test_whoever_connects_is_told_the_tree(tmp_path: Path) -> None:
         return {"name": "root"}
 
     async def run() -> None:
-        path = tree_path(tmp_path / "node.sock")
+        path = tree_socket_path(tmp_path / "node.sock")
         # Left over from a node that was killed.
         path.touch()
         socket = TreeSocket(tree)

@@ -64,10 +64,10 @@ def tree(
 def _ask(meant: Meant) -> bytes:
     """The tree, as JSON. Raises InterlockError when no node tells it."""
     from interlock.cli.status import ask_over_http
-    from interlock.node.tree_socket import tree_path
+    from interlock.node.tree_socket import tree_socket_path
 
     # Its own user needs no token. A node of somebody else is asked over HTTP.
-    return running.told_at(tree_path(meant.socket)) or ask_over_http(meant, "/tree")
+    return running.told_at(tree_socket_path(meant.socket)) or ask_over_http(meant, "/tree")
 
 
 def _read(body: bytes) -> TreeNode:

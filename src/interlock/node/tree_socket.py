@@ -17,7 +17,7 @@ import msgspec
 _log = logging.getLogger("interlock.node")
 
 
-def tree_path(socket: Path) -> Path:
+def tree_socket_path(socket: Path) -> Path:
     """Where it is, for the node whose MCP socket this is."""
     return socket.with_name("tree.sock")
 
