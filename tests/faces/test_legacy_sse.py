@@ -22,7 +22,7 @@ OLD = "2024-11-05"
 
 def old_face(node: Running) -> LegacySse:
     """What serves the old transport in this node."""
-    lane = node.node._lane
+    lane = node.node.doors._lane
     assert lane is not None
     served = lane.routes.get(b"/sse")
     if served is None:

@@ -301,7 +301,7 @@ def test_nothing_said_at_all(plain: Running) -> None:
         with plain.local() as wire:
             wire.socket.shutdown(socket.SHUT_WR)
             wire.closed()
-    plain.until(lambda: not plain.node._local_clients)
+    plain.until(lambda: not plain.node.doors._local_clients)
 
 
 def test_a_local_client_that_does_not_read_is_cut_off(
@@ -310,7 +310,7 @@ def test_a_local_client_that_does_not_read_is_cut_off(
     monkeypatch.setattr(stream, "_MOST_UNREAD", 1_000_000)
     with plain.local() as wire:
         wire.send(*(call("large", {"size": 500_000}, id) for id in range(10)))
-        plain.until(lambda: not plain.node._local_clients, "the cut")
+        plain.until(lambda: not plain.node.doors._local_clients, "the cut")
     assert plain.alive()
 
 
@@ -410,7 +410,7 @@ def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) 
         listen(wire, "l")
         wire.send(call("hold", {"text": "stop"}, "c"))
         node.shop.wait_for_hold("stop")
-        path = node.node._unix_path
+        path = node.node.doors._unix_path
         node.stop()
         assert wire.line() == {
             "jsonrpc": "2.0",
@@ -431,7 +431,7 @@ def test_who_comes_this_way_is_this_machines_user(start: Any) -> None:
         wire.send(call("echo", {"text": "x"}))
         assert text_of(wire.line()) == "x"
     assert node.once(node.call("echo", {"text": "x"})).status == 401
-    path = node.node._unix_path
+    path = node.node.doors._unix_path
     assert path.stat().st_mode & 0o777 == 0o600
     node.stop()
     entries = JournalReader(node.folder / "journal.db").tail(10)

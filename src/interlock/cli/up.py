@@ -27,6 +27,14 @@ def up(
     plain: Annotated[
         bool, typer.Option("--plain", help="Log lines instead of the live view.")
     ] = False,
+    stdio_parent: Annotated[
+        bool,
+        typer.Option(
+            "--stdio-parent",
+            help="For a server with `transport: ax` in a parent's config: register with the node "
+            "that started this one, over stdin and stdout.",
+        ),
+    ] = False,
 ) -> None:
     """Start a node: every server of the config behind one MCP endpoint.
 
@@ -41,7 +49,16 @@ def up(
     """
     if demo and config is not None:
         raise typer.BadParameter("--demo reads no config: leave one of the two out.")
+    if stdio_parent and listen is not None:
+        raise typer.BadParameter("--stdio-parent listens nowhere: leave --listen out.")
     source = where.source(config, demo=demo, listen=where.listen_address(listen))
+    if stdio_parent:
+        source.load()
+        from interlock.cli.child import run_as_child
+        from interlock.cli.event_loop import run
+
+        run(run_as_child(source))
+        return
     # A mistake in the config is told before anything slow is imported.
     source.load_to_listen()
     from interlock.cli.event_loop import run

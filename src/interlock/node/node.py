@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import time
@@ -18,38 +17,28 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.introduction import Voice, merge
 from interlock.catalog.offering import read_offering
 from interlock.config import Config, ConfigChange, ServerConfig, diff, resolve, resolve_server
-from interlock.faces.http.app import NodeApp
-from interlock.faces.http.fast_lane import FastLane
-from interlock.faces.http.guard import Guard
-from interlock.faces.mcp.answering import Answering
 from interlock.faces.mcp.hello import Hello, Introduction
-from interlock.faces.mcp.http import McpHttpFace
-from interlock.faces.mcp.legacy_sse import LegacySse
 from interlock.faces.mcp.listeners import Listeners
-from interlock.faces.mcp.session_wire import SessionWire
 from interlock.faces.mcp.sessions import Sessions
-from interlock.faces.mcp.stateless_wire import StatelessWire
-from interlock.faces.mcp.stream import McpStream, McpStreamServer
-from interlock.node.http_server import HttpServer
-from interlock.node.places import (
-    journal_path,
-    make_private,
-    seal_key,
-    socket_path,
-    somebody_listens,
-    tokens_path,
-)
-from interlock.node.status import NodeStatus, status_of
+from interlock.faces.mcp.stream import McpStream
+from interlock.node.doors import Doors
+from interlock.node.places import journal_path, make_private, seal_key, tokens_path
+from interlock.node.status import NodeStatus, UpstreamStatus, status_of
+from interlock.node.tree import Tree
+from interlock.node.tree_view import TreeNode, gather, own_part
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.authenticate import LOCAL_CALLER, Authenticator
 from interlock.pipeline.breaker import Breakers
+from interlock.pipeline.measure import Measures
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.questions import ANYTHING, AskPolicy
 from interlock.pipeline.sealing import KEY_BYTES, Seals
+from interlock.ports import Upstream
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 from interlock.stores.journal import Journal
 from interlock.stores.tokens import TokenStore
+from interlock.upstreams.ax.dial_in import DialIn
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.mask import secret_values
 from interlock.upstreams.oauth.keyring import Keyring
@@ -78,24 +67,26 @@ class Node:
         base_dir: Path,
         environ: Mapping[str, str] = os.environ,
         browser: Browser | None = None,
+        leaf: bool = False,
     ) -> None:
         """With a `browser` the node signs in to upstreams by itself; without one it says when
-        somebody has to run `interlock login`."""
+        somebody has to run `interlock login`. A `leaf` stands for its one server in the tree of
+        somebody else, and nobody registers with it."""
         loop = asyncio.get_running_loop()
         self.config = config
         self.base_dir = base_dir
-        self.url: str | None = None
         self._environ = environ
         self._started = time.monotonic()
         self._supervisors: dict[str, Supervisor] = {}
+        self._upstreams: dict[str, Upstream] = {}
+        """The same, and what the node serves itself."""
+        self._slower: dict[str, dict[str, str]] = {}
+        """Tools that were measured to be slower than they say: upstream → own name → class."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._own_info = encode_value(OWN_INFO)
         tokens = TokenStore(tokens_path(config, environ, base_dir))
         self._keyring = Keyring(tokens, browser=browser)
         self._journal: Journal | None = None
-        self._http: HttpServer | None = None
-        self._unix: asyncio.Server | None = None
-        self._unix_path: Path | None = None
-        self._local_clients: set[McpStreamServer] = set()
         if config.journal.enabled:
             path = journal_path(config, environ, base_dir)
             make_private(path.parent)
@@ -109,7 +100,7 @@ class Node:
             catalog=self.catalog,
             authenticate=self._authenticator(config),
             breakers=self._breakers,
-            upstreams=self._supervisors,
+            upstreams=self._upstreams,
             audit=self.audit,
             # uvloop's own clock stands still between two turns of the loop; durations need better.
             clock=time.monotonic,
@@ -120,7 +111,10 @@ class Node:
             ask_policy=self._ask_policy,
             seals=Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time),
             input_seconds=config.input_timeout,
+            own_segment=lambda: self.tree.own_segment,
+            measures=Measures(self._is_slower),
         )
+        self.pipeline.latency_in_results = config.latency_in_results
         self._listeners = Listeners(self.pipeline.subscriptions)
         self._hello = Hello(self._introduce)
         self._sessions = Sessions(
@@ -128,10 +122,34 @@ class Node:
         )
         self.catalog.on_change(self._listeners.changed)
         self._sweeper: asyncio.TimerHandle | None = None
-        self._face: McpHttpFace | None = None
-        self._legacy: LegacySse | None = None
-        self._lane: type[FastLane] | None = None
-        self._app: NodeApp | None = None
+        self.tree = Tree(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            own_info=self._own_info,
+            leaf=leaf,
+            pipeline=self.pipeline,
+            catalog=self.catalog,
+            hello=self._hello,
+            listeners=self._listeners,
+            upstreams=self._upstreams,
+            begin=self._begin_registered,
+            end=self._end_registered,
+            configured=lambda: self.config.servers,
+            view=self.tree_below,
+        )
+        self.doors = Doors(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            pipeline=self.pipeline,
+            hello=self._hello,
+            listeners=self._listeners,
+            sessions=self._sessions,
+            status=self.status,
+            tree=self.tree_below,
+            subserver=self.tree.dialled_in,
+        )
 
     # -- life
 
@@ -141,81 +159,33 @@ class Node:
             self._begin(key, server)
         self._choose_transparent()
 
+    def register(self) -> None:
+        """Begin to look for the parent of the config, if there is one."""
+        self.tree.start()
+
     async def listen(self) -> str:
         """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
-        config = self.config
-        address = config.address
-        self._http = http = HttpServer(address.host, address.port)
-        guard = self._guard(config, http)
-        answering = Answering(
-            pipeline=self.pipeline,
-            hello=self._hello,
-            clock=time.monotonic,
-        )
-        self._face = McpHttpFace(
-            guard=guard,
-            stateless=StatelessWire(
-                pipeline=self.pipeline,
-                hello=self._hello,
-                listeners=self._listeners,
-                answering=answering,
-            ),
-            session=SessionWire(
-                pipeline=self.pipeline,
-                hello=self._hello,
-                listeners=self._listeners,
-                sessions=self._sessions,
-                answering=answering,
-            ),
-            answering=answering,
-            pipeline=self.pipeline,
-        )
-        self._app = NodeApp(
-            pipeline=self.pipeline, guard=guard, status=self.status, mcp_path=config.path
-        )
-        self._legacy = LegacySse(
-            guard=guard,
-            pipeline=self.pipeline,
-            hello=self._hello,
-            listeners=self._listeners,
-            answering=answering,
-            most=config.limits.sessions,
-        )
-        self._lane = FastLane.bound(
-            self._face.serve, config.path, config.limits, self._legacy.routes
-        )
-        await http.start(self._lane, self._app)
+        url = await self.doors.listen()
         self._sweep_sessions()
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        self.url = f"http://{host}:{http.port}{config.path}"
-        return self.url
+        return url
 
     async def listen_locally(self) -> Path:
-        """Open the Unix socket by which this user's other programs find the node.
+        """Open the Unix sockets by which this user's other programs find the node.
 
-        Raises OSError when it cannot be, also when another node has it.
+        Raises OSError when they cannot be, also when another node has them.
         """
-        path = socket_path(self.config, self._environ, self.base_dir)
-        make_private(path.parent)
-        if somebody_listens(path):
-            raise OSError(errno.EADDRINUSE, "another node uses the same state folder", str(path))
-        path.unlink(missing_ok=True)
-        self._unix = await asyncio.get_running_loop().create_unix_server(
-            lambda: McpStreamServer(self.stream, self._local_clients), path=str(path)
-        )
-        path.chmod(0o600)
-        self._unix_path = path
+        path = await self.doors.listen_locally()
+        await self.tree.listen_locally(path)
         return path
+
+    @property
+    def url(self) -> str | None:
+        """Where the MCP face answers. None: it is not open."""
+        return self.doors.url
 
     def stream(self, write: Any) -> McpStream:
         """The face for one client that speaks lines."""
-        return McpStream(
-            pipeline=self.pipeline,
-            hello=self._hello,
-            listeners=self._listeners,
-            write=write,
-            max_line=self.config.limits.body_bytes,
-        )
+        return self.doors.stream(write)
 
     async def until_settled(self, seconds: float) -> None:
         """Wait until every upstream has been tried once, but no longer than this."""
@@ -228,25 +198,15 @@ class Node:
     async def stop(self) -> None:
         """End everything that was started, faces first."""
         # Nobody new from here on; then those who wait are told.
-        if self._http is not None:
-            self._http.stop_listening()
-        if self._unix is not None and self._unix_path is not None:
-            self._unix.close()
-            # The one that was opened: the config may name another by now.
-            self._unix_path.unlink(missing_ok=True)
+        await self.tree.leave()
+        self.doors.let_nobody_in()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._listeners.close()
         await self.pipeline.drain(LAST_CALLS)
-        for client in list(self._local_clients):
-            client.stop()
-        if self._legacy is not None:
-            self._legacy.close()
-        if self._face is not None:
-            self._face.answering.stop()
-        if self._http is not None:
-            await self._http.stop()
-        await asyncio.gather(*(one.end() for one in self._supervisors.values()))
+        self.tree.close()
+        await self.doors.close()
+        await asyncio.gather(*(one.end() for one in self._supervisors.values()), *self._ending)
         await self._keyring.close()
         if self._journal is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
@@ -278,13 +238,9 @@ class Node:
         self._sessions.end_of(known)
         self._listeners.end_of(known)
         self.catalog.configure(page_size=config.page_size)
-        if self._face is not None and self._app is not None and self._http is not None:
-            self._face.guard = self._app.guard = guard = self._guard(config, self._http)
-            if self._legacy is not None:
-                self._legacy.guard = guard
-                self._legacy.most = config.limits.sessions
-        if self._lane is not None:
-            self._lane.limits = config.limits
+        self.pipeline.latency_in_results = config.latency_in_results
+        self.doors.configure(config)
+        await self.tree.configure(config)
         gone = [*change.removed, *change.relinked]
         await asyncio.gather(*(self._end(key) for key in gone if key in self._supervisors))
         for key in change.removed:
@@ -315,7 +271,17 @@ class Node:
             ),
             clock=asyncio.get_running_loop().time,
             bearer=self._keyring.bearer(key),
+            registrar=self.tree.registrar,
         )
+        self._supervise(key, server, connector)
+
+    def _begin_registered(self, key: str, server: ServerConfig, dial_in: DialIn) -> Supervisor:
+        """The upstream of a subserver that dialled in."""
+        return self._supervise(key, server, dial_in)
+
+    def _supervise(
+        self, key: str, server: ServerConfig, connector: Connector | DialIn
+    ) -> Supervisor:
         supervisor = Supervisor(
             key,
             server,
@@ -327,13 +293,25 @@ class Node:
                 one.key, uri, whose
             ),
             watched=self.pipeline.subscriptions.watched,
+            prepare=lambda peer: self.tree.prepare(peer, key),
             back=self.pipeline,
         )
-        self._supervisors[key] = supervisor
+        self._supervisors[key] = self._upstreams[key] = supervisor
         supervisor.begin()
+        return supervisor
 
     async def _end(self, key: str) -> None:
+        del self._upstreams[key]
+        self._slower.pop(key, None)
+        self.tree.ended(key)
         await self._supervisors.pop(key).end()
+
+    def _end_registered(self, key: str) -> None:
+        self.catalog.withdraw(key)
+        if key in self._supervisors:
+            task = asyncio.get_running_loop().create_task(self._end(key), name=f"end:{key}")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     def _choose_transparent(self) -> None:
         shown_as_itself = [
@@ -356,6 +334,8 @@ class Node:
             root_segment=self.config.root_segment,
             http=supervisor.is_http,
             serves_resources="resources" in supervisor.capabilities,
+            slower=self._slower.get(supervisor.key),
+            **self.tree.terms(supervisor),
         )
         for one in offering.set_aside:
             _log.warning(
@@ -373,7 +353,16 @@ class Node:
         elif supervisor.state is State.FAILED:
             # After a restart with other settings it may never have listed the tools that it has.
             self.catalog.withdraw(supervisor.key)
+        if supervisor.state is State.DEGRADED and self.tree.subserver(supervisor.key) is not None:
+            # Its tools stay, and say that they cannot be reached now.
+            self._offered(supervisor)
         _log.info("%s is %s", supervisor.key, supervisor.state.value)
+
+    def _is_slower(self, upstream: str, own_name: str, latency_class: str) -> None:
+        self._slower.setdefault(upstream, {})[own_name] = latency_class
+        supervisor = self._supervisors.get(upstream)
+        if supervisor is not None:
+            self._offered(supervisor)
 
     # -- parts
 
@@ -383,16 +372,6 @@ class Node:
                 resolve(one.token, environ=self._environ, base_dir=self.base_dir): one.name
                 for one in config.tokens
             }
-        )
-
-    @staticmethod
-    def _guard(config: Config, http: HttpServer) -> Guard:
-        # By where it really listens: a new `listen` waits for a new start.
-        return Guard(
-            http.host,
-            http.port,
-            allowed_hosts=config.allowed_hosts,
-            allowed_origins=config.allowed_origins,
         )
 
     def _resolve_server(self, server: ServerConfig) -> ServerConfig:
@@ -440,15 +419,7 @@ class Node:
             pid=os.getpid(),
             url=self.url,
             uptime=time.monotonic() - self._started,
-            upstreams=[
-                status_of(
-                    one,
-                    self.catalog.offering(one.key),
-                    self.audit.by_upstream.get(one.key) or Tally(),
-                    self._breakers.state(one.key),
-                )
-                for one in self._supervisors.values()
-            ],
+            upstreams=self._upstream_status(),
             tools=len(self.catalog.current.tools),
             calls=self.audit.total.calls,
             failed=self.audit.total.failed,
@@ -457,7 +428,44 @@ class Node:
             under_way=len(list(self.pipeline.under_way())),
             tasks=len(asyncio.all_tasks()),
             journal=journal,
+            parent=None if self.tree.registrant is None else self.tree.registrant.status(),
         )
+
+    def _upstream_status(self) -> list[UpstreamStatus]:
+        return [
+            status_of(
+                one,
+                self.catalog.offering(one.key),
+                self.audit.by_upstream.get(one.key) or Tally(),
+                self._breakers.state(one.key),
+            )
+            for one in self._supervisors.values()
+        ]
+
+    async def tree_below(self) -> TreeNode:
+        """The tree from this node down."""
+        registrant = self.tree.registrant
+        above = None if registrant is None else registrant.status()
+        subservers = self.tree.subservers()
+        own = own_part(
+            name=self.tree.own_segment or self.config.root_segment or "root",
+            id=self.tree.id,
+            parent=None if above is None else above.url,
+            problem=None if above is None else above.problem,
+            since=time.time() - (time.monotonic() - self._started),
+            under_way=len(list(self.pipeline.under_way())),
+            upstreams=self._upstream_status(),
+            servers=self.config.servers,
+            subservers=subservers,
+        )
+        below = {
+            info.segment: supervisor.peer
+            for key, info in subservers.items()
+            if info.role == "aggregator"
+            and (supervisor := self._supervisors.get(key)) is not None
+            and supervisor.peer is not None
+        }
+        return await gather(own, below)
 
     def supervisor(self, key: str) -> Supervisor:
         return self._supervisors[key]

@@ -22,6 +22,7 @@ from interlock.config import Config, ConfigChange, diff
 from interlock.errors import InterlockError
 from interlock.node.node import Node
 from interlock.node.places import status_path
+from interlock.node.tree_socket import TreeSocket, tree_socket_path
 from interlock.node.watch import FileWatch
 
 _log = logging.getLogger("interlock.node")
@@ -65,6 +66,7 @@ class NodeRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._status: asyncio.Server | None = None
         self._status_path: Path | None = None
+        self._tree_socket: TreeSocket | None = None
 
     @property
     def node(self) -> Node:
@@ -83,6 +85,8 @@ class NodeRun:
                 await node.listen()
             node.start()
             if self._listening:
+                # One that stands beside it, for a client on stdio, is not another child.
+                node.register()
                 await self._listen_locally(node)
         except BaseException:
             self._stop_telling()
@@ -113,13 +117,16 @@ class NodeRun:
 
     async def _listen_locally(self, node: Node) -> None:
         try:
-            path = status_path(await node.listen_locally())
+            socket = await node.listen_locally()
+            path = status_path(socket)
             path.unlink(missing_ok=True)
             self._status = await asyncio.get_running_loop().create_unix_server(
                 lambda: _Telling(node), path=str(path)
             )
             path.chmod(0o600)
             self._status_path = path
+            self._tree_socket = TreeSocket(node.tree_below)
+            await self._tree_socket.open(tree_socket_path(socket))
         except (OSError, InterlockError) as error:
             # The node is of use without it: only `interlock stdio` and its like do not find it.
             _log.warning("no local socket, so other commands do not find this node: %s", error)
@@ -129,6 +136,8 @@ class NodeRun:
             self._status.close()
         if self._status_path is not None:
             self._status_path.unlink(missing_ok=True)
+        if self._tree_socket is not None:
+            self._tree_socket.close()
 
     # -- signals
 

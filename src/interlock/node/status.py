@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from interlock.catalog.offering import Offering
+from interlock.faces.ax.standing import ParentStatus
 from interlock.pipeline.audit import Tally
 from interlock.pipeline.breaker import Circuit
 from interlock.upstreams.supervisor import Supervisor
@@ -53,6 +54,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     under_way: int
     tasks: int
     journal: dict[str, Any] | None
+    parent: ParentStatus | None = None
+    """How it stands with the node that it registers with, if there is to be one."""
 
 
 def status_of(

@@ -42,6 +42,9 @@ NOTIFICATION_OVERFLOW: Final = "notifications/mcpax/notification_overflow"
 SESSION_ENDED: Final = "notifications/mcpax/session_ended"
 """Not in the draft: an aggregator says why it ends a registration, before it closes the channel."""
 
+SEGMENT_VARIABLE: Final = "INTERLOCK_SEGMENT"
+"""The environment variable by which a parent tells a child that it starts what to register as."""
+
 PREFIX: Final = "x-mcpax-"
 """What every key of MCP-AX in a `_meta` begins with."""
 ROUTE: Final = "x-mcpax-route"

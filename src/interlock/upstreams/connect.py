@@ -13,6 +13,7 @@ from interlock.channels.channel import Channel
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.ports import Clock
+from interlock.protocol.ax import SEGMENT_VARIABLE
 from interlock.upstreams.ax.dial_in import kinds_of, retry_ms_of, speak
 from interlock.upstreams.ax.session import AxSession
 from interlock.upstreams.ax.started import StartedChild
@@ -180,7 +181,8 @@ class Connector:
         child = await StartedChild.start(
             self._key,
             self._argv(server),
-            env=child_environment(server.env),
+            # What it is to register as is for the config of this node to say.
+            env=child_environment({**server.env, SEGMENT_VARIABLE: server.segment}),
             cwd=server.cwd,
             stderr=self.stderr,
             mask=self.mask,

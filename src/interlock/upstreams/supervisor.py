@@ -90,14 +90,14 @@ class Supervisor:
         on_updated: Callable[[Supervisor, str, object | None], None] | None = None,
         watched: Callable[[str, object | None], Iterable[str]] = lambda *_: (),
         back: Back | None = None,
-        on_peer: Callable[[Supervisor, Peer], None] | None = None,
+        prepare: Callable[[Peer], None] | None = None,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         call_later: Callable[[float, Callable[[], None]], Handle] | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`on_peer` is given each new main connection before anything is read on it."""
+        """`prepare` is given each new main connection before anything is read on it."""
         self.key = key
         self.server = server
         self.timeout = server.timeout
@@ -119,7 +119,7 @@ class Supervisor:
         self._back = back
         self._on_withdrawn = on_withdrawn
         self._on_state = on_state
-        self._on_peer = on_peer
+        self._prepare = prepare
         self._clock = clock
         self._wall_clock = wall_clock
         self._call_later = call_later
@@ -320,8 +320,8 @@ class Supervisor:
             peer.back = self._back
             peer.on_changed = self.relist
             peer.on_updated = self._updated
-            if self._on_peer is not None:
-                self._on_peer(self, peer)
+            if self._prepare is not None:
+                self._prepare(peer)
             offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=self._connector.kinds)
             self._connector.vet(offer)
             return peer, offer

@@ -1,0 +1,203 @@
+"""A node's doors: the faces that are open to callers, put together, opened and closed.
+
+HTTP with its two wires, the old event stream and the paths beside them; the Unix sockets of this
+user; and, on the same HTTP listener, the way in for subservers that dial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from interlock.config import Config, resolve_tls
+from interlock.faces.http.app import NodeApp
+from interlock.faces.http.fast_lane import FastLane
+from interlock.faces.http.guard import Guard
+from interlock.faces.http.upgrade import Upgrade
+from interlock.faces.mcp.answering import Answering
+from interlock.faces.mcp.hello import Hello
+from interlock.faces.mcp.http import McpHttpFace
+from interlock.faces.mcp.legacy_sse import LegacySse
+from interlock.faces.mcp.listeners import Listeners
+from interlock.faces.mcp.session_wire import SessionWire
+from interlock.faces.mcp.sessions import Sessions
+from interlock.faces.mcp.stateless_wire import StatelessWire
+from interlock.faces.mcp.stream import McpStream, McpStreamServer
+from interlock.node.http_server import HttpServer, tls_context
+from interlock.node.places import make_private, socket_path, somebody_listens
+from interlock.pipeline.pipeline import Pipeline
+
+
+class Doors:
+    """Everything that callers come in by."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        pipeline: Pipeline,
+        hello: Hello,
+        listeners: Listeners,
+        sessions: Sessions,
+        status: Callable[[], Any],
+        tree: Callable[[], Awaitable[Any]],
+        subserver: Callable[[Upgrade, Guard], None],
+    ) -> None:
+        """`subserver` decides about somebody who dials in to register."""
+        self.url: str | None = None
+        self._config = config
+        self._environ = environ
+        self._base_dir = base_dir
+        self._pipeline = pipeline
+        self._hello = hello
+        self._listeners = listeners
+        self._sessions = sessions
+        self._status = status
+        self._tree = tree
+        self._subserver = subserver
+        self._guard: Guard | None = None
+        self._http: HttpServer | None = None
+        self._unix: asyncio.Server | None = None
+        self._unix_path: Path | None = None
+        self._local_clients: set[McpStreamServer] = set()
+        self._face: McpHttpFace | None = None
+        self._legacy: LegacySse | None = None
+        self._lane: type[FastLane] | None = None
+        self._app: NodeApp | None = None
+
+    # -- open
+
+    async def listen(self) -> str:
+        """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
+        config = self._config
+        address = config.address
+        secure = None
+        if config.tls is not None:
+            tls = resolve_tls(config.tls, environ=self._environ, base_dir=self._base_dir)
+            secure = tls_context(tls.certificate, tls.key, tls.client_ca)
+        self._http = http = HttpServer(address.host, address.port, secure)
+        self._guard = guard = self._guard_of(config, http)
+        pipeline, hello, listeners = self._pipeline, self._hello, self._listeners
+        answering = Answering(pipeline=pipeline, hello=hello, clock=time.monotonic)
+        self._face = McpHttpFace(
+            guard=guard,
+            stateless=StatelessWire(
+                pipeline=pipeline, hello=hello, listeners=listeners, answering=answering
+            ),
+            session=SessionWire(
+                pipeline=pipeline,
+                hello=hello,
+                listeners=listeners,
+                sessions=self._sessions,
+                answering=answering,
+            ),
+            answering=answering,
+            pipeline=pipeline,
+        )
+        self._app = NodeApp(
+            pipeline=pipeline,
+            guard=guard,
+            status=self._status,
+            tree=self._tree,
+            mcp_path=config.path,
+        )
+        self._legacy = LegacySse(
+            guard=guard,
+            pipeline=pipeline,
+            hello=hello,
+            listeners=listeners,
+            answering=answering,
+            most=config.limits.sessions,
+        )
+        upgrades = {config.subservers.path: self._dialled_in} if config.subservers.enabled else {}
+        self._lane = FastLane.bound(
+            self._face.serve, config.path, config.limits, self._legacy.routes, upgrades
+        )
+        await http.start(self._lane, self._app)
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        scheme = "http" if secure is None else "https"
+        self.url = f"{scheme}://{host}:{http.port}{config.path}"
+        return self.url
+
+    async def listen_locally(self) -> Path:
+        """Open the Unix socket by which this user's other programs find the node.
+
+        Raises OSError when it cannot be, also when another node has it.
+        """
+        path = socket_path(self._config, self._environ, self._base_dir)
+        make_private(path.parent)
+        if somebody_listens(path):
+            raise OSError(errno.EADDRINUSE, "another node uses the same state folder", str(path))
+        path.unlink(missing_ok=True)
+        self._unix = await asyncio.get_running_loop().create_unix_server(
+            lambda: McpStreamServer(self.stream, self._local_clients), path=str(path)
+        )
+        path.chmod(0o600)
+        self._unix_path = path
+        return path
+
+    def stream(self, write: Any) -> McpStream:
+        """The face for one client that speaks lines."""
+        return McpStream(
+            pipeline=self._pipeline,
+            hello=self._hello,
+            listeners=self._listeners,
+            write=write,
+            max_line=self._config.limits.body_bytes,
+        )
+
+    def _dialled_in(self, upgrade: Upgrade) -> None:
+        assert self._guard is not None
+        self._subserver(upgrade, self._guard)
+
+    # -- change
+
+    def configure(self, config: Config) -> None:
+        """Apply what may change while they are open."""
+        self._config = config
+        if self._face is not None and self._app is not None and self._http is not None:
+            self._guard = guard = self._guard_of(config, self._http)
+            self._face.guard = self._app.guard = guard
+            if self._legacy is not None:
+                self._legacy.guard = guard
+                self._legacy.most = config.limits.sessions
+        if self._lane is not None:
+            self._lane.limits = config.limits
+
+    # -- close
+
+    def let_nobody_in(self) -> None:
+        """Nobody new from here on."""
+        if self._http is not None:
+            self._http.stop_listening()
+        if self._unix is not None and self._unix_path is not None:
+            self._unix.close()
+            # The one that was opened: the config may name another by now.
+            self._unix_path.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Everything asked has been answered: those who are still there are let go."""
+        for client in list(self._local_clients):
+            client.stop()
+        if self._legacy is not None:
+            self._legacy.close()
+        if self._face is not None:
+            self._face.answering.stop()
+        if self._http is not None:
+            await self._http.stop()
+
+    @staticmethod
+    def _guard_of(config: Config, http: HttpServer) -> Guard:
+        # By where it really listens: a new `listen` waits for a new start.
+        return Guard(
+            http.host,
+            http.port,
+            allowed_hosts=config.allowed_hosts,
+            allowed_origins=config.allowed_origins,
+        )

@@ -1,0 +1,379 @@
+"""A node's place in a tree: who is registered with it, and with whom it is registered itself.
+
+The registrar (below) and the registrant (above) know how to speak; here they are put together with
+the pipeline, the catalog and the faces. What comes up from below and is about no call goes to the
+clients that listen, and to the parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from msgspec import Raw
+
+from interlock.call import Call, Caller, Client, Credentials
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.offering import own_offering
+from interlock.channels.channel import Channel
+from interlock.channels.lines import LinesServerProtocol, over_stdio
+from interlock.config import Config, ParentConfig, ServerConfig, resolve_parent
+from interlock.errors import FOREIGN_ORIGIN, INTERNAL, InterlockError
+from interlock.faces.ax.conversation import AxConversation
+from interlock.faces.ax.registrant import Registrant
+from interlock.faces.http.guard import Guard
+from interlock.faces.http.upgrade import Upgrade
+from interlock.faces.mcp.hello import Hello
+from interlock.faces.mcp.listeners import Listeners
+from interlock.node.places import shared_leases_path, subserver_socket_path, tree_path
+from interlock.pipeline.pipeline import Pipeline
+from interlock.protocol import ax
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import LATEST_SESSION, Era
+from interlock.stores.tree import TreeStore
+from interlock.upstreams.ax.dial_in import DialIn
+from interlock.upstreams.ax.registrar import Registrar
+from interlock.upstreams.ax.subserver import Subserver
+from interlock.upstreams.own import OwnTools
+from interlock.upstreams.pacing import Pace
+from interlock.upstreams.peer import Peer
+from interlock.upstreams.supervisor import State, Supervisor
+
+AX_FACE: Final = "ax"
+STDIO: Final = "stdio:"
+"""The address of a parent that started this node, and speaks to it on stdin and stdout."""
+_CLIENT: Final = Client(Era.SESSION, LATEST_SESSION, "subserver")
+
+_log = logging.getLogger("interlock.node")
+
+Begin = Callable[[str, ServerConfig, DialIn], Supervisor]
+
+
+class Tree:
+    """Everything of a node that is about its tree."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        own_info: bytes,
+        leaf: bool,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        hello: Hello,
+        listeners: Listeners,
+        upstreams: dict[str, Any],
+        begin: Begin,
+        end: Callable[[str], None],
+        configured: Callable[[], Mapping[str, ServerConfig]],
+        view: Callable[[], Awaitable[Any]],
+    ) -> None:
+        """`leaf`: it stands for one server only, and nobody registers with it. `begin` and `end`
+        are about the upstream of a subserver; `configured` gives the servers of the config."""
+        self._config = config
+        self._environ = environ
+        self._base_dir = base_dir
+        self._leaf = leaf
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._hello = hello
+        self._listeners = listeners
+        self._upstreams = upstreams
+        self._begin = begin
+        self._view = view
+        self._paces: dict[str, Pace] = {}
+        self._unix: asyncio.Server | None = None
+        self._unix_path: Path | None = None
+        self._lost: set[str] = set()
+        loop = asyncio.get_running_loop()
+        self._store = TreeStore(
+            tree_path(config, environ, base_dir), leases=shared_leases_path(config, base_dir)
+        )
+        self.id = self._identity("aggregator")
+        self.registrar = Registrar(
+            store=self._store,
+            settings=config.subservers,
+            aggregator_id=self.id,
+            own_info=own_info,
+            begin=self._subserver_begins,
+            end=end,
+            taken=lambda segment: any(
+                one.enabled and one.segment == segment for one in configured().values()
+            ),
+            on_change=self._below_changed,
+            on_granted=self._granted,
+            on_lost=self._subserver_lost,
+            call_later=loop.call_later,
+            base_dir=base_dir,
+        )
+        self.registrant: Registrant | None = None
+        self._own = OwnTools(self._dropped)
+
+    def _identity(self, role: str) -> str:
+        try:
+            return self._store.identity(role)
+        except InterlockError as error:
+            _log.warning("%s After a restart this node is another one to its tree.", error.message)
+            return str(uuid4())
+
+    # -- life
+
+    def start(self) -> None:
+        """Look for the parent, if there is to be one."""
+        if self._config.parent is not None:
+            self._register_with(self._config.parent)
+
+    def register_on_stdio(self, segment: str) -> Registrant:
+        """Be the child of the node that started this one."""
+        parent = ParentConfig(url=STDIO, segment=segment)
+        return self._register_with(parent, dial=_dial_stdio, once=True)
+
+    async def listen_locally(self, socket: Path) -> None:
+        """Open the Unix socket by which this user's programs register. Raises OSError."""
+        if not self._config.subservers.enabled or self._leaf:
+            return
+        path = subserver_socket_path(socket)
+        path.unlink(missing_ok=True)
+        self._unix = await asyncio.get_running_loop().create_unix_server(
+            lambda: LinesServerProtocol(self._connected, label=str(path)), path=str(path)
+        )
+        os.chmod(path, 0o600)
+        self._unix_path = path
+
+    async def leave(self) -> None:
+        """The node stops: its parent is told first, so that nobody is sent here any more."""
+        if self.registrant is not None:
+            await self.registrant.end()
+
+    def close(self) -> None:
+        """Send away who is registered here."""
+        if self._unix is not None and self._unix_path is not None:
+            self._unix.close()
+            self._unix_path.unlink(missing_ok=True)
+        self.registrar.close()
+        for pace in self._paces.values():
+            pace.close()
+        self._store.close()
+
+    async def configure(self, config: Config) -> None:
+        """Go on by another config."""
+        before, self._config = self._config, config
+        self.registrar.configure(config.subservers)
+        for pace in self._paces.values():
+            pace.configure(
+                per_second=config.subservers.notifications_per_second,
+                kept=config.subservers.notifications_kept,
+            )
+        if config.parent != before.parent:
+            if self.registrant is not None:
+                await self.registrant.end()
+                self.registrant = None
+                self._without_parent()
+            if config.parent is not None:
+                self._register_with(config.parent)
+
+    # -- who dials in
+
+    def dialled_in(self, upgrade: Upgrade, guard: Guard) -> None:
+        """Somebody wants a channel: let in by the same rules as callers are."""
+        fields = upgrade.fields
+        authorization = fields.get(b"authorization", b"")
+        bearer = None
+        if authorization[:7].lower() == b"bearer ":
+            bearer = authorization[7:].strip().decode("latin-1")
+        call = Call(ax.REGISTER, AX_FACE, Credentials(upgrade.peer, bearer), _CLIENT)
+        refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        if refusal is not None:
+            self._pipeline.refused(call, InterlockError(FOREIGN_ORIGIN, refusal))
+            upgrade.refuse(403, refusal)
+            return
+        try:
+            caller = self._pipeline.admit(call)
+        except InterlockError as error:
+            challenge = b"WWW-Authenticate: Bearer\r\n" if error.failure.http == 401 else b""
+            upgrade.refuse(error.failure.http, error.message, challenge)
+            return
+        self._accept(upgrade.accept(label=upgrade.peer), caller)
+
+    def _connected(self, channel: Channel) -> None:
+        call = Call(ax.REGISTER, AX_FACE, Credentials(channel.peer), _CLIENT)
+        try:
+            caller = self._pipeline.admit(call)
+        except InterlockError as error:
+            channel.close(1008, error.failure.ax_name or error.failure.name)
+            return
+        self._accept(channel, caller)
+
+    def _accept(self, channel: Channel, caller: Caller) -> None:
+        self.registrar.accept(channel, caller)
+
+    # -- what is below
+
+    def subserver(self, key: str) -> Subserver | None:
+        return self.registrar.subserver(key)
+
+    def subservers(self) -> dict[str, Subserver]:
+        """By the key of their upstreams."""
+        return {one.key: one for one in self.registrar.subservers()}
+
+    def terms(self, supervisor: Supervisor) -> dict[str, Any]:
+        """How the offer of a registered subserver is read."""
+        info = self.subserver(supervisor.key)
+        if info is None:
+            return {}
+        link = self._config.subservers.links.get(info.segment)
+        return {
+            "registered": info.role,
+            "degraded": supervisor.state is State.DEGRADED,
+            "transport_class": info.transport_class,
+            "min_latency_class": None if link is None else link.min_latency_class,
+        }
+
+    def prepare(self, peer: Peer, key: str) -> None:
+        """Hear what a subserver says, at the pace that it may."""
+        info = self.subserver(key)
+        if info is None:
+            return
+        peer.segment = info.segment
+        peer.pace = self._pace(info)
+        peer.on_said = self.announce if info.offers.notifications else None
+
+    def _subserver_begins(self, info: Subserver, dial_in: DialIn) -> Supervisor:
+        settings = self._config.subservers
+        link = settings.links.get(info.segment)
+        server = ServerConfig(
+            segment=info.segment,
+            grace=settings.grace,
+            timeout=None if link is None else link.timeout,
+        )
+        self._show_own_tools()
+        return self._begin(info.key, server, dial_in)
+
+    def _granted(self, info: Subserver) -> None:
+        self._lost.discard(info.key)
+        self._pipeline.budgets.grant(info.key, info.subserver_id, info.budget)
+        self._pipeline.measures.forget(info.key)
+
+    def ended(self, key: str) -> None:
+        """An upstream is no more."""
+        self._lost.discard(key)
+        self._pipeline.budgets.release(key)
+        self._pipeline.measures.forget(key)
+        pace = self._paces.get(key)
+        if pace is not None:
+            pace.close()
+
+    def _subserver_lost(self, info: Subserver, reason: str) -> None:
+        if info.key in self._lost:
+            return
+        self._lost.add(info.key)
+        told = {"segment": info.segment, "subserver_id": info.subserver_id, "reason": reason}
+        self.announce(ax.SUBSERVER_LOST, encode_value(told))
+
+    def _below_changed(self) -> None:
+        if self.registrant is not None:
+            self.registrant.changed()
+
+    # -- what comes up
+
+    def announce(self, method: str, params: bytes | Raw) -> None:
+        """What is about no call goes to everybody who listens, and to the parent."""
+        self._listeners.announce(method, params)
+        if self.registrant is not None:
+            self.registrant.tell(method, params)
+
+    def _pace(self, info: Subserver) -> Pace:
+        pace = self._paces.get(info.key)
+        if pace is None:
+            settings = self._config.subservers
+            segment = info.segment
+            pace = self._paces[info.key] = Pace(
+                per_second=settings.notifications_per_second,
+                kept=settings.notifications_kept,
+                clock=time.monotonic,
+                call_later=asyncio.get_running_loop().call_later,
+                on_overflow=lambda dropped: self.announce(
+                    ax.NOTIFICATION_OVERFLOW,
+                    encode_value({"segment": segment, "dropped": dropped}),
+                ),
+            )
+        return pace
+
+    def _dropped(self) -> dict[str, int]:
+        """How many notifications of each subserver nobody will ever hear."""
+        return {key.removeprefix("ax:"): pace.dropped for key, pace in self._paces.items()}
+
+    def _show_own_tools(self) -> None:
+        """A node with which somebody has registered is an aggregator, and has a tool of its own."""
+        if "" not in self._upstreams:
+            self._upstreams[""] = self._own
+            self._catalog.post(own_offering(self._config.root_segment, self._own.definitions))
+
+    # -- what is above
+
+    @property
+    def own_segment(self) -> str:
+        """What the parent calls this node. Empty: it has no parent now."""
+        registrant = self.registrant
+        return "" if registrant is None else registrant.assigned_segment or ""
+
+    def _register_with(self, parent: ParentConfig, **how: Any) -> Registrant:
+        settings = parent
+        if parent.url != STDIO:
+            settings = resolve_parent(parent, environ=self._environ, base_dir=self._base_dir)
+        subserver_id = self.id
+        if self._leaf:
+            subserver_id = self._identity(f"leaf {parent.segment} at {parent.url}")
+        self.registrant = Registrant(
+            parent=settings,
+            subserver_id=subserver_id,
+            role="leaf" if self._leaf else "aggregator",
+            converse=self._converse,
+            subtree_ids=(lambda: None) if self._leaf else self.registrar.subtree_ids,
+            on_registered=self._registered,
+            on_lost=self._parent_lost,
+            **how,
+        )
+        self.registrant.begin()
+        return self.registrant
+
+    def _converse(self, channel: Channel, registrant: Registrant) -> AxConversation:
+        return AxConversation(
+            pipeline=self._pipeline,
+            hello=self._hello,
+            listeners=self._listeners,
+            send=channel.send,
+            peer=channel.peer,
+            identify=registrant.identity,
+            tree=self._view,
+        )
+
+    def _registered(self, granted: ax.Registered) -> None:
+        self.registrar.tree_id = granted.tree_id or granted.aggregator_id or self.id
+        self.registrar.budget_cap = granted.budget
+
+    def _parent_lost(self, reason: str) -> None:
+        _log.warning("the parent is lost: %s", reason)
+        self._without_parent()
+
+    def _without_parent(self) -> None:
+        """Nobody above: it is the root of what is left."""
+        self.registrar.tree_id = self.id
+        self.registrar.budget_cap = ax.Budget()
+
+
+async def _dial_stdio(url: str, **_: Any) -> Channel:
+    try:
+        return await over_stdio()
+    except (OSError, ValueError) as error:
+        raise InterlockError(
+            INTERNAL, f"This process's stdin and stdout cannot be used: {error}."
+        ) from None
