@@ -13,10 +13,17 @@ import sys
 import threading
 from typing import Final
 
-from interlock.demo.conversation import Conversation
+from interlock import __version__
 from interlock.demo.toolbox import Toolbox
-from interlock.protocol.lines import LineDecoder
+from interlock.protocol.jsonrpc import NULL
+from interlock.protocol.lines import LineDecoder, Oversize, encode_line
+from interlock.serving.conversation import About, Conversation
 
+ABOUT: Final = About(
+    {"name": "interlock-demo", "title": "Interlock demo", "version": __version__},
+    "A demo: the clock, dice, text statistics and a few notes kept in memory. "
+    "notes_delete cannot be undone. count_slowly takes its time and reports progress.",
+)
 _STDIN: Final = 0
 _STDOUT: Final = 1
 _READ_BYTES: Final = 65536
@@ -46,23 +53,29 @@ async def _serve() -> None:
 
     def end_input() -> None:
         if tail := decoder.close():
-            conversation.receive(tail)
+            receive(tail)
         finish()
 
-    def send(line: bytes) -> None:
+    def send(message: bytes) -> None:
         try:
-            view = memoryview(line)
+            view = memoryview(encode_line(message))
             while view:
                 view = view[os.write(_STDOUT, view) :]
         except OSError:
             finish()  # nobody reads any more
 
-    conversation = Conversation(send, Toolbox())
+    conversation = Conversation(send, Toolbox().tools, ABOUT)
     decoder = LineDecoder()
+
+    def receive(line: bytes | Oversize) -> None:
+        if isinstance(line, Oversize):
+            conversation.refuse(NULL, line.error())
+        else:
+            conversation.receive(line)
 
     def take(data: bytes) -> None:
         for line in decoder.feed(data):
-            conversation.receive(line)
+            receive(line)
 
     def read_ready() -> None:
         if data := _read_some():

@@ -16,21 +16,9 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
+from interlock.serving.tool import Answer, Report, ToolTrouble, read_arguments, schema_of
+
 _MOST_NOTES: Final = 1000
-
-Report = Callable[[int, int, str], None]
-"""How a slow tool tells its progress: done, total, and a line for a person."""
-
-
-class ToolTrouble(Exception):
-    """A tool cannot do what it was asked. The sentence goes to the model, which may try again."""
-
-
-class Answer(NamedTuple):
-    """What a tool gives back: a text for the model and, where it has a shape, the data."""
-
-    text: str
-    data: msgspec.Struct | None = None
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,32 +122,20 @@ class Tool(NamedTuple):
             "name": self.name,
             "title": self.title,
             "description": self.description,
-            "inputSchema": _schema(self.arguments),
+            "inputSchema": schema_of(self.arguments),
         }
         if self.result is not None:
-            listed["outputSchema"] = _schema(self.result)
+            listed["outputSchema"] = schema_of(self.result)
         listed["annotations"] = {"title": self.title, **self.hints}
         return listed
 
-    def read_arguments(self, raw: Raw | bytes) -> Arguments:
-        """The arguments, checked. Raises ToolTrouble with a sentence about the wrong one."""
-        values = msgspec.json.decode(raw)
-        if isinstance(values, dict):
-            # To JSON Schema 6.0 is an integer; to msgspec it is not.
-            values = {
-                name: int(value) if isinstance(value, float) and value.is_integer() else value
-                for name, value in values.items()
-            }
-        try:
-            return msgspec.convert(values, self.arguments)
-        except msgspec.ValidationError as error:
-            problem, _, place = str(error).partition(" - at `$")
-            where = f"Argument `{place.strip('`').lstrip('.')}`" if place else "The arguments"
-            problem = problem[:1].lower() + problem[1:]
-            raise ToolTrouble(
-                f"{where} of {self.name} cannot be used: {problem}. "
-                "The tool's input schema says what fits."
-            ) from None
+    def start(self, arguments: Raw, report: Report) -> Answer | Awaitable[Answer]:
+        """Call it. Raises ToolTrouble, also for arguments that do not fit."""
+        read = read_arguments(self.name, self.arguments, arguments)
+        if self.run is not None:
+            return self.run(read)
+        assert self.slow is not None
+        return self.slow(read, report)
 
 
 # None of the tools reaches beyond this process.
@@ -346,31 +322,3 @@ async def _count_slowly(arguments: CountArguments, report: Report) -> Answer:
 
 def _fail(arguments: FailArguments) -> Answer:
     raise ToolTrouble(f"This tool fails on purpose: {arguments.reason}. Nothing was done.")
-
-
-def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON Schema of a Struct as a plain object, which every client can read."""
-    schema = msgspec.json.schema(kind)
-    parts: dict[str, Any] = schema["$defs"]
-    plain: dict[str, Any] = _without_references(parts.pop(kind.__name__), parts)
-    return plain
-
-
-def _without_references(schema: Any, parts: dict[str, Any]) -> Any:
-    if isinstance(schema, list):
-        return [_without_references(item, parts) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _without_references(parts[schema["$ref"].rpartition("/")[2]], parts)
-    # Class names and docstrings are for readers of this file, not of the tool list.
-    is_struct = schema.get("type") == "object"
-    return {
-        key: (
-            {name: _without_references(inner, parts) for name, inner in value.items()}
-            if key == "properties"
-            else _without_references(value, parts)
-        )
-        for key, value in schema.items()
-        if not (is_struct and key in ("title", "description"))
-    }

@@ -1,4 +1,4 @@
-"""One MCP conversation, in both eras: a line comes in, lines go out.
+"""One MCP conversation, in both eras: a message comes in, messages go out.
 
 The session wire is spoken after `initialize`; the stateless wire by every request that names its
 revision in `_meta`. Which one a request is on is decided request by request. This room touches the
@@ -10,31 +10,22 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock import __version__, errors
-from interlock.demo.toolbox import Answer, Tool, Toolbox, ToolTrouble
+from interlock import errors
 from interlock.errors import InterlockError, ProtocolError
 from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.ax import REQUEST
 from interlock.protocol.jsonrpc import BadMessage, Message
-from interlock.protocol.lines import Oversize, encode_line
 from interlock.protocol.mcp import Era
+from interlock.serving.tool import Answer, Report, ServedTool, ToolTrouble
 
-SERVER_INFO: Final = {
-    "name": "interlock-demo",
-    "title": "Interlock demo",
-    "version": __version__,
-}
-INSTRUCTIONS: Final = (
-    "A demo: the clock, dice, text statistics and a few notes kept in memory. "
-    "notes_delete cannot be undone. count_slowly takes its time and reports progress."
-)
 _METHODS: Final = frozenset(
-    {mcp.INITIALIZE, mcp.PING, mcp.DISCOVER, mcp.TOOLS_LIST, mcp.TOOLS_CALL}
+    {mcp.INITIALIZE, mcp.PING, mcp.DISCOVER, mcp.TOOLS_LIST, mcp.TOOLS_CALL, mcp.SET_LEVEL}
 )
 # The list never changes while the process lives; stateless clients may keep it for a while.
 _LIST_TTL_MS: Final = 60_000
@@ -60,43 +51,74 @@ class _Params(msgspec.Struct):
     name: str | UnsetType = UNSET
     arguments: Raw | UnsetType = UNSET
     cursor: str | None = None
+    level: str | UnsetType = UNSET
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
+    """A request, as far as it is understood."""
+
     id: Raw
     method: str
     params: _Params
     era: Era
 
 
-class Conversation:
-    """Serves one client. `send` is called with whole lines."""
+class About(msgspec.Struct, frozen=True):
+    """Who serves."""
 
-    def __init__(self, send: Callable[[bytes], None], toolbox: Toolbox) -> None:
+    server_info: dict[str, Any]
+    instructions: str | None = None
+    logs: bool = False
+    """Whether it sends log messages."""
+
+
+class Conversation:
+    """Serves one client. `send` is called with whole messages."""
+
+    ax = False
+    """Whether the other side is a node that it registered with: its errors and progress are worded
+    as on an MCP-AX link."""
+
+    def __init__(
+        self, send: Callable[[bytes], None], tools: Mapping[str, ServedTool], about: About
+    ) -> None:
         self._send = send
-        self._toolbox = toolbox
+        self._tools = tools
+        self._about = about
+        self.level: str | None = None
+        """From which level on a session client wants log messages; None: it never said."""
         self._revision: str | None = None
         # By the id as a value, because a cancellation may spell it differently than the request.
         self._running: dict[int | str, asyncio.Task[bytes | None]] = {}
         # Held here because the event loop itself does not keep tasks alive.
         self._batches: set[asyncio.Task[None]] = set()
 
-    def receive(self, line: bytes | Oversize) -> None:
-        """Take one line from the client."""
-        if isinstance(line, Oversize):
-            self._send_error(jsonrpc.NULL, line.error())
-            return
+    def receive(self, data: bytes) -> None:
+        """Take what the client sent: a message, or a batch of them."""
         try:
-            message = jsonrpc.decode_message(line)
+            message = jsonrpc.decode_message(data)
         except ProtocolError as error:
-            self._send_error(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
+            self.refuse(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
             return
         if isinstance(message, list):
             self._receive_batch(message)
-            return
+        else:
+            self.take(message)
+
+    def refuse(self, id: bytes, error: InterlockError) -> None:
+        """Answer with an error."""
+        self._send(self._error(id, error))
+
+    def close(self) -> None:
+        """The client is gone, and nobody waits for what is under way."""
+        for task in [*self._running.values(), *self._batches]:
+            task.cancel()
+
+    def take(self, message: Message) -> None:
+        """A message that has been read already."""
         answer = self._answer(message)
         if isinstance(answer, bytes):
-            self._send(encode_line(answer))
+            self._send(answer)
         elif answer is not None:
             answer.add_done_callback(self._send_late)
 
@@ -106,10 +128,10 @@ class Conversation:
                 "Batches are not part of this revision: send one message to a line.",
                 errors.INVALID_REQUEST,
             )
-            self._send_error(jsonrpc.NULL, error)
+            self.refuse(jsonrpc.NULL, error)
             return
         answers = [
-            _error(item.id, item) if isinstance(item, BadMessage) else self._answer(item)
+            self._error(item.id, item) if isinstance(item, BadMessage) else self._answer(item)
             for item in batch
         ]
         task = asyncio.get_running_loop().create_task(self._send_batch(answers))
@@ -122,15 +144,12 @@ class Conversation:
         ready: list[Any] = [answer for answer in answers if isinstance(answer, bytes)]
         whole = [answer for answer in [*ready, *late] if isinstance(answer, bytes)]
         if whole:
-            self._send(encode_line(b"[" + b",".join(whole) + b"]"))
+            self._send(b"[" + b",".join(whole) + b"]")
 
     def _send_late(self, task: asyncio.Task[bytes | None]) -> None:
         # A cancelled call is not answered: its caller has said that nobody waits.
         if not task.cancelled() and (answer := task.result()) is not None:
-            self._send(encode_line(answer))
-
-    def _send_error(self, id: bytes, error: InterlockError) -> None:
-        self._send(encode_line(_error(id, error)))
+            self._send(answer)
 
     def _answer(self, message: Message) -> bytes | asyncio.Task[bytes | None] | None:
         """The answer, or the task that will have it, or None when there is nothing to answer."""
@@ -147,14 +166,18 @@ class Conversation:
             params = _read_params(message)
             if params.meta.revision is not UNSET:
                 era = Era.STATELESS
-            request = _Request(message.id, str(message.method), params, era)
+            request = Request(message.id, str(message.method), params, era)
+            self._check(request)
             return self._serve(request)
         except InterlockError as error:
-            return _error(bytes(message.id), error, era)
+            return self._error(bytes(message.id), error, era)
         except Exception:
             return _our_fault(bytes(message.id))
 
-    def _serve(self, request: _Request) -> bytes | asyncio.Task[bytes | None]:
+    def _check(self, request: Request) -> None:
+        """Whether it may be served here. Raises InterlockError."""
+
+    def _serve(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
         method = request.method
         if request.era is Era.STATELESS:
             _check_stateless(request.params.meta)
@@ -163,7 +186,7 @@ class Conversation:
         elif method == mcp.INITIALIZE:
             return self._initialize(request)
         elif method == mcp.PING:
-            return _result(request, {})
+            return self._result(request, {})
         elif method == mcp.DISCOVER:
             raise InterlockError(
                 errors.INVALID_PARAMS, f"{mcp.DISCOVER} needs `_meta` with {mcp.META_VERSION}."
@@ -173,79 +196,105 @@ class Conversation:
                 errors.INVALID_REQUEST,
                 f"Send {mcp.INITIALIZE} first, or name a revision in `_meta` ({mcp.META_VERSION}).",
             )
+        if method == mcp.SET_LEVEL:
+            return self._set_level(request)
         if method == mcp.TOOLS_CALL:
             return self._call(request)
         if method == mcp.TOOLS_LIST:
             return self._list(request)
-        return _discover(request)
+        return self._discover(request)
 
-    def _initialize(self, request: _Request) -> bytes:
+    def _set_level(self, request: Request) -> bytes:
+        level = request.params.level
+        if not self._about.logs:
+            raise _unknown_method(request.method)
+        if level not in mcp.LOG_LEVELS:
+            raise InterlockError(
+                errors.INVALID_PARAMS, f"`level` must be one of {', '.join(mcp.LOG_LEVELS)}."
+            )
+        self.level = level
+        return self._result(request, {})
+
+    @property
+    def _capabilities(self) -> dict[str, Any]:
+        return {"tools": {"listChanged": False}, **({"logging": {}} if self._about.logs else {})}
+
+    def _discover(self, request: Request) -> bytes:
+        described: dict[str, Any] = {
+            "supportedVersions": list(mcp.STATELESS_REVISIONS),
+            "capabilities": {**self._capabilities, "tools": {}},
+        }
+        if self._about.instructions:
+            described["instructions"] = self._about.instructions
+        return self._result(request, described, cacheable=True)
+
+    def _initialize(self, request: Request) -> bytes:
         requested = request.params.protocol_version
         if requested is UNSET:
             raise InterlockError(errors.INVALID_PARAMS, "initialize needs `protocolVersion`.")
         self._revision = mcp.negotiate(requested)
-        return _result(
-            request,
-            {
-                "protocolVersion": self._revision,
-                "capabilities": {"tools": {"listChanged": False}},
-                "serverInfo": SERVER_INFO,
-                "instructions": INSTRUCTIONS,
-            },
-        )
+        result: dict[str, Any] = {
+            "protocolVersion": self._revision,
+            "capabilities": self._capabilities,
+            "serverInfo": self._about.server_info,
+        }
+        if self._about.instructions:
+            result["instructions"] = self._about.instructions
+        return self._result(request, result)
 
-    def _list(self, request: _Request) -> bytes:
+    def _list(self, request: Request) -> bytes:
         if request.params.cursor is not None:
             raise InterlockError(
                 errors.INVALID_CURSOR, "The cursor is unknown: this list has one page only."
             )
-        tools = [tool.listed() for tool in self._toolbox.tools.values()]
-        return _result(request, {"tools": tools}, cacheable=True)
+        tools = [tool.listed() for tool in self._tools.values()]
+        return self._result(request, {"tools": tools}, cacheable=True)
 
-    def _call(self, request: _Request) -> bytes | asyncio.Task[bytes | None]:
+    def _call(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
         name = request.params.name
         if name is UNSET:
             raise InterlockError(errors.INVALID_PARAMS, "tools/call needs the `name` of a tool.")
-        tool = self._toolbox.tools.get(name)
+        tool = self._tools.get(name)
         if tool is None:
             raise InterlockError(
                 errors.UNKNOWN_TOOL,
-                f"There is no tool {name!r}. There are: {', '.join(self._toolbox.tools)}.",
+                f"There is no tool {name!r}. There are: {', '.join(self._tools)}.",
             )
         raw = request.params.arguments
         if raw is UNSET or bytes(raw) == b"null":
             raw = Raw(b"{}")
-        try:
-            arguments = tool.read_arguments(raw)
-            if tool.run is not None:
-                return _tool_result(request, tool.run(arguments))
-        except ToolTrouble as trouble:
-            return _tool_trouble(request, trouble)
-        return self._start(request, tool, arguments)
-
-    def _start(self, request: _Request, tool: Tool, arguments: Any) -> asyncio.Task[bytes | None]:
         key = jsonrpc.decode_value(request.id)
         if key in self._running:
             raise InterlockError(
                 errors.INVALID_REQUEST, "A request with this id is still being worked on."
             )
-        assert tool.slow is not None
-        work = _slow_result(request, tool.slow(arguments, self._reporter(request)))
-        task = asyncio.get_running_loop().create_task(work)
+        try:
+            started = tool.start(raw, self._reporter(request))
+        except ToolTrouble as trouble:
+            return self._trouble(request, trouble)
+        if isinstance(started, Answer):
+            return self._tool_result(request, started)
+        work = self._slow_result(request, started)
+        task: asyncio.Task[bytes | None] = asyncio.get_running_loop().create_task(work)
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key))
         return task
 
-    def _reporter(self, request: _Request) -> Callable[[int, int, str], None]:
+    def _reporter(self, request: Request) -> Report:
         token = request.params.meta.progress_token
 
-        def report(done: int, total: int, text: str) -> None:
+        def report(done: float, total: float, text: str) -> None:
             if token is UNSET:
                 return
-            params = {"progressToken": token, "progress": done, "total": total, "message": text}
-            self._send(
-                encode_line(jsonrpc.notification(mcp.PROGRESS, jsonrpc.encode_value(params)))
-            )
+            params: dict[str, Any] = {
+                "progressToken": token,
+                "progress": done,
+                "total": total,
+                "message": text,
+            }
+            if self.ax:
+                params["_meta"] = {REQUEST: request.id}
+            self._send(jsonrpc.notification(mcp.PROGRESS, jsonrpc.encode_value(params)))
 
         return report
 
@@ -262,6 +311,47 @@ class Conversation:
         task = self._running.get(key) if isinstance(key, int | str) else None
         if task is not None:
             task.cancel()
+
+    # -- answers
+
+    def _result(
+        self, request: Request, result: dict[str, Any], *, cacheable: bool = False
+    ) -> bytes:
+        if request.era is Era.STATELESS:
+            result["resultType"] = mcp.COMPLETE
+            result["_meta"] = {mcp.META_SERVER_INFO: self._about.server_info}
+            if cacheable:
+                result["ttlMs"] = _LIST_TTL_MS
+                result["cacheScope"] = "public"
+        return jsonrpc.result_response(request.id, jsonrpc.encode_value(result))
+
+    def _tool_result(self, request: Request, answer: Answer) -> bytes:
+        result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
+        if answer.data is not None:
+            result["structuredContent"] = answer.data
+        return self._result(request, result)
+
+    def _trouble(self, request: Request, trouble: ToolTrouble) -> bytes:
+        content = [{"type": "text", "text": str(trouble)}]
+        return self._result(request, {"content": content, "isError": True})
+
+    async def _slow_result(self, request: Request, work: Awaitable[Answer]) -> bytes:
+        try:
+            return self._tool_result(request, await work)
+        except ToolTrouble as trouble:
+            return self._trouble(request, trouble)
+        except Exception:
+            return _our_fault(bytes(request.id))
+
+    def _error(self, id: bytes, error: InterlockError, era: Era = Era.SESSION) -> bytes:
+        failure = error.failure
+        if self.ax and failure.ax_name:
+            said = {**(error.data or {}), "detail": error.message}
+            return jsonrpc.error_response(id, failure.ax_code, failure.ax_name, said)
+        code = failure.stateless_code if era is Era.STATELESS else failure.code
+        return jsonrpc.error_response(
+            id, failure.ax_code if self.ax else code, error.message, error.data
+        )
 
 
 def _read_params(message: Message) -> _Params:
@@ -282,58 +372,12 @@ def _check_stateless(meta: _Meta) -> None:
         )
 
 
-def _result(request: _Request, result: dict[str, Any], *, cacheable: bool = False) -> bytes:
-    if request.era is Era.STATELESS:
-        result["resultType"] = mcp.COMPLETE
-        result["_meta"] = {mcp.META_SERVER_INFO: SERVER_INFO}
-        if cacheable:
-            result["ttlMs"] = _LIST_TTL_MS
-            result["cacheScope"] = "public"
-    return jsonrpc.result_response(request.id, jsonrpc.encode_value(result))
-
-
-def _discover(request: _Request) -> bytes:
-    described = {
-        "supportedVersions": list(mcp.STATELESS_REVISIONS),
-        "capabilities": {"tools": {}},
-        "instructions": INSTRUCTIONS,
-    }
-    return _result(request, described, cacheable=True)
-
-
-def _tool_result(request: _Request, answer: Answer) -> bytes:
-    result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
-    if answer.data is not None:
-        result["structuredContent"] = answer.data
-    return _result(request, result)
-
-
-def _tool_trouble(request: _Request, trouble: ToolTrouble) -> bytes:
-    content = [{"type": "text", "text": str(trouble)}]
-    return _result(request, {"content": content, "isError": True})
-
-
-async def _slow_result(request: _Request, work: Awaitable[Answer]) -> bytes:
-    try:
-        return _tool_result(request, await work)
-    except ToolTrouble as trouble:
-        return _tool_trouble(request, trouble)
-    except Exception:
-        return _our_fault(bytes(request.id))
-
-
 def _our_fault(id: bytes) -> bytes:
     traceback.print_exc(file=sys.stderr)
     return jsonrpc.error_response(
-        id, errors.INTERNAL.code, "The demo server failed. Its stderr says where."
+        id, errors.INTERNAL.code, "The server failed. Its stderr says where."
     )
 
 
 def _unknown_method(method: str) -> InterlockError:
     return InterlockError(errors.METHOD_NOT_FOUND, f"There is no method {method!r}.")
-
-
-def _error(id: bytes, error: InterlockError, era: Era = Era.SESSION) -> bytes:
-    failure = error.failure
-    code = failure.stateless_code if era is Era.STATELESS else failure.code
-    return jsonrpc.error_response(id, code, error.message, error.data)
