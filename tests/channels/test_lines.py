@@ -1,0 +1,310 @@
+"""Channels of lines: over a Unix socket, over this process's stdio, over anything."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from interlock.channels import lines
+from interlock.channels.channel import Channel
+from interlock.channels.dial import dial
+from interlock.channels.lines import LinesChannel, LinesServerProtocol
+from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from tests.channels.conftest import Run
+from tests.channels.ear import Ear
+
+
+class Listening:
+    """A server on a Unix socket, and who came to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"unix:{path}"
+        self._came: asyncio.Queue[LinesChannel] = asyncio.Queue()
+
+    def accept(self, channel: LinesChannel) -> None:
+        self._came.put_nowait(channel)
+
+    async def next(self) -> LinesChannel:
+        return await self._came.get()
+
+
+@asynccontextmanager
+async def listening(folder: Path, max_message: int = 1_000_000) -> AsyncIterator[Listening]:
+    # A socket's path may not be long.
+    path = folder / "s"
+    there = Listening(path)
+    make = partial(LinesServerProtocol, there.accept, label="child", max_message=max_message)
+    server = await asyncio.get_running_loop().create_unix_server(make, str(path))
+    try:
+        yield there
+    finally:
+        server.close()
+
+
+class NeverReads(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.ReadTransport, transport).pause_reading()
+
+
+def test_messages_go_both_ways(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with listening(tmp_path) as there:
+            ours: Channel = await dial(there.url)
+            theirs: Channel = await there.next()
+            our_ear, their_ear = Ear(ours), Ear(theirs)
+            sent = [b'{"a":1}', b"x" * 500_000, b'{\n"a":\r\n2}']
+            for payload in sent:
+                ours.send(payload)
+                theirs.send(payload)
+            # JSON may be broken into lines; a message is one.
+            expected = [*sent[:2], b'{ "a":  2}']
+            assert await our_ear.until_heard(3) == expected
+            assert await their_ear.until_heard(3) == expected
+            assert (ours.peer, theirs.peer) == ("local", "local")
+            assert (ours.label, theirs.label) == (there.url, "child")
+            assert (ours.bearer, ours.names, ours.close_reason) == (None, (), "")
+            ours.send(b"last words")
+            ours.close(4000, "a reason that lines do not carry")
+            ours.send(b"dropped")
+            assert not ours.open
+            assert await their_ear.until_closed() == "it closed the channel"
+            assert their_ear.messages[3:] == [b"last words"]
+            await ours.wait_closed()
+            await theirs.wait_closed()
+            assert our_ear.closed == ["it was closed by this side"]
+            assert not theirs.open
+
+    run(test())
+
+
+def test_a_message_that_is_too_long(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with listening(tmp_path, max_message=100) as there:
+            ours = await dial(there.url)
+            their_ear = Ear(await there.next())
+            our_ear = Ear(ours)
+            ours.send(b"x" * 100)
+            ours.send(b"x" * 101)
+            ours.send(b"never")
+            assert await their_ear.until_closed() == "it sent a message of more than 100 bytes"
+            assert their_ear.messages == [b"x" * 100]
+            await our_ear.until_closed()
+            await ours.wait_closed()
+
+    run(test())
+
+
+def test_a_peer_that_does_not_read_is_cut_off(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST_UNREAD", 1024 * 1024)
+
+    async def test() -> None:
+        path = tmp_path / "s"
+        server = await asyncio.get_running_loop().create_unix_server(NeverReads, str(path))
+        ours = await dial(f"unix://{path}")
+        ear = Ear(ours)
+        for _ in range(100):
+            ours.send(b"x" * 1_000_000)
+            await asyncio.sleep(0)
+        assert not ours.open
+        assert await ear.until_closed() == "it does not read what it is sent"
+        await ours.wait_closed()
+        server.close()
+
+    run(test())
+
+
+def test_a_close_does_not_wait_for_somebody_who_does_not_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "CLOSING", 0.05)
+
+    async def test() -> None:
+        path = tmp_path / "s"
+        server = await asyncio.get_running_loop().create_unix_server(NeverReads, str(path))
+        ours = await dial(f"unix:{path}")
+        ear = Ear(ours)
+        ours.send(b"x" * 10_000_000)
+        ours.close()
+        await ours.wait_closed()
+        assert ear.closed == ["it was closed by this side"]
+        server.close()
+
+    run(test())
+
+
+def test_nobody_listens(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        with pytest.raises(InterlockError, match="cannot be reached: No such file") as raised:
+            await dial(f"unix:{tmp_path / 's'}")
+        assert raised.value.failure is UPSTREAM_UNAVAILABLE
+
+    run(test())
+
+
+# -- over anything
+
+
+class Bytes:
+    """What a channel runs on, in a test's hands."""
+
+    def __init__(self, unread: int = 0) -> None:
+        self.written: list[bytes] = []
+        self.hung_up: list[bool] = []
+        self.unread = unread
+        self.channel = LinesChannel(
+            self.written.append,
+            self.hung_up.append,
+            label="process",
+            unread=lambda: self.unread,
+            max_message=100,
+        )
+
+
+def test_a_channel_over_anything() -> None:
+    async def test() -> None:
+        under = Bytes()
+        channel = under.channel
+        channel.feed(b'{"before')
+        channel.feed(b'"}\n')
+        ear = Ear(channel)
+        channel.feed(b"two\nthree\r\n\nfo")
+        assert ear.messages == [b'{"before"}', b"two", b"three"]
+        channel.send(b"a\nb")
+        assert under.written == [b"a b\n"]
+        channel.feed(b"ur")
+        channel.ended("it exited with status 1")
+        await channel.wait_closed()
+        # The last line may lack its end.
+        assert ear.messages[3:] == [b"four"]
+        assert ear.closed == ["it exited with status 1"]
+        channel.ended()
+        channel.feed(b"more\n")
+        channel.send(b"more")
+        channel.close()
+        assert (len(ear.messages), len(ear.closed)) == (4, 1)
+        assert (under.written, under.hung_up) == ([b"a b\n"], [])
+
+    asyncio.run(test())
+
+
+def test_whoever_moves_the_bytes_is_asked_to_stop() -> None:
+    async def test() -> None:
+        under = Bytes()
+        ear = Ear(under.channel)
+        under.channel.close()
+        assert under.hung_up == [False]
+        under.channel.feed(b"late\n")
+        assert (ear.messages, ear.closed) == ([], [])
+        under.channel.ended()
+        assert ear.closed == ["it was closed by this side"]
+
+        stuck = Bytes(unread=64 * 1024 * 1024 + 1)
+        ear = Ear(stuck.channel)
+        stuck.channel.send(b"one too many")
+        assert (stuck.written, stuck.hung_up, stuck.channel.open) == ([], [True], False)
+        stuck.channel.ended()
+        assert ear.closed == ["it does not read what it is sent"]
+
+    asyncio.run(test())
+
+
+def test_an_owner_that_closes_inside_its_first_message_hears_no_second() -> None:
+    under = Bytes()
+    heard: list[bytes] = []
+    under.channel.feed(b"one\ntwo\n")
+
+    def take(payload: bytes) -> None:
+        heard.append(payload)
+        under.channel.close()
+
+    under.channel.on_message = take
+    under.channel.feed(b"three\n")
+    assert heard == [b"one"]
+
+
+def test_who_listens_late_is_told_in_order() -> None:
+    under = Bytes()
+    told: list[str] = []
+    under.channel.feed(b"one\n")
+    under.channel.ended("it went away")
+    under.channel.on_closed = told.append
+    # There is something to hear first.
+    assert told == []
+    under.channel.on_message = lambda payload: told.append(payload.decode())
+    assert told == ["one", "it went away"]
+
+
+# -- this process's own
+
+CHILD = """
+import asyncio, sys
+from interlock.channels.lines import over_stdio
+
+async def main():
+    channel = await over_stdio()
+    print("printed by somebody")
+    closed = asyncio.Event()
+    channel.on_closed = lambda why: (sys.stderr.write(why + "\\n"), closed.set())
+    channel.on_message = lambda payload: channel.send(payload if payload != b"who" else
+        f"{channel.peer} {channel.label} {sys.stdin.read()!r}".encode())
+    await closed.wait()
+    await channel.wait_closed()
+
+if sys.argv[1] == "uvloop":
+    import uvloop
+    uvloop.run(main())
+else:
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_stdio(loop: str) -> None:
+    async def test() -> None:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            CHILD,
+            loop,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=10_000_000,
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        large = b"x" * 1_000_000
+        child.stdin.write(b'{"a":1}\nwho\n' + large + b"\n")
+        assert await child.stdout.readline() == b'{"a":1}\n'
+        assert await child.stdout.readline() == b"local stdio ''\n"
+        assert await child.stdout.readline() == large + b"\n"
+        child.stdin.close()
+        out, err = await child.communicate()
+        assert (out, child.returncode) == (b"", 0)
+        assert err.decode().split("\n") == ["printed by somebody", "it closed the channel", ""]
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def test_stdio_that_is_no_pipe(tmp_path: Path) -> None:
+    async def test() -> None:
+        file = tmp_path / "file"
+        file.write_bytes(b"")
+        with file.open("rb") as stdin, (tmp_path / "out").open("wb") as stdout:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", CHILD, "asyncio", stdin=stdin, stdout=stdout,
+                stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            _, err = await child.communicate()
+        assert b"Both must be pipes" in err
+
+    asyncio.run(asyncio.wait_for(test(), 30))
