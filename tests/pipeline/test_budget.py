@@ -1,0 +1,237 @@
+"""Budgets: the call that is one too many is refused, whoever makes it, and no other is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.call import Call
+from interlock.catalog.offering import Offering
+from interlock.errors import BUDGET_EXCEEDED, INVALID_ARGUMENTS, InterlockError
+from interlock.pipeline.budget import GRAIN, MINUTE, Budgets, Window
+from interlock.protocol.ax import UNLIMITED, Budget
+from tests.catalog.offers import offer
+from tests.pipeline.calls import tool_call
+from tests.pipeline.rig import HandClock, Rig
+
+LEAF = "7d1f0f0e-0000-4000-8000-000000000001"
+
+
+def tool(name: str, **capability: Any) -> bytes:
+    return json.dumps(
+        {
+            "name": name,
+            "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}},
+            "_meta": {"x-mcpax-capability": {"mutable": True, "cost_class": "free", **capability}},
+        }
+    ).encode()
+
+
+def leaf() -> Offering:
+    tools = [
+        tool("read", mutable=False),
+        tool("write"),
+        tool("metered", mutable=False, cost_class="metered"),
+        tool("expensive", mutable=False, cost_class="expensive"),
+    ]
+    return offer("leaf", tools, registered="leaf", trust_annotations=True)
+
+
+def rig(budget: Budget, **session: Any) -> Rig:
+    node = Rig(leaf(), offer("other", ["t"]))
+    node.pipeline.budgets.grant("leaf", LEAF, budget, **session)
+    return node
+
+
+def passes(node: Rig, name: str = "leaf.read") -> bool:
+    """Whether a call reaches its server."""
+    upstream = node.upstreams[name.partition(".")[0]]
+    before, over = len(upstream.started), len(node.done)
+    node.begin(tool_call(name))
+    if len(upstream.started) > before:
+        upstream.last.answer(content=[])
+        return True
+    [(_, error)] = node.done[over:]
+    assert error.failure is BUDGET_EXCEEDED
+    return False
+
+
+def refusal(node: Rig, name: str) -> dict[str, Any]:
+    error = node.refused(tool_call(name))
+    assert error.failure is BUDGET_EXCEEDED
+    assert error.data is not None
+    return error.data
+
+
+@pytest.mark.spec("AX-11.4-2", "AX-11.4-4")
+def test_the_fourth_of_three_in_a_minute() -> None:
+    node = rig(Budget(max_calls_per_minute=3))
+    assert [passes(node) for _ in range(3)] == [True] * 3
+    node.clock.advance(10)
+    error = node.refused(tool_call("leaf.read"))
+    assert error.failure is BUDGET_EXCEEDED
+    assert (error.failure.ax_code, error.failure.ax_name) == (-32003, "budget_exceeded")
+    assert error.data == {
+        "budget": "max_calls_per_minute",
+        "limit": 3,
+        "used": 3,
+        "upstream": "leaf",
+        "retry_after_ms": 50_000,
+    }
+    assert "in 50.0 s" in error.message
+    # Nobody else's budget.
+    assert passes(node, "other.t")
+    assert node.journal.outcomes[-2:] == ["budget_exceeded", "ok"]
+    # As soon as it was said.
+    node.clock.advance(49.9)
+    assert not passes(node)
+    node.clock.advance(0.1)
+    assert passes(node)
+
+
+def test_a_refused_call_counts_for_nothing() -> None:
+    node = rig(Budget(max_calls_per_minute=1))
+    assert passes(node)
+    for _ in range(59):
+        node.clock.advance(1)
+        assert not passes(node)
+    node.clock.advance(1)
+    assert passes(node)
+
+
+def test_a_call_that_cannot_be_made_counts_for_nothing() -> None:
+    node = rig(Budget(max_calls_per_minute=1))
+    error = node.refused(tool_call("leaf.read", {"n": "one"}))
+    assert error.failure is INVALID_ARGUMENTS
+    assert passes(node)
+
+
+@pytest.mark.spec("AX-11.4-3")
+def test_mutable_calls_of_a_session() -> None:
+    node = rig(Budget(max_mutable_calls_per_session=1))
+    assert passes(node, "leaf.write")
+    assert refusal(node, "leaf.write") == {
+        "budget": "max_mutable_calls_per_session",
+        "limit": 1,
+        "used": 1,
+        "upstream": "leaf",
+    }
+    assert passes(node, "leaf.read")
+    node.clock.advance(1000)
+    assert not passes(node, "leaf.write")
+
+
+@pytest.mark.spec("AX-11.4-4")
+def test_cost_units_of_a_session() -> None:
+    node = rig(Budget(max_cost_units_per_session=12))
+    assert passes(node, "leaf.expensive")
+    assert passes(node, "leaf.metered")
+    # Ten more would be too many; one more is not.
+    assert refusal(node, "leaf.expensive")["used"] == 11
+    assert passes(node, "leaf.metered")
+    assert not passes(node, "leaf.metered")
+    assert passes(node, "leaf.read")
+
+
+@pytest.mark.spec("AX-11.4-4")
+def test_the_minute_outlives_the_connection_and_the_session_does_not() -> None:
+    budget = Budget(max_calls_per_minute=2, max_mutable_calls_per_session=1)
+    node = rig(budget, session_id="first")
+    assert passes(node, "leaf.write")
+    assert not passes(node, "leaf.write")
+    node.pipeline.budgets.release("leaf")
+    node.clock.advance(10)
+    node.pipeline.budgets.grant("leaf", LEAF, budget, session_id="second")
+    assert passes(node, "leaf.write")
+    assert refusal(node, "leaf.read")["retry_after_ms"] == 50_000
+    # Also without a farewell in between, and under another name.
+    node.pipeline.budgets.grant("leaf", LEAF, budget, session_id="third")
+    assert not passes(node)
+    # Another one in its place begins anew.
+    node.pipeline.budgets.grant("leaf", LEAF.replace("1", "2"), budget)
+    assert passes(node)
+
+
+def test_other_limits_for_a_session_that_goes_on() -> None:
+    node = rig(Budget(max_mutable_calls_per_session=5), session_id="one")
+    assert passes(node, "leaf.write")
+    node.pipeline.budgets.grant("leaf", LEAF, Budget(max_mutable_calls_per_session=2), "one")
+    assert passes(node, "leaf.write")
+    assert not passes(node, "leaf.write")
+    node.pipeline.budgets.grant("leaf", LEAF, Budget(), "one")
+    assert passes(node, "leaf.write")
+    assert node.pipeline.budgets.used("leaf") is None
+
+
+def test_nobody_is_looked_at_who_has_no_limit() -> None:
+    node = rig(Budget())
+    assert not node.pipeline.budgets.limited
+    assert Budget() == Budget(UNLIMITED, UNLIMITED, UNLIMITED)
+    assert all(passes(node, "leaf.write") for _ in range(10))
+
+
+def test_those_who_are_gone_are_forgotten() -> None:
+    clock = HandClock()
+    budgets = Budgets(clock)
+    node = Rig(leaf())
+    for number in range(1000):
+        budgets.grant("leaf", f"id-{number}", Budget(max_calls_per_minute=5))
+        call = tool_call("leaf.read", upstream="leaf")
+        call.route = node.catalog.find("leaf.read")
+        budgets.take(call)
+        budgets.release("leaf")
+        clock.advance(1)
+    assert len(budgets._left) <= MINUTE + 1
+
+
+def test_what_a_million_calls_take() -> None:
+    """A window of a minute is a few hundred groups, however many calls are in it."""
+    window = Window()
+    now = 0.0
+    for _ in range(100_000):
+        now += 0.001
+        window.look(now)
+        window.add(now)
+    assert len(window._groups) <= MINUTE / GRAIN + 2
+    assert window.look(now) == pytest.approx(60_000, abs=200)
+
+
+@pytest.mark.spec("AX-11.4-2")
+@given(
+    pauses=st.lists(st.floats(0, 20, allow_nan=False), min_size=1, max_size=200),
+    limit=st.integers(1, 10),
+)
+def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> None:
+    """In no window of 60 seconds, wherever it begins; and nobody waits longer than said."""
+    clock = HandClock()
+    budgets = Budgets(clock)
+    budgets.grant("s", LEAF, Budget(max_calls_per_minute=limit))
+    made: list[float] = []
+    for pause in pauses:
+        clock.advance(pause)
+        refused = _taken(budgets, tool_call(upstream="s"))
+        if refused is None:
+            made.append(clock())
+            continue
+        assert refused.data is not None
+        # Calls in one grain count as one; beyond that it is exact.
+        assert len([one for one in made if one + MINUTE + GRAIN > clock()]) >= limit
+        wait = refused.data["retry_after_ms"] / 1000
+        assert 0 < wait <= MINUTE + GRAIN
+        recent = [moment for moment in made if moment + MINUTE > clock()]
+        if recent:
+            assert wait >= recent[0] + MINUTE - clock() - 1e-6
+    for first, last in zip(made, made[limit:], strict=False):
+        assert last - first >= MINUTE - 1e-9
+
+
+def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
+    try:
+        budgets.take(call)
+    except InterlockError as error:
+        return error
+    return None

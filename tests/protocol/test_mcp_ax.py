@@ -1,0 +1,76 @@
+"""What of MCP-AX is seen where MCP is spoken: who speaks it, and which of its keys go on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.protocol.mcp import forwardable_meta, past_this_hop, speaks_ax
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "speaks"),
+    [
+        (b'{"experimental":{"mcpax":{}}}', True),
+        (b'{"experimental":{"mcpax":{"versions":["2026-05-01"]},"other":1}}', True),
+        (b'{"experimental":{"\\u006dcpax":{}}}', True),
+        (b'{"experimental":{"mcpax":null}}', False),
+        (b'{"experimental":{"mcpax":false}}', False),
+        (b'{"experimental":{}}', False),
+        (b'{"experimental":[]}', False),
+        (b'{"mcpax":{}}', False),
+        (b"{}", False),
+        (b"", False),
+        (b"[]", False),
+        (b"\xff", False),
+    ],
+)
+def test_who_speaks_it(capabilities: bytes, speaks: bool) -> None:
+    assert speaks_ax(capabilities) is speaks
+
+
+KEYS = st.sampled_from(
+    [
+        "x-mcpax-route", "x-mcpax-cursor", "x-mcpax-", "x-mcpax-anything", "traceparent",
+        "x-mcp", "org.example/x-mcpax-route", "progressToken", "io.modelcontextprotocol/logLevel",
+    ]
+)  # fmt: skip
+
+
+@pytest.mark.spec("AX-7.2-9")
+@given(st.dictionaries(KEYS, st.integers(), max_size=9))
+def test_no_caller_says_which_way_a_call_goes(meta: dict[str, int]) -> None:
+    raw = {key: Raw(encoded(value)) for key, value in meta.items()}
+    kept = forwardable_meta(raw)
+    own = {"traceparent", "x-mcp", "org.example/x-mcpax-route"}
+    assert kept.keys() == meta.keys() & own
+    assert all(kept[key] == raw[key] for key in kept)
+
+
+@pytest.mark.spec("AX-12-8", "AX-12-7")
+@pytest.mark.parametrize("parent", [None, "7d1f0f0e-0000-4000-8000-000000000001"])
+def test_events_keep_their_names_and_parents(parent: str | None) -> None:
+    """Byte by byte, null too. What is between two neighbours stays between them."""
+    event = {
+        "x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002",
+        "x-mcpax-causal-parent": parent,
+        "x-mcpax-source": "leaf",
+    }
+    params = encoded({"level": "info", "data": 1, "_meta": event})
+    assert past_this_hop(params) == params
+    about = encoded({"level": "info", "data": 1, "_meta": {"x-mcpax-request": 7, **event}})
+    assert past_this_hop(about) == params
+
+
+def test_a_meta_that_is_only_for_this_hop_is_left_out() -> None:
+    assert past_this_hop(b'{"data":1,"_meta":{"x-mcpax-request":7}}') == b'{"data":1}'
+    assert past_this_hop(b'{"data":1,"_meta":{"x-mcpax-\\u0072equest":7}}') == b'{"data":1}'
