@@ -317,7 +317,9 @@ class _Dialling(asyncio.Protocol):
         if self._refusal is not None:
             self._failed(_Refused(self._refusal, self._body))
         else:
-            self._failed(exc or ConnectionResetError("it closed the connection"))
+            hint = "; perhaps it does not trust this side's certificate"
+            said_nothing = "it closed the connection" + (hint if self._where.secure else "")
+            self._failed(exc or ConnectionResetError(said_nothing))
 
     def _read_refusal(self, answer: opening.Answer, data: bytes) -> None:
         """Read on until the sentence that says why is there, or enough of anything."""
@@ -376,6 +378,9 @@ def _plainly(error: OSError) -> str:
     if isinstance(error, tls.SSLError):
         reason = (error.reason or str(error)).replace("_", " ").lower()
         return f"TLS failed: {reason}. Both sides must speak TLS 1.3."
+    if not error.args:
+        # That is how a loop tells of an end in the middle of the handshake.
+        return "it closed the connection while TLS was set up. Both sides must speak TLS 1.3."
     # asyncio puts words of its own where the system's should be.
     system = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
     return f"{(system or str(error)).rstrip('.')}."

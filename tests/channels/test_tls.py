@@ -1,0 +1,228 @@
+"""Channels over TLS 1.3, through the node's own listener; who they prove to be."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.channels.dial import dial
+from interlock.channels.tls import client_context
+from interlock.channels.websocket import WebSocketChannel
+from interlock.config import Limits
+from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.faces.http.exchange import HttpExchange
+from interlock.faces.http.fast_lane import FastLane
+from interlock.faces.http.upgrade import Upgrade
+from interlock.node.http_server import HttpServer, tls_context
+from tests.channels.certificates import Authority, Identity
+from tests.channels.conftest import Run
+
+
+def serve(exchange: HttpExchange) -> None:
+    exchange.respond(200, b"{}")
+
+
+class Listening:
+    """The node's listener, with TLS."""
+
+    def __init__(self, http: HttpServer) -> None:
+        self.port = http.port
+        self.url = f"wss://localhost:{http.port}/ax"
+        self.channels: list[WebSocketChannel] = []
+
+    def take(self, upgrade: Upgrade) -> None:
+        channel = upgrade.accept()
+        channel.on_message = channel.send
+        self.channels.append(channel)
+
+
+@asynccontextmanager
+async def listening(context: ssl.SSLContext) -> AsyncIterator[Listening]:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("nobody asks for this")
+
+    http = HttpServer("127.0.0.1", 0, context)
+    there = Listening(http)
+    lane = FastLane.bound(serve, "/mcp", Limits(), upgrades={"/ax": there.take})
+    await http.start(lane, app)
+    try:
+        yield there
+    finally:
+        for channel in there.channels:
+            channel.close()
+        await http.stop()
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def server(ca: Authority) -> Identity:
+    return ca.issue("server", "Localhost", "127.0.0.1", "parent.example.com")
+
+
+async def echoed(channel: Any, payload: bytes) -> None:
+    heard = asyncio.get_running_loop().create_future()
+    channel.on_message = heard.set_result
+    channel.send(payload)
+    assert await heard == payload
+
+
+@pytest.mark.spec("AX-10.4-1")
+def test_both_sides_know_who_the_other_is(run: Run, ca: Authority, server: Identity) -> None:
+    child = ca.issue("child", "Edge01.factory.example.com", "127.0.0.1", "edge01.example.com")
+
+    async def test() -> None:
+        async with listening(tls_context(*server, ca.file)) as there:
+            ours = await dial(there.url, bearer="t", ssl=client_context(ca.file, *child))
+            (theirs,) = there.channels
+            assert theirs.names == ("edge01.factory.example.com", "edge01.example.com")
+            assert ours.names == ("localhost", "parent.example.com")
+            assert (theirs.peer, theirs.bearer) == ("loopback", "t")
+            tls = theirs._transport.get_extra_info("ssl_object")
+            assert tls.version() == "TLSv1.3"
+            await echoed(ours, b"x" * 2_000_000)
+            theirs.close(4000, "bye")
+            await ours.wait_closed()
+            assert ours.close_reason == "bye"
+            await theirs.wait_closed()
+
+    run(test())
+
+
+def test_a_client_need_not_show_a_certificate(run: Run, ca: Authority, server: Identity) -> None:
+    async def test() -> None:
+        for context in (tls_context(*server, ca.file), tls_context(*server)):
+            async with listening(context) as there:
+                ours = await dial(there.url, ssl=client_context(ca.file))
+                assert there.channels[0].names == ()
+                ours.close()
+                await ours.wait_closed()
+
+    run(test())
+
+
+def test_a_certificate_that_nobody_asked_for_proves_nothing(
+    run: Run, ca: Authority, server: Identity
+) -> None:
+    child = ca.issue("unasked", "edge01.example.com")
+
+    async def test() -> None:
+        async with listening(tls_context(*server)) as there:
+            ours = await dial(there.url, ssl=client_context(ca.file, *child))
+            assert there.channels[0].names == ()
+            ours.close()
+            await ours.wait_closed()
+
+    run(test())
+
+
+def test_strangers_certificates_are_refused(
+    run: Run, ca: Authority, server: Identity, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "stranger")
+    forged = stranger.issue("forged", "edge01.example.com")
+
+    async def test() -> None:
+        async with listening(tls_context(*server, ca.file)) as there:
+            with pytest.raises(InterlockError, match="perhaps it does not trust") as raised:
+                await dial(there.url, ssl=client_context(ca.file, *forged))
+            assert raised.value.failure is UPSTREAM_UNAVAILABLE
+            with pytest.raises(InterlockError, match="certificate is not trusted"):
+                await dial(there.url, ssl=client_context(stranger.file))
+            # The system's own CAs do not know it either.
+            with pytest.raises(InterlockError, match="certificate is not trusted"):
+                await dial(there.url)
+            assert there.channels == []
+
+    run(test())
+
+
+def test_a_certificate_for_another_name_is_refused(run: Run, ca: Authority) -> None:
+    other = ca.issue("other", "elsewhere.example.com")
+
+    async def test() -> None:
+        async with listening(tls_context(*other)) as there:
+            with pytest.raises(InterlockError, match="not valid for 'localhost'"):
+                await dial(there.url, ssl=client_context(ca.file))
+
+    run(test())
+
+
+@pytest.mark.spec("AX-10.4-1")
+def test_nothing_below_tls_1_3_is_spoken(run: Run, ca: Authority, server: Identity) -> None:
+    old_client = ssl.create_default_context(cafile=ca.file)
+    old_client.maximum_version = ssl.TLSVersion.TLSv1_2
+    old_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    old_server.load_cert_chain(*server)
+    old_server.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    async def test() -> None:
+        async with listening(tls_context(*server)) as there:
+            with pytest.raises(InterlockError, match=r"Both sides must speak TLS 1\.3"):
+                await dial(there.url, ssl=old_client)
+        async with listening(old_server) as there:
+            with pytest.raises(InterlockError, match=r"Both sides must speak TLS 1\.3"):
+                await dial(there.url, ssl=client_context(ca.file))
+
+    run(test())
+
+
+def test_ordinary_requests_are_served_over_tls(run: Run, ca: Authority, server: Identity) -> None:
+    async def test() -> None:
+        async with listening(tls_context(*server)) as there:
+            reader, writer = await asyncio.open_connection(
+                "localhost", there.port, ssl=ssl.create_default_context(cafile=ca.file)
+            )
+            writer.write(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
+            for _ in range(2):
+                assert b" 200 OK" in await reader.readuntil(b"\r\n\r\n{}")
+            writer.close()
+            # Who speaks no TLS is not answered in the clear.
+            reader, writer = await asyncio.open_connection("localhost", there.port)
+            writer.write(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"HTTP/1.1 200" not in await reader.read()
+            writer.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("wrong", ["certificate", "key", "client_ca"])
+def test_files_that_cannot_be_read(
+    wrong: str, ca: Authority, server: Identity, tmp_path: Path
+) -> None:
+    files = {"certificate": server.certificate, "key": server.key, "client_ca": ca.file}
+    missing, empty = tmp_path / "missing.pem", tmp_path / "empty.pem"
+    empty.write_text("nothing\n")
+    with pytest.raises(InterlockError, match=f"Cannot read {missing}.*No such file") as raised:
+        tls_context(**{**files, wrong: str(missing)})
+    assert raised.value.failure is CONFIG
+    with pytest.raises(InterlockError, match=f"{empty}.*PEM file") as raised:
+        tls_context(**{**files, wrong: str(empty)})
+    assert raised.value.failure is CONFIG
+
+
+def test_keys_that_cannot_be_used(ca: Authority, server: Identity) -> None:
+    locked = ca.issue("locked", "localhost", password="hidden")
+    with pytest.raises(InterlockError, match="has a password"):
+        tls_context(*locked)
+    with pytest.raises(InterlockError, match="belongs to another certificate"):
+        tls_context(server.certificate, ca.issue("third", "localhost").key)
+
+
+def test_what_a_client_shows_must_be_readable_too(ca: Authority, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.pem")
+    with pytest.raises(InterlockError, match="Cannot read"):
+        client_context(missing)
+    with pytest.raises(InterlockError, match="Cannot read"):
+        client_context(ca.file, missing, missing)
+    with pytest.raises(InterlockError, match="cannot be used for TLS"):
+        client_context(certificate=ca.file)
