@@ -181,9 +181,12 @@ class FrameDecoder:
         if len(buffer) < end:
             self._needed = end - at
             return 0
-        payload = bytes(buffer[start:end])
-        if self._mask_bit:
-            payload = apply_mask(payload, bytes(buffer[start - 4 : start]))
+        # A large one is copied only once.
+        with memoryview(buffer) as view, view[start:end] as part:
+            if self._mask_bit:
+                payload = apply_mask(part, bytes(view[start - 4 : start]))
+            else:
+                payload = bytes(part)
         if opcode < _CLOSE:
             lawful = self._data(opcode, bool(first & _FINAL), payload, events)
             return end if lawful else -1
@@ -323,7 +326,7 @@ _LARGE: Final = 1024
 _XOR: Final = tuple(bytes(byte ^ other for byte in range(256)) for other in range(256))
 
 
-def plain_mask(payload: bytes, mask: bytes) -> bytes:
+def plain_mask(payload: bytes | memoryview, mask: bytes) -> bytes:
     """`payload` masked, or unmasked: it is the same. In Python alone."""
     size = len(payload)
     if size < _LARGE:
@@ -337,7 +340,7 @@ def plain_mask(payload: bytes, mask: bytes) -> bytes:
     return bytes(out)
 
 
-def _quickest_mask() -> Callable[[bytes, bytes], bytes]:
+def _quickest_mask() -> Callable[[bytes | memoryview, bytes], bytes]:
     """A routine in C where one is installed: Python has none of its own."""
     try:
         from websockets.speedups import apply_mask as compiled
