@@ -257,6 +257,16 @@ def test_masking(payload: bytes, mask: bytes) -> None:
     assert plain_mask(expected, mask) == payload
 
 
+def test_nothing_but_python_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "websockets.speedups", None)
+    assert websocket._quickest_mask() is plain_mask
+    monkeypatch.setattr(websocket, "apply_mask", plain_mask)
+    for size in (0, 5, 200, 5000):
+        data = text_frame(b"x" * size, MASK)
+        assert AT_A_SERVER().feed(data) == [b"x" * size]
+        assert feed_all(AT_A_SERVER(), cut(data, [3, 9])) == [b"x" * size]
+
+
 @given(st.lists(st.text(max_size=300)), st.binary(min_size=4, max_size=4), st.lists(st.integers(0)))
 def test_what_is_written_is_read(texts: list[str], mask: bytes, places: list[int]) -> None:
     messages = [text.encode() for text in texts]
