@@ -61,6 +61,8 @@ class Request(NamedTuple):
     method: str
     params: _Params
     era: Era
+    raw: Raw | UnsetType = UNSET
+    """The params as they came."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -103,7 +105,7 @@ class Conversation:
         if isinstance(message, list):
             self._receive_batch(message)
         else:
-            self.take(message)
+            self.serve(message)
 
     def refuse(self, id: bytes, error: InterlockError) -> None:
         """Answer with an error."""
@@ -114,7 +116,7 @@ class Conversation:
         for task in [*self._running.values(), *self._batches]:
             task.cancel()
 
-    def take(self, message: Message) -> None:
+    def serve(self, message: Message) -> None:
         """A message that has been read already."""
         answer = self._answer(message)
         if isinstance(answer, bytes):
@@ -166,7 +168,7 @@ class Conversation:
             params = _read_params(message)
             if params.meta.revision is not UNSET:
                 era = Era.STATELESS
-            request = Request(message.id, str(message.method), params, era)
+            request = Request(message.id, str(message.method), params, era, message.params)
             self._check(request)
             return self._serve(request)
         except InterlockError as error:

@@ -1,0 +1,80 @@
+"""A subserver's side of the channel to its parent: serves its tools, and asks to be registered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET, Raw, UnsetType
+
+from interlock.channels.channel import Channel
+from interlock.errors import ROUTE_MISMATCH, InterlockError, ProtocolError
+from interlock.faces.ax.asking import Asking, read_ended
+from interlock.faces.ax.refusal import RefusedError
+from interlock.faces.ax.registrant import Registrant
+from interlock.protocol import ax, jsonrpc, mcp
+from interlock.protocol.jsonrpc import BadMessage, decode_members, decode_message, encode_value
+from interlock.serving.conversation import About, Conversation, Request
+from interlock.serving.tool import ServedTool
+
+
+class ParentConversation(Conversation):
+    """One parent."""
+
+    ax = True
+
+    def __init__(
+        self,
+        channel: Channel,
+        registrant: Registrant,
+        tools: Mapping[str, ServedTool],
+        about: About,
+    ) -> None:
+        super().__init__(channel.send, tools, about)
+        self._registrant = registrant
+        self._asking = Asking(channel.send)
+        self.ended_by: RefusedError | None = None
+
+    def take(self, data: bytes) -> None:
+        """A message from the parent."""
+        try:
+            message = decode_message(data)
+        except ProtocolError as error:
+            self.refuse(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
+            return
+        if isinstance(message, list):
+            self.receive(data)
+        elif message.method is UNSET:
+            self._asking.answered(message)
+        elif message.method == ax.IDENTIFY and isinstance(message.id, Raw):
+            identity = encode_value(self._registrant.identity())
+            self._send(jsonrpc.result_response(message.id, identity))
+        elif message.method == ax.SESSION_ENDED:
+            self.ended_by = read_ended(message)
+        else:
+            self.serve(message)
+
+    def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
+        return self._asking.request(method, params)
+
+    def announce(self, method: str, params: bytes | Raw | None) -> None:
+        self._send(jsonrpc.notification(method, params))
+
+    def closed(self) -> None:
+        self._asking.give_up()
+        self.close()
+
+    def _check(self, request: Request) -> None:
+        """A call must have come the right way. Raises InterlockError."""
+        if request.method != mcp.TOOLS_CALL or isinstance(request.raw, UnsetType):
+            return
+        meta: Any = decode_members(request.raw).get("_meta")
+        hop = None if meta is None else ax.read_hop(decode_members(meta))
+        if hop is None:
+            return
+        here, name = self._registrant.assigned_segment, request.params.name
+        if hop.route[hop.cursor] != here or ".".join(hop.route[hop.cursor + 1 :]) != name:
+            raise InterlockError(
+                ROUTE_MISMATCH, f"This is {here or 'nobody'}, and the call came by another way."
+            )

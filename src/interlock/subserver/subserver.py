@@ -1,0 +1,271 @@
+"""The public class: tools by decorator, registering with a node. See the package's docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from interlock.channels.channel import Channel
+from interlock.channels.dial import dial
+from interlock.channels.lines import over_stdio
+from interlock.config import ConfigError, ParentConfig
+from interlock.config.problems import BadValue
+from interlock.config.quantities import check_parent_url
+from interlock.errors import InterlockError
+from interlock.faces.ax.refusal import PERMANENT, advice
+from interlock.faces.ax.registrant import Registrant
+from interlock.faces.ax.standing import ParentStatus, State
+from interlock.node.places import make_private, state_home
+from interlock.protocol import ax, jsonrpc, mcp
+from interlock.serving.conversation import About
+from interlock.stores.tree import TreeStore
+from interlock.subserver.conversation import ParentConversation
+from interlock.subserver.functions import FunctionTool
+
+STDIO: Final = "stdio:"
+"""The address of the node that started this program."""
+_NOTHING: Final = object()
+_OFFERS: Final = ax.Offers(tools=True, resources=False, notifications=True)
+_USAGE: Final = (
+    "Where is the node? Name it: {program} ws://127.0.0.1:8420/ax (or wss://…, unix:/path/ax.sock),"
+    " or let a node start this program with --stdio and `transport: ax`."
+)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Subserver:
+    """A program's tools, in the tree of a node."""
+
+    def __init__(
+        self,
+        segment: str,
+        *,
+        version: str = "0",
+        instructions: str | None = None,
+        subserver_id: str | None = None,
+    ) -> None:
+        """`segment` is what the tools' names begin with: a-z, 0-9, _ and -. `subserver_id`: a UUID
+        that stays the same for ever, for programs that have no folder to keep one in."""
+        if not ax.is_segment(segment) or segment in ax.RESERVED_SEGMENTS:
+            raise ValueError(f"{segment!r} cannot be a segment: use 1 to 63 of a-z, 0-9, _ and -.")
+        if subserver_id is not None and not ax.is_uuid(subserver_id):
+            raise ValueError(f"{subserver_id!r} is not a UUID.")
+        self.segment = segment
+        self._about = About({"name": segment, "version": version}, instructions, logs=True)
+        self._id = subserver_id
+        self._tools: dict[str, FunctionTool] = {}
+        self._registrant: Registrant | None = None
+        self._conversation: ParentConversation | None = None
+
+    def tool(
+        self,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        latency_class: str | None = None,
+        consistency: str | None = None,
+        mutable: bool | None = None,
+        reversible: bool | None = None,
+        idempotent: bool | None = None,
+        auth_scope: str | None = None,
+        cost_class: str | None = None,
+        availability: str | None = None,
+        schema_version: str | None = None,
+    ) -> Callable[[Function], Function]:
+        """Offer a function as a tool. Do so before it connects."""
+        capability = {
+            "latency_class": latency_class, "consistency": consistency, "mutable": mutable,
+            "reversible": reversible, "idempotent": idempotent, "auth_scope": auth_scope,
+            "cost_class": cost_class, "availability": availability,
+            "schema_version": schema_version,
+        }  # fmt: skip
+
+        def offer(function: Function) -> Function:
+            called = name or function.__name__
+            if not ax.is_segment(called) or called in self._tools:
+                raise ValueError(f"{called!r} is taken, or has more than a-z, 0-9, _ and - in it.")
+            self._tools[called] = FunctionTool(
+                function, name=called, title=title, description=description, capability=capability
+            )
+            return function
+
+        return offer
+
+    # -- connected
+
+    @asynccontextmanager
+    async def connected(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        backup: Sequence[str] = (),
+        heartbeat: float = 5.0,
+        authority: str | None = None,
+        authority_key: str | None = None,
+        ca: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+    ) -> AsyncIterator[Subserver]:
+        """Registered with a node for as long as the block runs. Raises InterlockError when the node
+        does not want it; one that cannot be reached is waited for."""
+        parent = ParentConfig(
+            url=url, segment=self.segment, token=token, backup=list(backup), heartbeat=heartbeat,
+            authority=authority, authority_key=authority_key, ca=ca, certificate=certificate,
+            key=key,
+        )  # fmt: skip
+        if url == STDIO:
+            parent = ParentConfig(
+                url=url, segment=os.environ.get(ax.SEGMENT_VARIABLE, self.segment)
+            )
+        else:
+            for one in (url, *backup):
+                _check(one)
+        if self._registrant is not None:
+            raise RuntimeError("This subserver is connected already.")
+        moved = asyncio.Event()
+        registrant = self._registrant = Registrant(
+            parent=parent,
+            subserver_id=self._id or _kept_id(f"{url} {parent.segment}"),
+            role="leaf",
+            converse=self._converse,
+            on_state=lambda _: moved.set(),
+            offers=_OFFERS,
+            once=url == STDIO,
+            dial=_stdio if url == STDIO else dial,
+        )
+        registrant.begin()
+        try:
+            while registrant.state is not State.REGISTERED:
+                moved.clear()
+                problem = registrant.problem
+                if problem is not None and (problem.failure in PERMANENT or url == STDIO):
+                    raise InterlockError(
+                        problem.failure,
+                        f"{problem.message} {advice(problem)}".strip(),
+                        problem.data,
+                    )
+                await moved.wait()
+            yield self
+        finally:
+            self._registrant = self._conversation = None
+            await registrant.end()
+
+    def run(self, url: str | None = None, **settings: Any) -> None:
+        """Serve until the program is interrupted, or the node that started it goes. `settings` are
+        those of `connected`. Without `url` it stands on the command line."""
+        place = url or _named_on_the_command_line()
+        try:
+            asyncio.run(self._run(place, settings))
+        except InterlockError as error:
+            raise SystemExit(f"{sys.argv[0]}: {error.message}") from None
+
+    async def _run(self, url: str, settings: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        serving = loop.create_task(self._serve(url, settings))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, serving.cancel)
+        await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
+
+    async def _serve(self, url: str, settings: dict[str, Any]) -> None:
+        async with self.connected(url, **settings):
+            if url == STDIO and self._registrant is not None:
+                await self._registrant.until_over()
+            else:
+                await asyncio.get_running_loop().create_future()
+
+    # -- what goes up the tree
+
+    @property
+    def status(self) -> ParentStatus | None:
+        """How it stands with the node. None: it is not connected."""
+        return None if self._registrant is None else self._registrant.status()
+
+    async def notify(
+        self,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        event_id: str | None = None,
+        causal_parent: Any = _NOTHING,
+    ) -> None:
+        """Send a notification. `event_id` is a UUID; `causal_parent` that of the event that led to
+        this one, or None where there was none. Without a node it is lost."""
+        self._tell(method, dict(params or {}), event_id, causal_parent)
+
+    def log(
+        self,
+        level: str,
+        data: Any,
+        *,
+        logger: str | None = None,
+        event_id: str | None = None,
+        causal_parent: Any = _NOTHING,
+    ) -> None:
+        """Send a log message: `debug`, `info`, `notice`, `warning`, `error`, …"""
+        if level not in mcp.LOG_LEVELS:
+            raise ValueError(f"{level!r} is not one of {', '.join(mcp.LOG_LEVELS)}.")
+        wanted = None if self._conversation is None else self._conversation.level
+        if wanted is not None and mcp.LOG_LEVELS.index(level) < mcp.LOG_LEVELS.index(wanted):
+            return
+        params = {"level": level, "data": data, **({} if logger is None else {"logger": logger})}
+        self._tell(mcp.LOG_MESSAGE, params, event_id, causal_parent)
+
+    def _tell(
+        self, method: str, params: dict[str, Any], event_id: str | None, causal_parent: Any
+    ) -> None:
+        about: dict[str, Any] = {}
+        if event_id is not None:
+            about[ax.EVENT_ID] = event_id
+        if causal_parent is not _NOTHING:
+            about[ax.CAUSAL_PARENT] = causal_parent
+        for one in about.values():
+            if one is not None and not ax.is_uuid(one):
+                raise ValueError(f"{one!r} is not a UUID.")
+        if about:
+            params["_meta"] = {**params.get("_meta", {}), **about}
+        if self._registrant is not None:
+            self._registrant.tell(method, jsonrpc.encode_value(params))
+
+    def _converse(self, channel: Channel, registrant: Registrant) -> ParentConversation:
+        self._conversation = ParentConversation(channel, registrant, self._tools, self._about)
+        return self._conversation
+
+
+async def _stdio(url: str, *, bearer: str | None = None, ssl: Any = None) -> Channel:
+    return await over_stdio()
+
+
+def _check(url: str) -> None:
+    try:
+        check_parent_url(url)
+    except BadValue as bad:
+        raise ConfigError.of(f"{url}: {bad.message}", bad.hint) from None
+
+
+def _kept_id(role: str) -> str:
+    """The id of this subserver at this node, made once. Raises InterlockError."""
+    folder = state_home(os.environ)
+    make_private(folder)
+    store = TreeStore(folder / "subservers.db")
+    try:
+        return store.identity(role)
+    finally:
+        store.close()
+
+
+def _named_on_the_command_line() -> str:
+    given = sys.argv[1:]
+    if given == ["--stdio"]:
+        return STDIO
+    if len(given) == 1 and not given[0].startswith("-"):
+        return given[0]
+    raise SystemExit(_USAGE.format(program=sys.argv[0]))
