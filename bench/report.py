@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bench.bars import Bar
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)
 
 
 def number(value: float | None, unit: str = "") -> str:
