@@ -148,7 +148,7 @@ class TreeStore:
         return other
 
     def renew_leases(self, aggregator_id: str, until: Iterable[tuple[str, float]]) -> None:
-        """Let the leases of these subservers last until then. What has lapsed stays lapsed."""
+        """Let the leases of these subservers last until then, where nobody else took them."""
         with self._leases.opened() as file:
             file.executemany(
                 "UPDATE lease SET ends = ? WHERE subserver_id = ? AND aggregator_id = ?",

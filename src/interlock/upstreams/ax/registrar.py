@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from interlock.call import Caller
 from interlock.channels.channel import Channel
-from interlock.config.model import BudgetConfig, SubserversConfig
+from interlock.config.model import SubserversConfig
 from interlock.errors import (
     AUTHORITY_REJECTED,
     CYCLE_DETECTED,
     SHUTTING_DOWN,
+    SPLIT_BRAIN,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
@@ -38,7 +39,7 @@ from interlock.upstreams.ax.ownership import (
     taken_by_another,
 )
 from interlock.upstreams.ax.session import AxSession, CallLater, Place, Timer
-from interlock.upstreams.ax.subserver import Subserver, TreeStore, key_of, with_itself
+from interlock.upstreams.ax.subserver import Subserver, TreeStore, as_budget, key_of, with_itself
 from interlock.upstreams.listing import RawOffer
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class Registrar:
 
     @property
     def list_ttl(self) -> float:
+        """How long the list of a subserver is believed."""
         return self._settings.list_ttl
 
     @property
@@ -189,8 +191,10 @@ class Registrar:
             try:
                 self._leases.take(session, session.wanted)
             except InterlockError as error:
-                # In the new tree somebody else has it, who came first.
-                self.dismiss(session, error)
+                _log.warning("%s: its lease: %s", record.info.segment, error.message)
+                if error.failure is SPLIT_BRAIN:
+                    # In the new tree somebody else has it, who came first.
+                    self.dismiss(session, error)
 
     @property
     def budget_cap(self) -> ax.Budget:
@@ -295,7 +299,7 @@ class Registrar:
             self._on_granted(info)
         if session.place is None:
             if record.dial_in is None:
-                record.dial_in = DialIn(info.key, self.own_info, lambda: self._settings.list_ttl)
+                record.dial_in = DialIn(info.key, self.own_info, lambda: self.list_ttl)
                 record.supervisor = self._begin(info, record.dial_in)
             record.dial_in.arrive(session)
         if info.subtree_ids:
@@ -423,7 +427,7 @@ class Registrar:
     def _record(self, session: AxSession) -> _Record | None:
         """What is known of a session that is registered now."""
         wanted = session.wanted
-        record = None if wanted is None else self._by_segment.get(wanted.segment)
+        record = None if wanted is None else self._by_id.get(wanted.subserver_id)
         return record if record is not None and record.session is session else None
 
     def _describe(
@@ -472,7 +476,7 @@ class Registrar:
     def _budget(self, segment: str) -> ax.Budget:
         link = self._settings.links.get(segment)
         own = None if link is None else link.budget
-        return _as_budget(self._settings.budget if own is None else own).capped(self._budget_cap)
+        return as_budget(self._settings.budget if own is None else own).capped(self._budget_cap)
 
     def _grant_anew(self) -> None:
         for record in list(self._by_segment.values()):
@@ -489,12 +493,3 @@ class Registrar:
             self._store.keep_claim(segment, authority, verified)
         except InterlockError as error:
             _log.warning("%s: its authority could not be written down: %s", segment, error.message)
-
-
-def _as_budget(config: BudgetConfig) -> ax.Budget:
-    def number(limit: int | None) -> int:
-        return ax.UNLIMITED if limit is None else limit
-
-    return ax.Budget(
-        number(config.calls_per_minute), number(config.mutable_calls), number(config.cost_units)
-    )

@@ -7,7 +7,15 @@ from typing import Protocol
 
 import msgspec
 
-from interlock.protocol.ax import NATIVE, Budget, Offers, Registration, heartbeat_deadline_ms
+from interlock.config.model import BudgetConfig
+from interlock.protocol.ax import (
+    NATIVE,
+    UNLIMITED,
+    Budget,
+    Offers,
+    Registration,
+    heartbeat_deadline_ms,
+)
 
 
 def key_of(segment: str) -> str:
@@ -74,6 +82,17 @@ class Subserver(msgspec.Struct, eq=False, kw_only=True):
 def with_itself(subserver_id: str, ids: tuple[str, ...]) -> tuple[str, ...]:
     """The ids of a subtree, those of its top among them."""
     return ids if subserver_id in ids else (subserver_id, *ids)
+
+
+def as_budget(config: BudgetConfig) -> Budget:
+    """What the config grants, as it is told."""
+
+    def number(limit: int | None) -> int:
+        return UNLIMITED if limit is None else limit
+
+    return Budget(
+        number(config.calls_per_minute), number(config.mutable_calls), number(config.cost_units)
+    )
 
 
 class Claim(Protocol):

@@ -1,0 +1,348 @@
+"""MCP-AX on the wire: every field of a registration right, wrong, missing, of the wrong type and
+too long; heartbeats, farewells, hops, and what an aggregator answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from interlock.errors import INVALID_PARAMS, INVALID_SEGMENT, UNSUPPORTED_VERSION, InterlockError
+from interlock.protocol import ax
+
+ID = "550e8400-e29b-41d4-a716-446655440000"
+# As section 6.1 of the draft has it.
+EXAMPLE: dict[str, Any] = {
+    "subserver_id": ID,
+    "segment": "stm32h7",
+    "authority": "dns:edge01.factory.example.com",
+    "capabilities": {"tools": True, "resources": False, "notifications": True},
+    "heartbeat_interval_ms": 5000,
+    "transport_class": "uart_cbor",
+    "version": "2026-05-01",
+}
+NOTHING = object()
+
+
+def read(**changes: Any) -> ax.Registration:
+    members = {**EXAMPLE, **changes}
+    given = {key: value for key, value in members.items() if value is not NOTHING}
+    return ax.read_registration(Raw(json.dumps(given).encode()))
+
+
+def refused(**changes: Any) -> InterlockError:
+    with pytest.raises(InterlockError) as caught:
+        read(**changes)
+    return caught.value
+
+
+# -- registrations
+
+
+@pytest.mark.spec("AX-6.1-3", "AX-6.1-5", "AX-6.1-7", "AX-6.1-8")
+def test_the_example_of_the_draft_is_read() -> None:
+    assert read() == ax.Registration(
+        subserver_id=ID,
+        segment="stm32h7",
+        capabilities=ax.Offers(tools=True, resources=False, notifications=True),
+        heartbeat_interval_ms=5000,
+        transport_class="uart_cbor",
+        version="2026-05-01",
+        authority="dns:edge01.factory.example.com",
+    )
+
+
+@pytest.mark.spec("AX-6.1-4")
+def test_what_may_be_left_out() -> None:
+    for nothing in (NOTHING, None):
+        found = read(authority=nothing, authority_proof=nothing)
+        assert found.authority is None
+        assert found.authority_proof is None
+        assert read(**{"x-mcpax-subtree-ids": nothing}).subtree_ids is None
+    assert read(capabilities={}).capabilities == ax.Offers()
+    # What a later revision may add is no reason to refuse.
+    assert read(mood="good", capabilities={"tools": True, "prompts": True}) == read(
+        capabilities={"tools": True}
+    )
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "subserver_id",
+        "segment",
+        "capabilities",
+        "heartbeat_interval_ms",
+        "transport_class",
+        "version",
+    ],
+)
+@pytest.mark.spec("AX-6.1-3")
+def test_what_may_not_be_left_out(field: str) -> None:
+    error = refused(**{field: NOTHING})
+    assert error.failure is INVALID_PARAMS
+    assert error.data == {"field": field}
+    assert field in error.message
+    assert refused(**{field: None}).data == {"field": field}
+
+
+BAD: dict[str, list[Any]] = {
+    "subserver_id": [
+        5, True, [], {}, "", "x", "550e8400e29b41d4a716446655440000", f"{{{ID}}}", f"urn:uuid:{ID}",
+        f" {ID}", f"{ID}\n", ID[:-1], ID + "0", "g" + ID[1:], "x" * 100_000,
+    ],
+    "capabilities": [
+        5, "tools", [], ["tools"], True, {"tools": "yes"}, {"tools": 1}, {"resources": None},
+        {"notifications": []},
+    ],
+    "heartbeat_interval_ms": [
+        -1, 1.5, "5000", True, [], {}, 86_400_001, 10**30, -(10**30), 1e300,
+    ],
+    "transport_class": [5, [], {}, "", "foo", "NATIVE", "uart-cbor", "x" * 100_000],
+    "version": [5, 20260501, [], {}],
+    "segment": [5, True, [], {}],
+    "authority": [
+        5, [], {}, "", "edge01", "dns:", "dns:bad host", "dns:-x", "dns:x-", "dns:a..b", "dns:.a",
+        "dns:a_b", "dns:ünicode.example.com", "DNS:edge", "dns:" + "a" * 64, "dns:" + "a." * 130,
+        "dns:*.example.com", "dns:a/b", "dns:a\n", "https:a", "x" * 100_000,
+    ],
+    "authority_proof": [
+        5, "token", [], {}, {"type": "jwt"}, {"token": "x"}, {"type": 5, "token": "x"},
+        {"type": "jwt", "token": 5}, {"type": "jwt", "token": None},
+    ],
+    "x-mcpax-subtree-ids": [
+        5, ID, {}, [5], ["x"], [ID, None], [ID] * 10_001, {"ids": [ID]}, [[ID]],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.spec("AX-6.1-2", "AX-6.1-6", "AX-6.1-7", "AX-4.2-4")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(field, value) for field, values in BAD.items() for value in values],
+    ids=lambda one: repr(one)[:40],
+)
+def test_every_field_out_of_its_rule(field: str, value: Any) -> None:
+    error = refused(**{field: value})
+    assert error.failure is INVALID_PARAMS
+    assert error.data == {"field": field}
+    # A person can read it, whatever was sent.
+    assert f"`{field}`" in error.message
+    assert len(error.message) < 400
+
+
+@pytest.mark.spec("AX-6.1-7")
+def test_an_unknown_transport_class_is_told_the_known_ones() -> None:
+    message = refused(transport_class="foo").message
+    assert all(one in message for one in ("native", "uart_cbor", "mqtt_json"))
+
+
+@pytest.mark.spec("AX-6.1-11")
+@pytest.mark.parametrize("version", ["2030-01-01", "", "1", "2026-05-01 ", "x" * 100_000])
+def test_another_revision_is_told_which_there_are(version: str) -> None:
+    error = refused(version=version)
+    assert error.failure is UNSUPPORTED_VERSION
+    assert (error.failure.ax_code, error.failure.ax_name) == (-31009, "unsupported_version")
+    assert error.data == {"supported": ["2026-05-01"]}
+    assert len(error.message) < 200
+
+
+@pytest.mark.spec("AX-4.1-2", "AX-4.2-12")
+@pytest.mark.parametrize(
+    "segment",
+    ["", "A", "a.b", "a b", "ä", "a/b", "a" * 64, "x" * 100_000, "a\n", "notifications_dropped"],
+    ids=lambda one: repr(one)[:20],
+)
+def test_what_is_no_segment(segment: str) -> None:
+    error = refused(segment=segment)
+    assert error.failure is INVALID_SEGMENT
+    assert (error.failure.ax_code, error.failure.ax_name) == (-31005, "invalid_segment")
+    assert len(error.message) < 400
+
+
+@pytest.mark.parametrize("segment", ["a", "0", "_", "-", "a" * 63, "stm32h7", "us-east_1"])
+def test_what_is_a_segment(segment: str) -> None:
+    assert read(segment=segment).segment == segment
+
+
+@pytest.mark.spec("AX-6.1-11")
+@pytest.mark.parametrize("transport", ax.TRANSPORT_CLASSES)
+def test_the_known_transport_classes(transport: str) -> None:
+    assert read(transport_class=transport).transport_class == transport
+
+
+@pytest.mark.spec("AX-4.2-4")
+@pytest.mark.parametrize(
+    "authority",
+    [
+        "dns:edge01.factory.example.com",
+        "dns:localhost",
+        "dns:A.example.com.",
+        "dns:1.2",
+        "dns:a-b.c",
+    ],
+)
+def test_what_is_an_authority(authority: str) -> None:
+    assert read(authority=authority).authority == authority
+
+
+def test_two_spellings_of_a_name_are_one() -> None:
+    assert ax.dns_name("dns:A.Example.com.") == ax.dns_name("a.example.COM") == "a.example.com"
+    assert read(subserver_id=ID.upper()).subserver_id == ID
+    assert read(**{"x-mcpax-subtree-ids": [ID.upper()]}).subtree_ids == (ID,)
+
+
+@pytest.mark.spec("AX-6.1-6")
+@pytest.mark.parametrize("interval", [0, 1, 5000, 86_400_000])
+def test_lawful_intervals(interval: int) -> None:
+    assert read(heartbeat_interval_ms=interval).heartbeat_interval_ms == interval
+    assert ax.heartbeat_deadline_ms(interval) == 3 * interval
+
+
+@pytest.mark.spec("AX-5.3-7")
+def test_a_registration_is_written_as_it_is_read() -> None:
+    full = ax.Registration(
+        subserver_id=ID,
+        segment="edge",
+        capabilities=ax.Offers(),
+        heartbeat_interval_ms=1,
+        authority="dns:a",
+        authority_proof=ax.Proof("jwt", "secret"),
+        subtree_ids=(ID,),
+    )
+    assert ax.read_registration(full.params()) == full
+    assert full.is_aggregator
+    assert json.loads(full.params())["x-mcpax-subtree-ids"] == [ID]
+    assert ax.read_registration(read().params()) == read()
+    assert not read().is_aggregator
+    # What proves something is not shown.
+    assert "secret" not in repr(full)
+
+
+NO_OBJECTS = [UNSET, Raw(b"[]"), Raw(b"5"), Raw(b'"x"'), Raw(b"null"), b"", b"{", b"\xff"]
+
+
+@pytest.mark.parametrize("reader", [ax.read_registration, ax.read_beat, ax.read_farewell])
+@pytest.mark.parametrize("params", NO_OBJECTS, ids=repr)
+def test_params_that_are_no_object(reader: Any, params: Any) -> None:
+    with pytest.raises(InterlockError) as caught:
+        reader(params)
+    assert caught.value.failure is INVALID_PARAMS
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(field=st.sampled_from([*BAD, "segment"]), value=JSON)
+def test_anything_in_any_field_is_read_or_refused(field: str, value: Any) -> None:
+    failure, found = None, None
+    try:
+        found = read(**{field: value})
+    except InterlockError as error:
+        failure = error.failure
+    if found is None:
+        assert failure in (INVALID_PARAMS, INVALID_SEGMENT, UNSUPPORTED_VERSION)
+    else:
+        assert ax.read_registration(found.params()) == found
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for reader in (
+        ax.read_registration,
+        ax.read_beat,
+        ax.read_farewell,
+        ax.read_registered,
+        ax.read_beaten,
+        ax.read_identity,
+    ):
+        try:
+            reader(data)
+        except InterlockError:
+            continue
+
+
+# -- heartbeats and farewells
+
+
+@pytest.mark.spec("AX-6.3-5")
+def test_heartbeats() -> None:
+    assert ax.read_beat(b'{"session_id":"s"}') == ax.Beat("s")
+    beat = ax.Beat("s", (ID,))
+    assert ax.read_beat(beat.params()) == beat
+    assert ax.Beat("s").params() == b'{"session_id":"s"}'
+    for bad in (b"{}", b'{"session_id":5}', b'{"session_id":null}'):
+        with pytest.raises(InterlockError):
+            ax.read_beat(bad)
+    with pytest.raises(InterlockError):
+        ax.read_beat(b'{"session_id":"s","x-mcpax-subtree-ids":["x"]}')
+
+
+def test_farewells() -> None:
+    assert ax.read_farewell(b'{"session_id":"s"}') == ax.Farewell("s")
+    assert ax.read_farewell(b'{"session_id":"s","reason":"bye"}') == ax.Farewell("s", "bye")
+    long = ax.read_farewell(json.dumps({"session_id": "s", "reason": "x" * 10_000}).encode())
+    assert len(long.reason) == 500
+    for bad in (b"{}", b'{"reason":"x"}', b'{"session_id":"s","reason":5}'):
+        with pytest.raises(InterlockError):
+            ax.read_farewell(bad)
+
+
+# -- what an aggregator answers
+
+
+@pytest.mark.spec("AX-6.2-1", "AX-6.2-4")
+def test_the_answer_of_the_draft_is_read() -> None:
+    granted = ax.read_registered(
+        b'{"status":"registered","assigned_segment":"stm32h7","session_id":"a3f7c",'
+        b'"heartbeat_deadline_ms":15000,"budget":{"max_calls_per_minute":60,'
+        b'"max_mutable_calls_per_session":10}}'
+    )
+    assert granted.budget == ax.Budget(60, 10)
+    assert granted.budget.max_cost_units_per_session == ax.UNLIMITED
+    assert (granted.aggregator_id, granted.tree_id) == ("", "")
+    assert ax.read_beaten(b'{"status":"ok","heartbeat_deadline_ms":5}').budget is None
+    assert (
+        ax.read_identity(b'{"subserver_id":"x","parent_id":null,"role":"leaf"}').parent_id is None
+    )
+
+
+@pytest.mark.spec("AX-11.4-4")
+def test_a_budget_under_another() -> None:
+    assert ax.Budget(60, 10, 5).capped(ax.Budget(30, 20)) == ax.Budget(30, 10, 5)
+    assert ax.Budget().capped(ax.Budget(max_calls_per_minute=3)) == ax.Budget(3)
+
+
+# -- hops
+
+
+def hop(route: Any, cursor: Any) -> ax.Hop | None:
+    meta = {"x-mcpax-route": route, "x-mcpax-cursor": cursor}
+    raw = {key: Raw(json.dumps(value).encode()) for key, value in meta.items() if value is not None}
+    return ax.read_hop(raw)
+
+
+@pytest.mark.spec("AX-5.3-7")
+def test_hops() -> None:
+    assert ax.read_hop(None) is None
+    assert ax.read_hop({}) is None
+    assert hop(["infra", "edge", "t"], 0) == ax.Hop(("infra", "edge", "t"), 0)
+    assert hop(["infra", "edge", "t"], 1) == ax.Hop(("infra", "edge", "t"), 1)
+    assert hop(["s"] * 64, 62) is not None
+    bad: list[tuple[Any, Any]] = [
+        (["a", "t"], None), (None, 0), (["a", "t"], 1), (["a", "t"], -1), (["a", "t"], 2),
+        (["t"], 0), ([], 0), (["a", ""], 0), ("a.t", 0), (["a", 5], 0), (["a", "t"], "0"),
+        (["a", "t"], 0.5), (["s"] * 65, 0), (["a", "t"], 10**30),
+    ]  # fmt: skip
+    for route, cursor in bad:
+        with pytest.raises(InterlockError) as caught:
+            hop(route, cursor)
+        assert caught.value.failure is INVALID_PARAMS
