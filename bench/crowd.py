@@ -144,17 +144,17 @@ def judge(result: dict[str, Any]) -> list[Bar]:
     first, again = result["first"], result["again"]
     tools = f"{result['tools']:,} tools"
     return [
-        Bar(f"{tools} listed after all registered at once", first["seconds"], "<=", 15.0, "s"),
+        Bar(f"{tools} listed after all registered at once", first["seconds"], "<=", 5.0, "s"),
         Bar(
             f"{tools} listed again after kill -9 of the root",
             again["seconds"],
             "<=",
-            20.0,
+            10.0,
             "s",
             note=f"of which {result['again_start_s']:.1f} s are the node's own start",
         ),
-        Bar("memory of the root", first["resident_bytes"] / 1e6, "<=", 500.0, "MB"),
-        Bar("memory of the new root", again["resident_bytes"] / 1e6, "<=", 500.0, "MB"),
+        Bar("memory of the root", first["resident_bytes"] / 1e6, "<=", 250.0, "MB"),
+        Bar("memory of the new root", again["resident_bytes"] / 1e6, "<=", 250.0, "MB"),
         Bar("calls not answered by their own subserver", float(result["wrong"]), "<=", 0.0),
     ]
 
