@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlock.call import Outcome
 from interlock.errors import DEADLINE_EXCEEDED, InterlockError
 from interlock.pipeline.measure import ENOUGH, REMEMBERED, Measures, with_latency
-from interlock.protocol.capability import LATENCY_CLASSES, class_for, timeout_for
+from interlock.protocol.capability import LATENCY_CLASSES, timeout_for
 from interlock.protocol.mcp import Era, glance_at
 from tests.catalog.offers import offer
 from tests.pipeline.calls import tool_call
@@ -157,11 +157,6 @@ def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> 
             latest = []
     ranks = [LATENCY_CLASSES.index(one) for one in [latency_class, *found]]
     assert ranks == sorted(set(ranks))
-    assert (
-        class_for(max(times)) in LATENCY_CLASSES[: ranks[-1] + 1]
-        or len(times) < ENOUGH
-        or (max(times) > (timeout_for(LATENCY_CLASSES[ranks[-1]]) or 0))
-    )
 
 
 # --- in results ---

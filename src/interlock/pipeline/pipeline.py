@@ -103,6 +103,7 @@ class Pipeline:
         self._catalog = catalog
         self._authenticate = authenticate
         self._breakers = breakers
+        self._failing = breakers.failing
         self._upstreams = upstreams
         self._dispatcher = Dispatcher(clock)
         self._audit = audit
@@ -193,7 +194,7 @@ class Pipeline:
             call.deadline = now + limit
         else:
             set_deadline(call, now, limit)
-        if self._breakers.failing:
+        if self._failing:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
@@ -204,7 +205,7 @@ class Pipeline:
     def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The upstream has answered, or will not. Called by whatever read the answer."""
         if error is None:
-            if self._breakers.failing:
+            if self._failing:
                 self._breakers.succeeded(call.upstream)
             if outcome is not None:
                 glance = outcome.glance
@@ -224,7 +225,7 @@ class Pipeline:
                         outcome, error = None, fault(call, bug)
                 if outcome is not None and self._catalog.collides:
                     outcome = relabel(call, outcome, self._catalog.current)
-                if outcome is not None and self.latency_in_results and call.verb == TOOLS_CALL:
+                if self.latency_in_results and outcome is not None and call.verb == TOOLS_CALL:
                     outcome = with_latency(outcome, self._clock() - call.started)
         elif call.upstream:
             try:
@@ -271,7 +272,7 @@ class Pipeline:
     ) -> Outcome | None:
         """What became of a call that was answered long ago, as its caller is to see it."""
         if error is None:
-            if self._breakers.failing:
+            if self._failing:
                 self._breakers.succeeded(call.upstream)
             if outcome is not None and self._catalog.collides:
                 outcome = relabel(call, outcome, self._catalog.current)
