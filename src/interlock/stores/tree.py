@@ -8,6 +8,7 @@ is small and quick, and done in the caller's own thread.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -25,6 +26,7 @@ SCHEMA_VERSION: Final = 1
 # "ILTR". Tells our file from another program's.
 _APPLICATION_ID: Final = 0x494C5452
 _BUSY_SECONDS: Final = 2.0
+_log = logging.getLogger("interlock.stores")
 _SCHEMA: Final = (
     "CREATE TABLE identity (role TEXT PRIMARY KEY, id TEXT NOT NULL)",
     """CREATE TABLE claim (
@@ -218,15 +220,22 @@ class _File:
         )
         try:
             # A lease that a power cut takes is taken again at the next registration.
-            file.execute("PRAGMA journal_mode = WAL")
             file.execute("PRAGMA synchronous = NORMAL")
             file.execute("BEGIN IMMEDIATE")
             self._prepare(file)
             file.execute("COMMIT")
+            self._write_ahead(file)
         except BaseException:
             file.close()
             raise
         return file
+
+    def _write_ahead(self, file: sqlite3.Connection) -> None:
+        try:
+            file.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as busy:
+            # Somebody else uses it this very moment. It is the same file in either mode.
+            _log.debug("%s is not in WAL mode yet: %s", self._path, busy)
 
     def _prepare(self, file: sqlite3.Connection) -> None:
         version: int = file.execute("PRAGMA user_version").fetchone()[0]
