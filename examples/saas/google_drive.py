@@ -1,0 +1,31 @@
+"""A drive with three files in it."""
+
+from __future__ import annotations
+
+from interlock.subserver import Subserver, ToolTrouble
+
+FILES = {
+    "roadmap": "Q3: the tree. Q4: the gates.",
+    "minutes": "Everybody agreed.",
+    "budget": "It is enough.",
+}
+
+drive = Subserver("google_drive")
+
+
+@drive.tool(latency_class="fast", mutable=False)
+def search_files(word: str) -> list[str]:
+    """The names of the files that have a word in their name or text."""
+    return [name for name, text in FILES.items() if word in f"{name} {text}"]
+
+
+@drive.tool(latency_class="fast", mutable=False)
+def read_file(name: str) -> str:
+    """What is in a file."""
+    if name not in FILES:
+        raise ToolTrouble(f"There is no file {name!r}; there are {', '.join(FILES)}.")
+    return FILES[name]
+
+
+if __name__ == "__main__":
+    drive.run()

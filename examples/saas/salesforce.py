@@ -1,0 +1,19 @@
+"""A list of customers."""
+
+from __future__ import annotations
+
+from interlock.subserver import Subserver
+
+ACCOUNTS = {"north": ["Ore & Sons", "Tall Timber"], "south": ["Lime Works"]}
+
+salesforce = Subserver("salesforce")
+
+
+@salesforce.tool(latency_class="standard", mutable=False, cost_class="metered")
+def list_accounts(region: str = "") -> list[str]:
+    """The customers of a region, or all of them."""
+    return [name for key, names in ACCOUNTS.items() if region in ("", key) for name in names]
+
+
+if __name__ == "__main__":
+    salesforce.run()

@@ -1,0 +1,29 @@
+"""M1 and M2: microcontrollers behind the gateway, simulated. The environment says which one."""
+
+from __future__ import annotations
+
+import os
+
+from interlock.subserver import Subserver
+
+DEVICE, BUS = os.environ.get("DEVICE", "m0"), os.environ.get("BUS", "none")
+LEVEL = {"led": 0}
+
+device = Subserver("device")
+
+
+@device.tool(latency_class="fast", mutable=False)
+def read_sensor() -> dict[str, object]:
+    """What the sensor shows, and the bus that it was read over."""
+    return {"device": DEVICE, "bus": BUS, "celsius": 21.5}
+
+
+@device.tool(latency_class="fast", mutable=True, reversible=True, idempotent=True)
+def set_led(level: int) -> dict[str, object]:
+    """Set how bright the device's lamp is."""
+    before, LEVEL["led"] = LEVEL["led"], level
+    return {"device": DEVICE, "before": before, "level": level}
+
+
+if __name__ == "__main__":
+    device.run()

@@ -1,0 +1,19 @@
+"""L: a server beside the root."""
+
+from __future__ import annotations
+
+import time
+
+from interlock.subserver import Subserver
+
+local = Subserver("local")
+
+
+@local.tool(latency_class="realtime", mutable=False)
+def clock() -> dict[str, object]:
+    """What time it is here."""
+    return {"server": "local", "unix": int(time.time())}
+
+
+if __name__ == "__main__":
+    local.run()
