@@ -39,7 +39,18 @@ def test_status(plain: Running) -> None:
     assert get(plain, "/status", method="HEAD").status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/mcp/", "/MCP", "/favicon.ico", "/status/", "/mcp%20"])
+def test_tree(plain: Running) -> None:
+    tree = get(plain, "/tree").json
+    assert (tree["name"], tree["role"], tree["state"]) == ("root", "root", "ready")
+    (shop,) = tree["children"]
+    assert (shop["name"], shop["role"], shop["link"]) == ("shop", "leaf", "http")
+    assert shop["tools"] == tree["tools"] == len(plain.shop.tools)
+    assert get(plain, "/tree", method="HEAD").status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/mcp/", "/MCP", "/favicon.ico", "/status/", "/tree/", "/mcp%20"]
+)
 def test_anything_else_says_where_to_go(plain: Running, path: str) -> None:
     for method in ("GET", "POST", "DELETE"):
         answer = get(plain, path, method=method)
@@ -47,21 +58,22 @@ def test_anything_else_says_where_to_go(plain: Running, path: str) -> None:
         assert "/mcp" in answer.json["message"]
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/status"])
+@pytest.mark.parametrize("path", ["/healthz", "/status", "/tree"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_they_are_for_reading(plain: Running, path: str, method: str) -> None:
     assert get(plain, path, method=method).status == 405
 
 
-def test_status_is_for_those_with_a_token(start: Any) -> None:
+@pytest.mark.parametrize("path", ["/status", "/tree"])
+def test_how_it_fares_is_for_those_with_a_token(start: Any, path: str) -> None:
     node = start(tokens={"anna": "s3cret"})
     for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
-        answer = get(node, "/status", *headers)
+        answer = get(node, path, *headers)
         assert answer.status == 401
         assert answer.headers["www-authenticate"] == "Bearer"
-        assert "upstreams" not in answer.json
+        assert not {"upstreams", "children"} & set(answer.json)
         assert "s3cret" not in str(answer)
-    assert get(node, "/status", TOKEN).status == 200
+    assert get(node, path, TOKEN).status == 200
     # Whoever restarts nodes has none.
     assert get(node, "/healthz").status == 200
 

@@ -1,0 +1,223 @@
+"""`interlock tree`: printed once, as JSON, live on a terminal, and when there is no node."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import DEMO, INTERLOCK, World, free_port
+from tests.cli.waiting import PATIENCE, wait_until
+
+
+@pytest.fixture
+def child(world: World) -> Iterator[World]:
+    """A node with a demo server, registered with the node of `world` as `edge`."""
+    folder = world.folder / "child"
+    folder.mkdir()
+    other = World(folder)
+    parent = {"url": f"ws://127.0.0.1:{world.port}/ax", "segment": "edge", "heartbeat": "100ms"}
+    other.config({"demo": DEMO}, parent=parent)
+    try:
+        yield other
+    finally:
+        other.close()
+
+
+def test_the_tree_of_two_nodes(world: World, child: World) -> None:
+    world.config({"gone": "no-such-program-anywhere"})
+    node = world.up()
+    node.wait_for_line("gone is failed")
+    below = child.up()
+    node.wait_for_line("ax:edge is ready")
+    wait_until("its tools", lambda: node.status()["tools"] > 5)
+    world.run_here("call", "edge.demo.roll_dice")
+    done = world.run("tree")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"2 nodes · 2 servers · {node.status()['tools'] - 1} tools · 1 in trouble"
+    assert re.fullmatch(r" +state +role +link +tools +calls +failed +latency", lines[1].rstrip())
+    assert re.match(r"root +ready +root +- ", lines[2])
+    assert re.match(r"├ edge +ready +aggregator +ax +9 +1 +0 +[\d.]+ ms", lines[3])
+    assert re.match(r"│ └ demo +ready +leaf +stdio +9 +1 +0 +[\d.]+ ms", lines[4])
+    assert re.match(r"└ gone +failed +leaf +stdio +0 +0 +0 +-", lines[5])
+    assert "'no-such-program-anywhere' was not found" in lines[6]
+    told = json.loads(world.run_here("tree", "--json").stdout)
+    edge = told["children"][0]
+    assert (edge["name"], edge["role"], edge["heartbeat_ms"]) == ("edge", "aggregator", 100)
+    assert edge["children"][0]["name"] == "demo"
+    assert told["id"] != edge["id"]
+    # The lower node shows its own part, and knows that it is not the root.
+    own = json.loads(child.run_here("tree", "--json").stdout)
+    assert (own["name"], own["role"], own["id"]) == ("edge", "aggregator", edge["id"])
+    below.process.kill()
+    below.process.wait(PATIENCE)
+    node.wait_for_line("ax:edge is degraded")
+    lines = world.run_here("tree", "--once").stdout.splitlines()
+    assert re.match(r"├ edge +degraded +aggregator +ax ", lines[3])
+    # Nothing is known of what was below it.
+    assert not any("demo" in line for line in lines[4:])
+
+
+def test_with_a_token_over_http(world: World) -> None:
+    world.config({"demo": DEMO}, tokens=[{"name": "me", "token": "${env:NODE_TOKEN}"}])
+    node = world.up(NODE_TOKEN="s3cret-s3cret-s3cret")
+    node.wait_for_line("demo is ready")
+    for one in world.state.rglob("tree.sock"):
+        one.unlink()
+    done = world.run_here("tree", "--json", NODE_TOKEN="s3cret-s3cret-s3cret")
+    assert json.loads(done.stdout)["children"][0]["name"] == "demo"
+    refused = world.run_here("tree", NODE_TOKEN="another-another-another")
+    assert refused.returncode == 1
+    assert "refused the token" in refused.stderr
+
+
+def test_the_socket_is_its_own_users(world: World) -> None:
+    world.config({})
+    node = world.up()
+    (socket,) = wait_until("the socket", lambda: list(world.state.rglob("tree.sock")))
+    assert socket.stat().st_mode & 0o777 == 0o600
+    assert node.end() == 0
+    assert not socket.exists()
+
+
+def test_without_a_node(world: World) -> None:
+    world.config({})
+    for arguments in (["tree"], ["tree", "--json"], ["tree", "--node", str(free_port())]):
+        done = world.run_here(*arguments)
+        assert done.returncode == 4
+        assert "no node answers at 127.0.0.1:" in done.stderr
+        assert done.stdout == ""
+
+
+def test_it_explains_itself(world: World) -> None:
+    told = world.run_here("tree", "--help").stdout
+    for words in ("Examples:", "interlock tree --once", "--json", "--node", "Exit code 4"):
+        assert words in told
+    assert re.search(r"│ tree ", world.run_here("--help").stdout)
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, world: World, *arguments: str, lines: int = 30) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*INTERLOCK, *arguments],
+            cwd=world.cwd,
+            env={**world.environ, "TERM": "xterm", "LINES": str(lines), "COLUMNS": "80"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.shown = b""
+
+    def read_on(self) -> bytes:
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                self.shown += os.read(self._master, 65536)
+            except OSError:
+                break
+        return self.shown
+
+    def sees(self, pattern: bytes) -> None:
+        wait_until(f"{pattern!r}", lambda: re.search(pattern, self.read_on()))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        os.close(self._master)
+
+
+def test_live_on_a_terminal(world: World) -> None:
+    world.config({"demo": DEMO})
+    node = world.up()
+    node.wait_for_line("demo is ready")
+    terminal = Terminal(world, "tree")
+    try:
+        terminal.sees(rb"calls/s")
+        terminal.sees(rb"demo +\x1b\[32mready")
+        for _ in range(3):
+            world.run_here("call", "demo.roll_dice")
+        # Calls in the last second; then, in a quiet one, none.
+        terminal.sees(rb"demo.*ready.* [1-9]\d* +0 +[\d.]+ ms")
+        assert node.end() == 0
+        terminal.sees(rb"no node answers at")
+        world.up()
+        terminal.shown = b""
+        terminal.sees(rb"demo +\x1b\[32mready")
+        terminal.process.send_signal(signal.SIGINT)
+        wait_until("the end", lambda: (terminal.read_on(), terminal.process.poll())[1] is not None)
+        assert terminal.process.returncode == 0
+        assert b"Traceback" not in terminal.read_on()
+    finally:
+        terminal.close()
+
+
+CROWD = """
+import asyncio, sys
+from interlock.subserver import Subserver
+
+async def stay(number):
+    one = Subserver(f"s{number:03}")
+    one.tool(name="where", mutable=False)(lambda: "here")
+    async with one.connected(sys.argv[1]):
+        print("registered", flush=True)
+        await asyncio.Event().wait()
+
+async def all_of_them():
+    await asyncio.gather(*(stay(number) for number in range(60)))
+
+asyncio.run(all_of_them())
+"""
+
+
+def test_a_crowd_does_not_scroll_a_terminal_away(world: World) -> None:
+    world.config({"gone": "no-such-program-anywhere"})
+    node = world.up()
+    script = world.folder / "crowd.py"
+    script.write_text(CROWD, encoding="utf-8")
+    crowd = subprocess.Popen(
+        [sys.executable, str(script), f"ws://127.0.0.1:{world.port}/ax"],
+        env=world.environ,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until("all of them", lambda: node.status()["tools"] > 60)
+        terminal = Terminal(world, "tree", "--once", lines=24)
+        try:
+            assert terminal.process.wait(PATIENCE) == 0
+            shown = terminal.read_on().decode()
+        finally:
+            terminal.close()
+        lines = [one for one in shown.splitlines() if one.strip()]
+        assert len(lines) <= 24
+        # What is in trouble comes first, the rest is counted.
+        assert "gone" in lines[3]
+        assert re.search(r"… and \d+ more, all ready", lines[-1])
+        whole = world.run_here("tree").stdout
+        assert len([line for line in whole.splitlines() if " leaf " in line]) == 61
+    finally:
+        crowd.kill()
+        crowd.wait()
+
+
+def test_no_file_of_it_is_left_where_it_cannot_be(world: World, tmp_path: Path) -> None:
+    """A state folder whose path is too long for a socket: the short one has this socket too."""
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    world.config({"demo": DEMO}, state_dir=str(deep))
+    node = world.up()
+    node.wait_for_line("demo is ready")
+    assert json.loads(world.run_here("tree", "--json").stdout)["children"][0]["name"] == "demo"
