@@ -12,6 +12,7 @@ from interlock.cli.call import call
 from interlock.cli.check import check
 from interlock.cli.doctor import doctor
 from interlock.cli.import_clients import import_clients
+from interlock.cli.join import join
 from interlock.cli.journal import journal
 from interlock.cli.login import login, logout
 from interlock.cli.status import status
@@ -56,6 +57,7 @@ def interlock(
 _RUN, _CONFIG, _USE, _LOOK = "Run", "Config", "Use", "Look"
 app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(stdio)
+app.command(rich_help_panel=_RUN)(join)
 app.command(rich_help_panel=_CONFIG)(check)
 # Whatever follows KEY is read by the command itself: a server's options look like ours.
 app.command(rich_help_panel=_CONFIG, context_settings={"allow_interspersed_args": False})(add)

@@ -107,7 +107,8 @@ class Registrant:
         self._subtree_ids = subtree_ids
         self._on_registered = on_registered
         self._on_lost = on_lost
-        self._on_state = on_state
+        self.on_state = on_state
+        """Told whenever it has come to another state."""
         self._offers = offers
         self._once = once
         self._clock = clock
@@ -233,7 +234,7 @@ class Registrant:
     def _move(self, event: Event) -> None:
         self._state = move(self._state, event)
         self._since = self._wall_clock()
-        self._on_state(self)
+        self.on_state(self)
 
     # -- rounds
 
@@ -270,10 +271,10 @@ class Registrant:
         failed = self._gone or failed
         self._hang_up()
         self._granted = None
-        if self._problem is None or self._problem.message != failed.message:
-            _log.warning("%s: %s", url, failed.message)
-        self._problem = failed
+        before, self._problem = self._problem, failed
         if self._state is not State.REGISTERED:
+            if before is None or before.message != failed.message:
+                _log.warning("not registered with %s: %s", url, failed.message)
             self._move(Event.FAILED)
             return failed, False
         self._move(Event.LOST)

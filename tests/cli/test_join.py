@@ -1,0 +1,218 @@
+"""`interlock join`: a server that knows nothing of it, in the tree of a node."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import typer
+
+from interlock.cli.join_target import guessed_segment, server_of
+from tests.cli.program import DEMO, INTERLOCK, World
+from tests.cli.waiting import PATIENCE, wait_until
+
+
+class Joined:
+    """`interlock join`, running."""
+
+    def __init__(self, world: World, *arguments: str, **environ: str) -> None:
+        self.process = subprocess.Popen(
+            [*INTERLOCK, "join", *arguments],
+            cwd=world.cwd,
+            env={**world.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.seen: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+
+    def says(self, words: str) -> None:
+        """Wait for a line with these words."""
+        while True:
+            try:
+                line = self._lines.get(timeout=PATIENCE)
+            except queue.Empty:
+                raise AssertionError(f"no line {words!r}, only: {self.seen}") from None
+            self.seen.append(line)
+            if words in line:
+                return
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+Join = Callable[..., Joined]
+
+
+@pytest.fixture
+def join(world: World) -> Iterator[Join]:
+    started: list[Joined] = []
+
+    def begin(*arguments: str, **environ: str) -> Joined:
+        started.append(Joined(world, *arguments, **environ))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.close()
+
+
+def parent_of(world: World) -> str:
+    return f"ws://127.0.0.1:{world.port}/ax"
+
+
+@pytest.mark.spec("AX-6.1-10")
+def test_an_unmodified_server_is_called_through_the_tree(world: World, join: Join) -> None:
+    world.config()
+    node = world.up()
+    one = join(parent_of(world), "--segment", "demo", "--", *DEMO.split())
+    one.says(f"registered as demo at {parent_of(world)}; 9 tools")
+    wait_until("the tools", lambda: node.status()["tools"] >= 9 or None)
+    called = world.run_here("call", "demo.roll_dice", "sides=2", "count=1")
+    assert called.returncode == 0, called.stderr
+    assert one.end() == 0
+    one.says(f"left {parent_of(world)}")
+    wait_until("their end", lambda: node.status()["tools"] < 9 or None)
+
+
+def test_the_id_of_a_server_outlives_it_and_two_of_it_do_not_meet(world: World, join: Join) -> None:
+    world.config()
+    node = world.up()
+    seen = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        one = join(parent_of(world), "-s", "demo", "--", *DEMO.split())
+        one.says("registered as demo")
+        (folder,) = (world.state / "interlock" / "join").iterdir()
+        seen.append(folder)
+        again = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
+        assert again.returncode == 3
+        assert "has joined" in again.stderr
+        assert one.end(number) == 0
+    assert seen[0] == seen[1]
+    assert node.end() == 0
+
+
+def test_a_taken_segment_is_refused_with_advice(world: World, join: Join) -> None:
+    world.config({"demo": DEMO})
+    world.up()
+    refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
+    assert refused.returncode == 1
+    assert "Choose another segment." in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_parent_that_comes_later_and_comes_back(world: World, join: Join) -> None:
+    world.config()
+    one = join(parent_of(world), "-s", "demo", "--heartbeat", "200ms", "--", *DEMO.split())
+    one.says("Trying again until Ctrl-C.")
+    node = world.up()
+    one.says("registered as demo")
+    assert node.end() == 0
+    one.says("is lost")
+    world.up()
+    one.says("registered as demo")
+
+
+def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
+    token = "hunter2-hunter2-hunter2"
+    world.config(tokens=[{"name": "me", "token": "${env:T}"}])
+    world.up(T=token)
+    refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
+    if refused.returncode == 0:
+        pytest.fail("a node with tokens let a stranger in")
+    assert "Present a token that the parent knows." in refused.stderr
+    one = join(parent_of(world), "-s", "demo", "--token-env", "T", "--", *DEMO.split(), T=token)
+    one.says("registered as demo")
+    assert token not in "".join(one.seen)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("ws://127.0.0.1:1/ax",), 2, "name one server"),
+        (("ws://127.0.0.1:1/ax", "--url", "http://x", "--", "prog"), 2, "name one server"),
+        (("ws://192.0.2.1/ax", "--", "prog"), 2, "write wss://192.0.2.1/ax"),
+        (("http://127.0.0.1:1/ax", "--", "prog"), 2, "is not the address of a node"),
+        (("unix:/x", "-s", "A", "--", "prog"), 2, "is not a segment"),
+        (("unix:/x", "--authority", "edge", "--", "prog"), 2, "is not an authority"),
+        (("unix:/x", "--authority-key", "k", "--", "prog"), 2, "nothing without authority"),
+        (("unix:/x", "--heartbeat", "soon", "--", "prog"), 2, "is not a duration"),
+        (("unix:/x", "--url", "ftp://x"), 2, "not a URL of an MCP server"),
+        (("unix:/x", "--url", "http://127.0.0.1/mcp"), 2, "give one with --segment"),
+        (("unix:/x", "-H", "a: b", "--", "prog"), 2, "--header is for --url"),
+        (("unix:/x", "--url", "http://x", "-e", "A=b"), 2, "--env is for a command"),
+        (("unix:/x", "-s", "a", "--", "/no/such/program"), 4, "was not found"),
+        (("wss://x/ax", "--ca", "none.pem", "--", "prog"), 3, "none.pem does not exist"),
+        (("wss://x/ax", "--token-env", "NOPE", "--", "prog"), 3, "NOPE is not set"),
+    ],
+)
+def test_mistakes(world: World, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = world.run_here("join", *arguments)
+    whole = " ".join(done.stderr.replace("│", " ").split())
+    assert done.returncode == code, whole
+    assert said in whole
+
+
+@pytest.mark.parametrize(
+    ("line", "segment"),
+    [
+        ("npx -y @modelcontextprotocol/server-filesystem .", "filesystem"),
+        ("npx -y jira-mcp@1.2.3", "jira"),
+        ("uvx mcp-server-git --repository .", "git"),
+        ("python3.12 -m my_server", "my"),
+        ("python server.py", "server"),
+        ("/opt/tools/Weather-Station --fast", "weather-station"),
+        ("docker run -i --rm db-server:latest", "db"),
+        ("node build/index.js", "index"),
+        ("npx -y", ""),
+    ],
+)
+def test_a_segment_is_made_from_the_command(line: str, segment: str) -> None:
+    assert guessed_segment(server_of(line.split(), None, [], [])) == segment
+
+
+@pytest.mark.parametrize(
+    ("url", "segment"),
+    [
+        ("https://mcp.jira.example.com/mcp", "jira"),
+        ("http://wiki:9001/mcp", "wiki"),
+        ("http://localhost:9001/mcp", ""),
+        ("http://[::1]:9001/mcp", ""),
+    ],
+)
+def test_a_segment_is_made_from_the_url(url: str, segment: str) -> None:
+    assert guessed_segment(server_of([], url, [], [])) == segment
+
+
+def test_what_stands_on_the_command_line_is_meant_as_it_stands() -> None:
+    server = server_of(["run", "${env:HOME}"], None, ["A", "B=${env:C}"], [])
+    assert server.args == ["$${env:HOME}"]
+    assert server.env == {"A": "${env:A}", "B": "${env:C}"}
+    with pytest.raises(typer.BadParameter, match="wants NAME"):
+        server_of(["run"], None, ["=x"], [])
+    remote = server_of([], "http://x", [], ["Authorization: Bearer ${env:T}"])
+    assert remote.headers == {"Authorization": "Bearer ${env:T}"}
+    with pytest.raises(typer.BadParameter, match="--header wants"):
+        server_of([], "http://x", [], ["nothing"])
