@@ -1,0 +1,102 @@
+"""Four levels of real nodes, and one of them killed: how soon the root's list is right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from tests.cli.program import DEMO, RunningNode, World
+from tests.cli.waiting import PATIENCE, wait_until
+
+INTERVAL = 0.5
+LEVELS = ("root", "region", "site", "cell")
+TOOL = "region.site.cell.demo.roll_dice"
+OTHER = "region.demo.roll_dice"
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Iterator[list[World]]:
+    made = []
+    for level in LEVELS:
+        folder = tmp_path / level
+        folder.mkdir()
+        made.append(World(folder))
+    try:
+        yield made
+    finally:
+        for world in reversed(made):
+            world.close()
+
+
+def start(worlds: list[World], level: int) -> RunningNode:
+    more: dict[str, Any] = {}
+    if level:
+        more["parent"] = {
+            "url": f"ws://127.0.0.1:{worlds[level - 1].port}/ax",
+            "segment": LEVELS[level],
+            "heartbeat": f"{INTERVAL * 1000:.0f}ms",
+        }
+    # One has a server of its own halfway down: it must not suffer.
+    servers = {"demo": DEMO} if LEVELS[level] in ("region", "cell") else {}
+    worlds[level].config(servers, **more)
+    return worlds[level].up()
+
+
+def availability(node: RunningNode) -> dict[str, str]:
+    """Every tool that the node lists, and what it says of its availability."""
+
+    async def ask() -> dict[str, str]:
+        async with Client(node.url) as client:
+            tools = (await client.list_tools()).tools
+            return {
+                one.name: (one.meta or {})["x-mcpax-capability"]["availability"] for one in tools
+            }
+
+    return asyncio.run(ask())
+
+
+def moment(what: str, node: RunningNode, right: Callable[[dict[str, str]], bool]) -> float:
+    """When the node's list was found to be right."""
+    return wait_until(what, lambda: time.time() if right(availability(node)) else None)
+
+
+def works(node: RunningNode, name: str) -> bool:
+    async def ask() -> bool:
+        async with Client(node.url) as client:
+            return not (await client.call_tool(name, {})).is_error
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.spec("AX-13.3-3", "AX-13.3-4")
+def test_a_lost_branch_is_known_at_the_root_within_three_intervals(worlds: list[World]) -> None:
+    nodes = [start(worlds, level) for level in range(len(LEVELS))]
+    root, _, site, cell = nodes
+    everything = moment("everything", root, lambda listed: TOOL in listed and OTHER in listed)
+    assert everything
+    assert works(root, TOOL)
+    cell.process.kill()
+    cell.process.wait(PATIENCE)
+    right = moment("the loss at the root", root, lambda listed: listed[TOOL] == "degraded")
+    lost = next(one for one in site.status()["upstreams"] if one["segment"] == "cell")
+    assert lost["state"] == "degraded"
+    assert right - lost["since"] < 3 * INTERVAL
+    # Whatever is not behind it is as it was.
+    assert availability(root)[OTHER] != "degraded"
+    assert works(root, OTHER)
+    told = json.loads(worlds[0].run_here("tree", "--json").stdout)
+    (region,) = told["children"]
+    seen = {one["name"]: one["state"] for one in region["children"]}
+    assert seen == {"demo": "ready", "site": "ready"}
+    # It comes back: nobody but its own node is started again.
+    start(worlds, 3)
+    # Its new list is empty until its own server is there.
+    moment("its return", root, lambda listed: listed.get(TOOL, "degraded") != "degraded")
+    assert works(root, TOOL)
