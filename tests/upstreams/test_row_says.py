@@ -272,3 +272,28 @@ def test_a_question_that_names_its_request() -> None:
     ask(2, 1)
     assert len(asked) == 1
     assert one.heard[-1]["error"]["code"] == -32601
+
+
+@pytest.mark.spec("AX-12-9", "AX-12-8", "AX-12-2")
+@on_a_loop
+def test_events_are_passed_on_as_they_come_and_not_remembered() -> None:
+    """A child before its parent, a parent that never was: nobody here looks."""
+    one = Row(["leaf"], [tool("t")])
+    peer = one.root.peer
+    passed: list[Any] = []
+    peer.on_said = lambda method, params: passed.append(json.loads(params)["_meta"])
+    state = {name: repr(value) for name, value in vars(peer).items() if name != "link"}
+    number = 10_000
+    for event in range(number):
+        meta = {"x-mcpax-event-id": str(event), "x-mcpax-causal-parent": str(number - event)}
+        peer.deliver(
+            json.dumps(
+                {"jsonrpc": "2.0", "method": LOG, "params": {"level": "info", "_meta": meta}}
+            ).encode(),
+            None,
+        )
+    assert [meta["x-mcpax-event-id"] for meta in passed] == [str(one) for one in range(number)]
+    assert [meta["x-mcpax-causal-parent"] for meta in passed] == [
+        str(number - one) for one in range(number)
+    ]
+    assert state == {name: repr(value) for name, value in vars(peer).items() if name != "link"}
