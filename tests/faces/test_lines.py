@@ -385,7 +385,7 @@ def test_a_filter_that_cannot_be_read(plain: Running) -> None:
 
 
 def test_more_at_once_than_anybody_means(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "_MOST_UNDER_WAY", 3)
+    monkeypatch.setattr(conversation.Conversation, "most_under_way", 3)
     with plain.local() as wire:
         listen(wire, "a")
         listen(wire, "b")

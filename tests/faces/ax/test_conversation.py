@@ -213,6 +213,52 @@ def test_where_a_call_is_on_its_way_is_read(
     assert begun[1].hop is None
 
 
+def test_an_id_is_used_by_one_request_at_a_time(
+    plain: Running, parent: Callable[..., Parent]
+) -> None:
+    one = parent()
+    one.say("tools/call", call("hold", {"text": "held"}), 5)
+    upstream_id = plain.shop.wait_for_hold("held")
+    one.say("tools/call", call("echo", {"text": "again"}), 5)
+    assert one.answer(5)["error"]["code"] == -32600
+    plain.do(lambda: plain.shop.release(upstream_id))
+    plain.until(
+        lambda: any(m.get("id") == 5 and "result" in m for m in one.sent), "the held call's answer"
+    )
+
+
+def test_too_many_calls_are_refused(plain: Running, parent: Callable[..., Parent]) -> None:
+    one = parent()
+    one.conversation.most_under_way = 1
+    one.say("tools/call", call("hold", {"text": "first"}), 5)
+    upstream_id = plain.shop.wait_for_hold("first")
+    assert one.ask("tools/call", call("echo"), 6)["error"]["code"] == -31026
+    plain.do(lambda: plain.shop.release(upstream_id))
+    assert "result" in one.answer(5)
+
+
+def test_a_call_that_is_withdrawn_is_not_answered(
+    plain: Running, parent: Callable[..., Parent]
+) -> None:
+    one = parent()
+    one.say("tools/call", call("hold", {"text": "gone"}), 5)
+    plain.shop.wait_for_hold("gone")
+    one.say("notifications/cancelled", {"requestId": 5})
+    assert one.ask("tools/call", call("echo", {"text": "x"}), 5)["result"]
+
+
+def test_a_node_that_fails_on_a_call_says_so(
+    plain: Running, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Call) -> None:
+        raise ZeroDivisionError
+
+    one = parent()
+    monkeypatch.setattr(plain.node.pipeline, "begin", broken)
+    assert one.ask("tools/call", call("echo"))["error"]["code"] == -32603
+    assert not one.conversation._under_way
+
+
 @pytest.mark.spec("AX-7.2-4")
 @pytest.mark.parametrize(
     "way",

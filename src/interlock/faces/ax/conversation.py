@@ -10,9 +10,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from interlock.call import Call, Client, Credentials
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
@@ -21,6 +21,7 @@ from interlock.faces.ax.refusal import RefusedError
 from interlock.faces.mcp.conversation import Conversation
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
+from interlock.faces.mcp.reading import read_client
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import ax, jsonrpc, mcp
 from interlock.protocol.jsonrpc import Message
@@ -29,6 +30,8 @@ FACE: Final = "ax"
 PARENT: Final = "parent"
 """What the parent is called as a caller."""
 _REQUEST: Final = ax.REQUEST.encode()
+_MOST_KEPT: Final = 512
+_LONGEST_KEPT: Final = 4_096
 
 _log = logging.getLogger("interlock.faces.ax")
 
@@ -36,10 +39,20 @@ Tree = Callable[[], Any] | Callable[[], Awaitable[Any]]
 """Gives this node's part of the tree, as plain data or structs."""
 
 
+class _Said(NamedTuple):
+    """What a `_meta` says about a call."""
+
+    client: Client
+    meta: dict[str, Raw]
+    hop: ax.Hop | None
+
+
 class AxConversation(Conversation):
     """One parent. Hand it messages; it sends whole messages."""
 
     speaks_ax = True
+    most_under_way = 100_000
+    """The callers of a whole tree come by this one channel; the pipeline has a limit for all."""
 
     def __init__(
         self,
@@ -66,6 +79,16 @@ class AxConversation(Conversation):
         self._asking = Asking(send)
         self._looking: set[asyncio.Task[None]] = set()
         self.ended_by: RefusedError | None = None
+        self._known: dict[bytes, _Said] = {}
+        """What the parent has said in a `_meta`: it says much the same with every call."""
+        # Looked up once, and not for every call.
+        self._heard = self._hear
+        self._over = self._done
+
+    def take(self, data: bytes) -> None:
+        request = mcp.decode_tool_call(data)
+        if request is None or not self._begin(request):
+            super().take(data)
 
     # -- what the parent is asked and told
 
@@ -131,6 +154,51 @@ class AxConversation(Conversation):
             super()._notification(message)
 
     # -- calls
+
+    def _begin(self, request: mcp.ToolCall) -> bool:
+        """Start a plain call. False: something about it wants the long look."""
+        params = request.params
+        id = bytes(request.id)
+        if params.meta is UNSET or id in self._under_way or id in self._subscriptions:
+            return False
+        said = bytes(params.meta)
+        known = self._known.get(said) or self._understand(said)
+        if known is None or len(self._under_way) >= self.most_under_way:
+            return False
+        call = Call(
+            mcp.TOOLS_CALL, FACE, self._credentials, known.client, params.name, "", None,
+            params.arguments, known.meta,
+        )  # fmt: skip
+        call.hop = known.hop
+        call.on_notification = self._heard
+        call.context = id
+        call.on_done = self._over
+        self._under_way[id] = call
+        try:
+            self._pipeline.begin(call)
+        except Exception:
+            _log.exception("a request could not be served")
+            self._under_way.pop(id, None)
+            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            self.send_error(id, failed, known.client)
+        return True
+
+    def _understand(self, said: bytes) -> _Said | None:
+        """What a `_meta` says. None: it is not that of a lawful stateless call."""
+        try:
+            meta = jsonrpc.decode_members(said)
+            client = read_client(mcp.TOOLS_CALL, meta)
+            hop = ax.read_hop(meta)
+        except InterlockError:
+            return None
+        if client.revision not in mcp.STATELESS_REVISIONS:
+            return None
+        found = _Said(client, meta, hop)
+        if len(said) <= _LONGEST_KEPT and mcp.META_PROGRESS_TOKEN not in meta:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[said] = found
+        return found
 
     def _place(self, call: Call) -> None:
         call.hop = ax.read_hop(call.meta)

@@ -38,7 +38,6 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
 
-_MOST_UNDER_WAY: Final = 1_000
 _PONG: Final = b"{}"
 
 _log = logging.getLogger("interlock.faces.mcp")
@@ -53,6 +52,7 @@ class Conversation:
 
     speaks_ax = False
     """Whether its errors are worded as on an MCP-AX link."""
+    most_under_way = 1_000
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class Conversation:
         """Raises InterlockError when a request with this id cannot be taken now."""
         if id in self._under_way or id in self._subscriptions:
             raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
-        if len(self._under_way) + len(self._subscriptions) >= _MOST_UNDER_WAY:
+        if len(self._under_way) + len(self._subscriptions) >= self.most_under_way:
             raise InterlockError(TOO_BUSY, "Too many requests are under way on this channel.")
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
