@@ -231,8 +231,6 @@ class Child:
             self.hello()
         answer = self.ask("mcpax/register", registration(number, segment, **more))
         assert answer is not None, "no answer yet"
-        if "result" in answer:
-            self.session_id = answer["result"]["session_id"]
         return answer
 
     def registered(self, *more: Any, **most: Any) -> Child:
@@ -262,6 +260,7 @@ class Child:
         self.heard.append(message)
         if "method" not in message:
             self.answers.setdefault(message.get("id"), []).append(message)
+            self.session_id = message.get("result", {}).get("session_id", self.session_id)
         elif "id" in message:
             self.asked.append(message["method"])
             if message["method"] == "mcpax/identify":

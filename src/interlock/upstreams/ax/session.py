@@ -386,10 +386,10 @@ class AxSession:
         if tell is not None:
             # Before those who wait for an answer: one of them may try again at once.
             tell()
-        self.channel.close(code, symbol)
         link, self.link = self.link, None
         if link is not None:
             link.lost(reason)
+        self.channel.close(code, symbol)
         if self.on_over is not None:
             self.on_over(reason)
         self._desk.over(self)
