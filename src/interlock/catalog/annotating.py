@@ -1,8 +1,9 @@
 """What a tool says of itself in MCP-AX's words, read once, and what the node adds to it in lists.
 
-A declared capability travels as it came: only its latency class may rise, its availability may
-become degraded, and a value that is none is replaced. A tool that declares nothing gets the
-capability that follows from its effect. A server that is shown as itself is not touched.
+What a capability declares travels as it came: only its latency class may rise, its availability may
+become degraded, and a value that is none is replaced. What it does not declare is added, once, by
+the node next to the tool, as it follows from its effect: whoever calls must be able to judge every
+tool. A server that is shown as itself is not touched.
 """
 
 from __future__ import annotations
@@ -179,12 +180,11 @@ def _with_capability(
     if terms.transparent:
         return Annotated(effect, capability.cost_units, problems=tuple(wrong.values()))
     shown = _shown(capability, terms.floor_of(name), terms.degraded)
-    for one in wrong:
-        said[one] = Raw(encode_value(getattr(shown, one)))
-        derived |= {one}
+    for one in Capability.__struct_fields__:
+        if one in wrong or one not in said:
+            said[one] = Raw(encode_value(getattr(shown, one)))
+            derived |= {one}
     if shown.latency_class != capability.latency_class:
-        if "latency_class" not in values:
-            derived |= {"latency_class"}
         said["latency_class"] = Raw(encode_value(shown.latency_class))
     if shown.availability != capability.availability:
         said["availability"] = Raw(encode_value(shown.availability))

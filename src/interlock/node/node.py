@@ -135,6 +135,7 @@ class Node:
             upstreams=self._upstreams,
             begin=self._begin_registered,
             end=self._end_registered,
+            new_session=self._not_measured,
             configured=lambda: self.config.servers,
             view=self.tree_below,
         )
@@ -302,7 +303,7 @@ class Node:
 
     async def _end(self, key: str) -> None:
         del self._upstreams[key]
-        self._slower.pop(key, None)
+        self._not_measured(key)
         self.tree.ended(key)
         await self._supervisors.pop(key).end()
 
@@ -337,6 +338,8 @@ class Node:
             slower=self._slower.get(supervisor.key),
             **self.tree.terms(supervisor),
         )
+        for one in offering.flagged:
+            _log.warning("%s: the capability of %s: %s", supervisor.key, one.name, one.reason)
         for one in offering.set_aside:
             _log.warning(
                 "%s: %s %s is not shown: %s", supervisor.key, one.kind, one.name, one.reason
@@ -362,7 +365,12 @@ class Node:
         self._slower.setdefault(upstream, {})[own_name] = latency_class
         supervisor = self._supervisors.get(upstream)
         if supervisor is not None:
-            self._offered(supervisor)
+            # A call is being answered: the new list can wait for a moment.
+            asyncio.get_running_loop().call_soon(self._offered, supervisor)
+
+    def _not_measured(self, upstream: str) -> None:
+        self._slower.pop(upstream, None)
+        self.pipeline.measures.forget(upstream)
 
     # -- parts
 
@@ -448,7 +456,7 @@ class Node:
         above = None if registrant is None else registrant.status()
         subservers = self.tree.subservers()
         own = own_part(
-            name=self.tree.own_segment or self.config.root_segment or "root",
+            name=self.tree.own_segment or "root",
             id=self.tree.id,
             parent=None if above is None else above.url,
             problem=None if above is None else above.problem,

@@ -73,11 +73,13 @@ class Tree:
         upstreams: dict[str, Any],
         begin: Begin,
         end: Callable[[str], None],
+        new_session: Callable[[str], None],
         configured: Callable[[], Mapping[str, ServerConfig]],
         view: Callable[[], Awaitable[Any]],
     ) -> None:
         """`leaf`: it stands for one server only, and nobody registers with it. `begin` and `end`
-        are about the upstream of a subserver; `configured` gives the servers of the config."""
+        are about the upstream of a subserver; `new_session`: nothing that was found out about it
+        holds any longer. `configured` gives the servers of the config."""
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
@@ -88,11 +90,14 @@ class Tree:
         self._listeners = listeners
         self._upstreams = upstreams
         self._begin = begin
+        self._new_session = new_session
         self._view = view
         self._paces: dict[str, Pace] = {}
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
         self._lost: set[str] = set()
+        self._sessions: dict[str, str] = {}
+        """Which session each subserver had last, by key."""
         loop = asyncio.get_running_loop()
         self._store = TreeStore(
             tree_path(config, environ, base_dir), leases=shared_leases_path(config, base_dir)
@@ -258,18 +263,21 @@ class Tree:
         return self._begin(info.key, server, dial_in)
 
     def _granted(self, info: Subserver) -> None:
-        self._lost.discard(info.key)
-        self._pipeline.budgets.grant(info.key, info.subserver_id, info.budget)
-        self._pipeline.measures.forget(info.key)
+        """A new session, or a new budget for the one that there is."""
+        self._pipeline.budgets.grant(info.key, info.subserver_id, info.budget, info.session_id)
+        if self._sessions.get(info.key) != info.session_id:
+            self._sessions[info.key] = info.session_id
+            self._lost.discard(info.key)
+            self._new_session(info.key)
 
     def ended(self, key: str) -> None:
         """An upstream is no more."""
         self._lost.discard(key)
+        self._sessions.pop(key, None)
         self._pipeline.budgets.release(key)
-        self._pipeline.measures.forget(key)
         pace = self._paces.get(key)
         if pace is not None:
-            pace.close()
+            pace.silence()
 
     def _subserver_lost(self, info: Subserver, reason: str) -> None:
         if info.key in self._lost:
@@ -321,9 +329,11 @@ class Tree:
 
     @property
     def own_segment(self) -> str:
-        """What the parent calls this node. Empty: it has no parent now."""
+        """What the parent calls this node, or the root itself. Empty: it has no name."""
         registrant = self.registrant
-        return "" if registrant is None else registrant.assigned_segment or ""
+        if registrant is None:
+            return self._config.root_segment or ""
+        return registrant.assigned_segment or ""
 
     def _register_with(self, parent: ParentConfig, **how: Any) -> Registrant:
         settings = parent

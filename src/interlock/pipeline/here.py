@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from interlock.call import Call, Outcome
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.names import style_for
+from interlock.catalog.names import DOTTED, style_for
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
 from interlock.pipeline.fault import fault
 from interlock.pipeline.hearing import read_level
@@ -66,7 +66,9 @@ class AnsweredHere:
 
     def _list(self, call: Call) -> None:
         client = call.client
-        style = style_for(client.name, self.names)
+        # A parent puts its own prefix before names: it needs them as they are.
+        by_parent = bool(call.credentials.known_as)
+        style = DOTTED if by_parent else style_for(client.name, self.names)
         page = self._catalog.current.page(call.verb, client.era, style, call.cursor)
         self._over(call, Outcome(page, client.era), None)
 

@@ -59,9 +59,16 @@ class Hearing:
         """Hear until the peer is gone, or there is nothing to keep open. Cancel it to stop."""
         await self._ears.keep()
 
-    async def until_open(self) -> None:
-        """Wait until it is heard, or the first attempt has failed. `keep` must be running."""
-        await self._ears.ready.wait()
+    async def until_open(self, seconds: float | None = None) -> None:
+        """Wait until it is heard, or the first attempt has failed. `keep` must be running.
+
+        After so many `seconds` it counts as not heard: `relist` is called when it is.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ears.ready.wait()
+        except TimeoutError:
+            self._ears.lists_missed = True
 
     async def watch(self, uri: str) -> None:
         """Ask to be told when this resource changes. Raises InterlockError when refused."""
@@ -107,6 +114,7 @@ class SessionEars:
     ) -> None:
         self.watched: dict[str, None] = dict.fromkeys(uris)
         self.ready = asyncio.Event()
+        self.lists_missed = False
         self._peer = peer
         self._relist = relist
         self._sleep = sleep

@@ -85,7 +85,7 @@ class Listening:
         self._moved = asyncio.Event()
         """Set when there is another subscription than the keeper knows of."""
         self._refused = False
-        self._lists_missed = False
+        self.lists_missed = False
         self._updates_missed = bool(self.watched)
         self._announced = {
             member: True
@@ -113,7 +113,7 @@ class Listening:
                         # Another one has taken its place.
                         continue
                     self._current = None
-                    self._lists_missed = self._updates_missed = True
+                    self.lists_missed = self._updates_missed = True
                     began = current.began
                 if peer.closed.done():
                     return
@@ -134,10 +134,10 @@ class Listening:
             try:
                 honoured = await self._replace(tuple(self.watched), patient=True)
             except UpstreamAnsweredError as error:
-                self._lists_missed = True
+                self.lists_missed = True
                 self._refused = error.code in _FOR_GOOD
             except UpstreamGoneError as gone:
-                self._lists_missed = True
+                self.lists_missed = True
                 self._refused = not may_come_back(gone.status)
             else:
                 for uri in [uri for uri in self.watched if not _covers(honoured, uri)]:
@@ -237,7 +237,7 @@ class Listening:
 
     def _catch_up(self) -> None:
         """Have everything looked at again that may have changed while nobody heard."""
-        lists, self._lists_missed = self._lists_missed, False
+        lists, self.lists_missed = self.lists_missed, False
         updates, self._updates_missed = self._updates_missed, False
         if lists:
             self._relist()

@@ -41,6 +41,8 @@ from interlock.upstreams.private import NoSessionsError, PrivatePeers, key_of, s
 RETRY_FIRST: Final = 0.1
 RETRY_AT_MOST: Final = 30.0
 LIST_TIMEOUT: Final = 30.0
+HEARD_WITHIN: Final = 1.0
+"""How long a server may take to acknowledge that it will tell of changes, before it is listed."""
 
 _log = logging.getLogger("interlock.upstreams")
 
@@ -133,6 +135,7 @@ class Supervisor:
         self.announced: frozenset[str] = KINDS
         """Which of its lists were new when it listed last."""
         self._hearing: Hearing | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._level: str | None = None
         self._capabilities: Mapping[str, Any] = {}
         # Asked for every call: a plain attribute is the quickest there is.
@@ -322,12 +325,29 @@ class Supervisor:
             peer.on_updated = self._updated
             if self._prepare is not None:
                 self._prepare(peer)
+            self._hearing = hearing = Hearing(
+                peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key, None)
+            )
+            if peer.era is Era.STATELESS:
+                # First heard, then read: a change in between would be missed for good.
+                self._hear(hearing)
+                await hearing.until_open(HEARD_WITHIN)
             offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=self._connector.kinds)
             self._connector.vet(offer)
             return peer, offer
         except BaseException:
+            await self._hear_no_more()
             await peer.close()
             raise
+
+    def _hear(self, hearing: Hearing) -> None:
+        self._watcher = asyncio.create_task(hearing.keep(), name=f"hearing:{self.key}")
+
+    async def _hear_no_more(self) -> None:
+        watcher, self._watcher, self._hearing = self._watcher, None, None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
 
     async def _connect_privately(self, promises: bytes) -> Peer:
         """A connection for one client. Raises NoSessionsError when the server has none to give."""
@@ -376,22 +396,20 @@ class Supervisor:
         if self._level is not None:
             # A new server knows nothing of what the old one was told.
             set_level(peer, self._level)
-        self._hearing = hearing = Hearing(
-            peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key, None)
-        )
         self._became_ready(peer, offer)
-        watcher = asyncio.create_task(hearing.keep(), name=f"hearing:{self.key}")
+        if self._watcher is None and self._hearing is not None:
+            self._hear(self._hearing)
         lister = asyncio.create_task(self._keep_listed(peer), name=f"list:{self.key}")
         try:
             await asyncio.shield(peer.closed)
         finally:
             peer.on_lost = peer.on_changed = peer.on_updated = None
-            self.peer = self._hearing = None
+            self.peer = None
             self._ready.clear()
             self._forget_list_timer()
-            watcher.cancel()
             lister.cancel()
-            await asyncio.gather(watcher, lister, return_exceptions=True)
+            await asyncio.gather(lister, return_exceptions=True)
+            await self._hear_no_more()
             await peer.close()
 
     def _became_ready(self, peer: Peer, offer: RawOffer) -> None:
