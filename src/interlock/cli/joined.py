@@ -51,6 +51,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
         listen="127.0.0.1:0",
         servers={name: replace(server, segment=parent.segment)},
         subservers=SubserversConfig(enabled=False),
+        parent=parent,
         state_dir=str(folder),
     )
     with _alone(folder, parent):
@@ -60,7 +61,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
             node.start()
             await _first_of(stopping, _until_ready(node, name))
             if not stopping.is_set():
-                await node.apply(replace(config, parent=parent))
+                node.register()
                 await _first_of(stopping, _Telling(node).until_refused())
         finally:
             registrant = node.tree.registrant
