@@ -190,8 +190,9 @@ AX_CLIENT = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
 
 
 @pytest.mark.spec(
-    "AX-9.1-10", "AX-13.1-1", "AX-13.1-2", "AX-13.1-3", "AX-13.2-1", "AX-13.2-2", "AX-4.2-13"
-)
+    "AX-9.1-10", "AX-13.1-1", "AX-13.1-2", "AX-13.1-3", "AX-13.2-1", "AX-13.2-2", "AX-4.2-13",
+    "AX-7.1-1", "AX-A-1",
+)  # fmt: skip
 def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Path) -> None:
     async def run() -> None:
         async with Grove(tmp_path) as grove:
@@ -201,6 +202,9 @@ def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Pa
             try:
                 await until(root, lambda: lists(root, "leaf.who"))
                 tool = root.catalog.current.by_name["leaf.who"]
+                entry = root.tree.routes()["leaf.who"]
+                assert entry.downstream_session
+                assert time.strptime(entry.registered_at, "%Y-%m-%dT%H:%M:%SZ")
                 leaf.send_signal(signal.SIGKILL)
                 before = time.time()
                 await until(root, lambda: root.catalog.current.by_name["leaf.who"] is not tool)
@@ -217,6 +221,8 @@ def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Pa
                     assert data["retry_after_ms"] == 500
                     since = time.strptime(data["since"], "%Y-%m-%dT%H:%M:%SZ")
                     assert abs(_utc(since) - before) < 30
+                (entry,) = root.tree.routes().values()
+                assert entry.downstream_name == "who"
                 answer = await _as_ax_client(root, "leaf.who")
                 assert answer["error"]["code"] == -32002
                 assert answer["error"]["message"] == "tool_degraded"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,11 @@ class Doors:
         hello: Hello,
         listeners: Listeners,
         sessions: Sessions,
-        status: Callable[[], Any],
-        tree: Callable[[], Awaitable[Any]],
+        shown: Mapping[str, Callable[[], Any]],
         subserver: Callable[[Upgrade, Guard], None],
     ) -> None:
-        """`subserver` decides about somebody who dials in to register."""
+        """`shown`: what is told at which path beside the MCP endpoint. `subserver` decides about
+        somebody who dials in to register."""
         self.url: str | None = None
         self._config = config
         self._environ = environ
@@ -58,8 +58,7 @@ class Doors:
         self._hello = hello
         self._listeners = listeners
         self._sessions = sessions
-        self._status = status
-        self._tree = tree
+        self._shown = shown
         self._subserver = subserver
         self._guard: Guard | None = None
         self._http: HttpServer | None = None
@@ -103,8 +102,7 @@ class Doors:
         self._app = NodeApp(
             pipeline=pipeline,
             guard=guard,
-            status=self._status,
-            tree=self._tree,
+            shown=self._shown,
             mcp_path=config.path,
         )
         self._legacy = LegacySse(

@@ -147,8 +147,11 @@ class Node:
             hello=self._hello,
             listeners=self._listeners,
             sessions=self._sessions,
-            status=self.status,
-            tree=self.tree_below,
+            shown={
+                "/status": self.status,
+                "/tree": self.tree_below,
+                "/routes": self.tree.routes,
+            },
             subserver=self.tree.dialled_in,
         )
 

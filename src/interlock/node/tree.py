@@ -21,6 +21,7 @@ from msgspec import Raw
 from interlock.call import Call, Caller, Client, Credentials
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import own_offering
+from interlock.catalog.routes import Entry, Session, routing_table
 from interlock.channels.channel import Channel
 from interlock.channels.lines import LinesServerProtocol, over_stdio
 from interlock.config import Config, ParentConfig, ServerConfig, resolve_parent
@@ -229,6 +230,14 @@ class Tree:
         """By the key of their upstreams."""
         return {one.key: one for one in self.registrar.subservers()}
 
+    def routes(self) -> dict[str, Entry]:
+        """The routing table, as the draft writes it."""
+        sessions = {
+            key: Session(info.session_id, _utc(info.registered_at))
+            for key, info in self.subservers().items()
+        }
+        return routing_table(self._catalog.current, sessions)
+
     def terms(self, supervisor: Supervisor) -> dict[str, Any]:
         """How the offer of a registered subserver is read."""
         info = self.subserver(supervisor.key)
@@ -378,6 +387,10 @@ class Tree:
         """Nobody above: it is the root of what is left."""
         self.registrar.tree_id = self.id
         self.registrar.budget_cap = ax.Budget()
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 async def _dial_stdio(url: str, **_: Any) -> Channel:

@@ -3,7 +3,8 @@ fare?"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from interlock.call import Call, Client, Credentials
@@ -18,22 +19,20 @@ _CLIENT = Client(Era.STATELESS, LATEST_STATELESS)
 
 
 class NodeApp:
-    """`/healthz` for whoever restarts nodes, `/status` and `/tree` for whoever operates them."""
+    """`/healthz` for whoever restarts nodes; other paths for whoever operates them."""
 
     def __init__(
         self,
         *,
         pipeline: Pipeline,
         guard: Guard,
-        status: Callable[[], Any],
-        tree: Callable[[], Awaitable[Any]] | None = None,
+        shown: Mapping[str, Callable[[], Any]],
         mcp_path: str,
     ) -> None:
+        """`shown`: what is told at which path, to those who may call; it may have to be awaited."""
         self._pipeline = pipeline
         self.guard = guard
-        self._status = status
-        self._tree = tree
-        self._paths = ("/healthz", "/status") if tree is None else ("/healthz", "/status", "/tree")
+        self._shown = shown
         self._mcp_path = mcp_path
 
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
@@ -45,7 +44,7 @@ class NodeApp:
             self._pipeline.refused(self._call(scope, fields, method), foreign)
             await _answer(send, 403, {"error": foreign.failure.name, "message": refusal})
             return
-        if path not in self._paths:
+        if path != "/healthz" and path not in self._shown:
             hint = f"There is nothing here. The MCP endpoint is {self._mcp_path}."
             await _answer(send, 404, {"error": "not_found", "message": hint})
         elif method not in ("GET", "HEAD"):
@@ -64,8 +63,8 @@ class NodeApp:
             body = {"error": error.failure.name, "message": error.message}
             await _answer(send, error.failure.http, body)
             return
-        told = self._status() if path == "/status" or self._tree is None else await self._tree()
-        await _answer(send, 200, told)
+        told = self._shown[path]()
+        await _answer(send, 200, await told if inspect.isawaitable(told) else told)
 
     @staticmethod
     def _call(scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> Call:
