@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl as tls
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from msgspec import Raw
@@ -13,11 +14,11 @@ from interlock.config import ParentConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.faces.ax.asking import Asking, read_ended
 from interlock.faces.ax.refusal import RefusedError
-from interlock.faces.ax.registrant import Registrant
+from interlock.faces.ax.registrant import FAREWELL, Registrant
 from interlock.faces.ax.standing import State
 from interlock.protocol import ax, jsonrpc
 from interlock.protocol.jsonrpc import Message
-from tests.faces.ax.turned import End, Time, pair
+from tests.faces.ax.turned import End, Time, pair, settle
 
 SUBSERVER = "550e8400-e29b-41d4-a716-446655440000"
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -211,3 +212,26 @@ class World:
     ) -> Any:
         self.dialled.append(url)
         return self.parents[url].dialled(bearer, ssl)
+
+
+def play(
+    scene: Callable[[World, Registrant], Coroutine[Any, Any, None]],
+    world: Callable[[], World] = World,
+    **more: Any,
+) -> None:
+    """Begin a registrant, play the scene, end it; nothing may be left of it."""
+
+    async def run() -> None:
+        stage = world()
+        registrant = stage.registrant(**more)
+        registrant.begin()
+        await settle()
+        await scene(stage, registrant)
+        ending = asyncio.ensure_future(registrant.end())
+        await stage.time.turn(FAREWELL * 3)
+        await ending
+        assert at(registrant) is State.ENDED
+        assert all(one.over == 1 for one in stage.conversations)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())

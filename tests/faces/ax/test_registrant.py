@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
-from interlock.errors import NAMESPACE_CONFLICT, UPSTREAM_LOST
-from interlock.faces.ax import registrant as room
-from interlock.faces.ax.refusal import advice
+from interlock.errors import UPSTREAM_LOST
 from interlock.faces.ax.registrant import Registrant
 from interlock.faces.ax.standing import MOVES, Event, State
 from interlock.protocol import ax
-from tests.faces.ax.parents import ROOT, SPARE, SUBSERVER, TREE, World, at
+from tests.faces.ax.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, play
 from tests.faces.ax.turned import settle
 
 OTHER = "33333333-3333-4333-8333-333333333333"
-
-
-def play(
-    scene: Callable[[World, Registrant], Coroutine[Any, Any, None]],
-    world: Callable[[], World] = World,
-    **more: Any,
-) -> None:
-    """Begin a registrant, play the scene, end it; nothing may be left of it."""
-
-    async def run() -> None:
-        stage = world()
-        registrant = stage.registrant(**more)
-        registrant.begin()
-        await settle()
-        await scene(stage, registrant)
-        ending = asyncio.ensure_future(registrant.end())
-        await stage.time.turn(room.FAREWELL * 3)
-        await ending
-        assert at(registrant) is State.ENDED
-        assert all(one.over == 1 for one in stage.conversations)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(run())
 
 
 # -- registering
@@ -315,116 +288,6 @@ def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> None:
             await world.time.turn(40.0)
         assert len(world.registered) == 7
         assert {0.15, 0.3, 0.6, 1.2, 2.4, 4.8} <= {round(one, 3) for one in world.time.slept}
-
-    play(scene)
-
-
-# -- refused
-
-
-REFUSALS = [
-    (-31001, "namespace_conflict"),
-    (-31002, "cycle_detected"),
-    (-31004, "authority_rejected"),
-    (-31005, "invalid_segment"),
-    (-31006, "scope_denied"),
-    (-31009, "unsupported_version"),
-]
-
-
-@pytest.mark.parametrize(("code", "symbol"), REFUSALS)
-def test_a_refusal_is_shown_and_tried_again_slowly(code: int, symbol: str) -> None:
-    def world() -> World:
-        made = World()
-        made.root.refuses = (code, symbol, {"detail": "Because.", "more": 1})
-        return made
-
-    async def scene(world: World, registrant: Registrant) -> None:
-        status = registrant.status()
-        assert (status.state, status.problem, status.symbol) == ("waiting", "Because.", symbol)
-        assert registrant.problem is not None
-        assert registrant.problem.data == {"more": 1}
-        assert advice(registrant.problem)
-        await world.time.turn(300.0)
-        pauses = [one for one in world.time.slept if one != room.PATIENCE]
-        assert max(pauses) == pytest.approx(22.5)
-        world.root.refuses = None
-        await world.time.turn(30.0)
-        assert at(registrant) is State.REGISTERED
-
-    play(scene, world)
-
-
-def test_a_conflict_by_the_word_alone_is_understood_by_its_code() -> None:
-    def world() -> World:
-        made = World()
-        made.root.refuses = (-31001, "The segment is taken.", {})
-        return made
-
-    async def scene(world: World, registrant: Registrant) -> None:
-        assert registrant.problem is not None
-        assert registrant.problem.failure is NAMESPACE_CONFLICT
-
-    play(scene, world)
-
-
-@pytest.mark.spec("AX-13.4-6")
-def test_split_brain_is_tried_again_within_a_few_heartbeats() -> None:
-    def world() -> World:
-        made = World(heartbeat=2.0)
-        made.root.refuses = (-31003, "split_brain", {"detail": "It is registered elsewhere."})
-        return made
-
-    async def scene(world: World, registrant: Registrant) -> None:
-        await world.time.turn(60.0)
-        assert max(one for one in world.time.slept if one != room.PATIENCE) <= 2.0
-
-    play(scene, world)
-
-
-@pytest.mark.parametrize(("status", "name"), [(401, "unauthenticated"), (403, "forbidden")])
-def test_a_closed_door_is_a_refusal(status: int, name: str) -> None:
-    def world() -> World:
-        made = World()
-        made.root.reachable = False
-        made.root.status = status
-        return made
-
-    async def scene(world: World, registrant: Registrant) -> None:
-        assert registrant.status().symbol == name
-        await world.time.turn(300.0)
-        assert max(world.time.slept) == pytest.approx(22.5)
-
-    play(scene, world)
-
-
-def test_a_parent_that_does_not_answer_is_given_up() -> None:
-    def world() -> World:
-        made = World()
-        made.root.silent = True
-        return made
-
-    async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is State.INTRODUCING
-        await world.time.turn(room.PATIENCE)
-        assert at(registrant) is State.WAITING
-        assert "did not answer within 10 s" in (registrant.status().problem or "")
-        assert not world.root.ends[0].open
-
-    play(scene, world)
-
-
-@pytest.mark.parametrize("answer", [b"[]", b"{}", b'{"session_id":5}', b"1"])
-def test_an_answer_that_cannot_be_read_is_a_failure(
-    answer: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "tests.faces.ax.parents.Parent._registered", lambda *_: __import__("json").loads(answer)
-    )
-
-    async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is State.WAITING
-        assert "cannot be read" in (registrant.status().problem or "")
 
     play(scene)
 
