@@ -37,6 +37,7 @@ from interlock.upstreams.hearing import Hearing
 from interlock.upstreams.listing import KINDS, RawOffer, list_offer
 from interlock.upstreams.peer import Peer
 from interlock.upstreams.private import NoSessionsError, PrivatePeers, key_of, set_level
+from interlock.upstreams.sharing import Private, private_for
 
 RETRY_FIRST: Final = 0.1
 RETRY_AT_MOST: Final = 30.0
@@ -52,25 +53,6 @@ class State(Enum):
     READY = "ready"
     DEGRADED = "degraded"
     FAILED = "failed"
-
-
-class Private(Enum):
-    """Who gets a connection of its own to an upstream."""
-
-    NOBODY = 0
-    SESSIONS = 1
-    """Clients of the session wire, where the server speaks that too."""
-    EVERYBODY = 2
-
-
-def private_for(server: ServerConfig, peer: Peer) -> Private:
-    """Whose calls must not share a connection to this server."""
-    if server.sessions != "auto":
-        return Private.EVERYBODY if server.sessions == "private" else Private.NOBODY
-    if peer.era is Era.STATELESS:
-        return Private.SESSIONS if peer.link.is_http else Private.NOBODY
-    # One process serves everybody who may use it, unless the config says otherwise.
-    return Private.EVERYBODY if peer.link.session_offered else Private.NOBODY
 
 
 class Handle(Protocol):
