@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.certificates import Authority
 from tests.cli.program import DEMO, INTERLOCK, World, free_port
 from tests.cli.waiting import PATIENCE, wait_until
 
@@ -79,6 +80,27 @@ def test_with_a_token_over_http(world: World) -> None:
     refused = world.run_here("tree", NODE_TOKEN="another-another-another")
     assert refused.returncode == 1
     assert "refused the token" in refused.stderr
+
+
+def test_over_tls_only_the_nodes_own_certificate_is_taken(world: World) -> None:
+    for name in ("ours", "theirs"):
+        (world.folder / name).mkdir()
+    ours, key = Authority(world.folder / "ours").certificate("node", ["192.0.2.1"])
+    theirs, _ = Authority(world.folder / "theirs").certificate("node", ["127.0.0.1"])
+    world.config({"demo": DEMO}, tls={"certificate": str(ours), "key": str(key)})
+    node = world.up()
+    assert node.url.startswith("https://")
+    node.wait_for_line("demo is ready")
+    for name in ("tree.sock", "status.sock"):
+        next(iter(world.state.rglob(name))).unlink()
+    assert json.loads(world.run_here("tree", "--json").stdout)["children"][0]["name"] == "demo"
+    assert world.run_here("status").returncode == 0
+    other = world.cwd / "other.yaml"
+    settings = {"certificate": str(theirs), "key": str(key)}
+    other.write_text(json.dumps({"listen": f"127.0.0.1:{world.port}", "tls": settings}))
+    refused = world.run_here("tree", "--config", str(other))
+    assert refused.returncode == 4
+    assert refused.stdout == ""
 
 
 def test_the_socket_is_its_own_users(world: World) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from interlock.cli import running, say, where
 from interlock.cli.running import Meant, NodeOption
+
+if TYPE_CHECKING:
+    import ssl
 
 _WITHIN: Final = 5.0
 
@@ -47,7 +50,12 @@ def ask_over_http(meant: Meant, path: str) -> bytes:
     from interlock.errors import INTERNAL, UPSTREAM_UNAVAILABLE, InterlockError
 
     listen, address = meant.config.listen, meant.config.address
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
+    if meant.config.tls is None:
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
+    else:
+        connection = http.client.HTTPSConnection(
+            address.host, address.port, timeout=_WITHIN, context=_own_certificate(meant)
+        )
     try:
         connection.request("GET", path, headers=_authorization(meant))
         answer = connection.getresponse()
@@ -70,6 +78,27 @@ def ask_over_http(meant: Meant, path: str) -> bytes:
             INTERNAL, f"{listen} answered with HTTP {answer.status}; is it a node?"
         )
     return body
+
+
+def _own_certificate(meant: Meant) -> ssl.SSLContext:
+    """Takes the certificate of the config and no other, whatever name is in it."""
+    import ssl
+
+    from interlock.config import ConfigError
+
+    assert meant.config.tls is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    path = meant.base_dir / meant.config.tls.certificate
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise ConfigError.of(
+            f"tls.certificate: {path} cannot be read: {error.strerror or error}",
+            "name the certificate by which the node is known",
+        ) from None
+    return context
 
 
 def _authorization(meant: Meant) -> dict[str, str]:
