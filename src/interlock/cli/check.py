@@ -61,14 +61,15 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
     from interlock.config.problems import format_path
 
     places = {} if source.path is None else places_in(source.path)
-    for path, text in _texts(config):
-        for message, hint in _unresolved(text, source):
-            # What a short form was split into has no place of its own.
-            known = next(
-                (path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ()
-            )
-            line, column = places.get(known, (0, 0))
-            yield Problem(str(source.path), line, column, format_path(path), message, hint)
+    found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
+    found += [
+        (path, *wrong) for path, file in _files(config) for wrong in _unreadable(file, source)
+    ]
+    for path, message, hint in found:
+        # What a short form was split into has no place of its own.
+        known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ())
+        line, column = places.get(known, (0, 0))
+        yield Problem(str(source.path), line, column, format_path(path), message, hint)
 
 
 def summary(config: Config, source: where.ConfigSource) -> str:
@@ -99,10 +100,17 @@ def _reached_by(server: ServerConfig) -> str:
 
 
 def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    from interlock.config.secrets import OAUTH_REFERENCES
+    from interlock.config.secrets import OAUTH_REFERENCES, PARENT_REFERENCES
 
     for index, token in enumerate(config.tokens):
         yield ("tokens", index, "token"), token.token
+    if config.parent is not None:
+        for name in PARENT_REFERENCES:
+            text = getattr(config.parent, name)
+            if text is not None:
+                yield ("parent", name), text
+        for index, backup in enumerate(config.parent.backup):
+            yield ("parent", "backup", index), backup
     for key, server in config.enabled_servers.items():
         place = ("servers", key)
         for name in ("url", "command", "cwd"):
@@ -118,6 +126,29 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             text = getattr(server.oauth, name)
             if text is not None:
                 yield (*place, "oauth", name), text
+
+
+def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    from interlock.config.secrets import PARENT_FILES, TLS_FILES
+
+    for section, part, names in (
+        ("parent", config.parent, PARENT_FILES),
+        ("tls", config.tls, TLS_FILES),
+    ):
+        for name in names:
+            file = None if part is None else getattr(part, name)
+            if file is not None:
+                yield (section, name), file
+    for index, file in enumerate(config.subservers.trust):
+        yield ("subservers", "trust", index), file
+
+
+def _unreadable(file: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:
+    from interlock.config.secrets import missing_file
+
+    wrong = missing_file(file, environ=os.environ, base_dir=source.base_dir)
+    if wrong is not None:
+        yield wrong
 
 
 def _unresolved(text: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:
