@@ -367,7 +367,6 @@ class Hub:
         self.listed[one.key] = [json.loads(bytes(raw))["name"] for raw in one.offer.tools]
 
     def _end(self, key: str) -> None:
-        self.listed.pop(key, None)
         supervisor = self.supervisors.pop(key, None)
         if supervisor is not None:
             task = asyncio.get_running_loop().create_task(supervisor.end())

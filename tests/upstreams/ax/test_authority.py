@@ -59,6 +59,7 @@ def trust(tmp_path: Path) -> str:
 
 
 @pytest.mark.spec("AX-4.2-8", "AX-4.2-11")
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["pem", "jwk", "jwks", "several"])
 def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:

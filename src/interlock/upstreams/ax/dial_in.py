@@ -65,11 +65,11 @@ class DialIn:
     """Waits for the channels of one subserver, one after the other."""
 
     dials_in = True
+    gone = False
+    """The registrar itself withdraws who is gone."""
 
     def __init__(self, key: str, own_info: bytes, list_ttl: Callable[[], float]) -> None:
         self.stderr: deque[str] = deque(maxlen=1)
-        self.gone = False
-        """Set by the registrar: nothing of it is to be seen any more."""
         self._key = key
         self._own_info = own_info
         self._list_ttl = list_ttl

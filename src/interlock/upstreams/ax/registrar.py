@@ -460,8 +460,6 @@ class Registrar:
         info.session_id = ""
         if session is not None:
             self._leases.release(info.subserver_id)
-        if record.dial_in is not None:
-            record.dial_in.gone = True
         if record.supervisor is not None:
             record.supervisor.withdraw(reason)
         if session is not None and error is not None:
