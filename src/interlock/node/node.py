@@ -305,17 +305,22 @@ class Node:
         return supervisor
 
     async def _end(self, key: str) -> None:
+        await self._forget(key).end()
+
+    def _end_registered(self, key: str) -> None:
+        """A subserver is no more. At once, as another may take its place in this very moment."""
+        self.catalog.withdraw(key)
+        if key in self._supervisors:
+            gone = self._forget(key)
+            task = asyncio.get_running_loop().create_task(gone.end(), name=f"end:{key}")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def _forget(self, key: str) -> Supervisor:
         del self._upstreams[key]
         self._not_measured(key)
         self.tree.ended(key)
-        await self._supervisors.pop(key).end()
-
-    def _end_registered(self, key: str) -> None:
-        self.catalog.withdraw(key)
-        if key in self._supervisors:
-            task = asyncio.get_running_loop().create_task(self._end(key), name=f"end:{key}")
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+        return self._supervisors.pop(key)
 
     def _choose_transparent(self) -> None:
         shown_as_itself = [
