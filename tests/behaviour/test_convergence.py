@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,3 +102,29 @@ def test_a_lost_branch_is_known_at_the_root_within_three_intervals(worlds: list[
     # Its new list is empty until its own server is there.
     moment("its return", root, lambda listed: listed.get(TOOL, "degraded") != "degraded")
     assert works(root, TOOL)
+
+
+LEAF = """
+import sys
+from interlock.subserver import Subserver
+
+leaf = Subserver("leaf", subserver_id="6f9b1a52-3b62-4a56-9a55-6a8d1ffb9d11")
+leaf.tool(name="where", mutable=False)(lambda: "here")
+leaf.run(sys.argv[1], heartbeat=0.1)
+"""
+
+
+@pytest.mark.spec("AX-13.1-2", "AX-13.2-1")
+def test_who_comes_back_with_the_same_list_is_no_longer_degraded(worlds: list[World]) -> None:
+    root = start(worlds, 0)
+    script = worlds[0].folder / "leaf.py"
+    script.write_text(LEAF, encoding="utf-8")
+    command = [sys.executable, str(script), f"ws://127.0.0.1:{worlds[0].port}/ax"]
+    for _ in range(2):
+        leaf = subprocess.Popen(command, env=worlds[0].environ)
+        try:
+            moment("it", root, lambda listed: listed.get("leaf.where", "degraded") != "degraded")
+        finally:
+            leaf.kill()
+            leaf.wait()
+        moment("its loss", root, lambda listed: listed["leaf.where"] == "degraded")

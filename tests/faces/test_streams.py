@@ -414,8 +414,12 @@ def test_hanging_up_does_not_cancel_on_the_session_wire(start: Any) -> None:
     with node.connect() as wire:
         wire.send(session.call("hold", {"text": "kept"}, 5))
         held = node.shop.wait_for_hold("kept")
-    node.until(lambda: all(lane.peer for lane in node.node.doors._http._server.server_state.connections))
-    node.until(lambda: not node.node.doors._http._server.server_state.connections, "the connection's end")
+    node.until(
+        lambda: all(lane.peer for lane in node.node.doors._http._server.server_state.connections)
+    )
+    node.until(
+        lambda: not node.node.doors._http._server.server_state.connections, "the connection's end"
+    )
     assert node.alive()
     assert not node.shop.heard_of("notifications/cancelled")
     # It can still be cancelled by its id, and otherwise it comes to its end.

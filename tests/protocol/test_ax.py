@@ -334,8 +334,13 @@ def hop(route: Any, cursor: Any) -> ax.Hop | None:
 def test_hops() -> None:
     assert ax.read_hop(None) is None
     assert ax.read_hop({}) is None
-    assert hop(["infra", "edge", "t"], 0) == ax.Hop(("infra", "edge", "t"), 0)
-    assert hop(["infra", "edge", "t"], 1) == ax.Hop(("infra", "edge", "t"), 1)
+    for cursor in (0, 1):
+        read = hop(["infra", "edge", "t"], cursor)
+        assert read is not None
+        assert (read.route, read.cursor) == (("infra", "edge", "t"), cursor)
+        assert read.onward == (
+            b',"x-mcpax-route":["infra","edge","t"],"x-mcpax-cursor":%d' % (cursor + 1)
+        )
     assert hop(["s"] * 64, 62) is not None
     bad: list[tuple[Any, Any]] = [
         (["a", "t"], None), (None, 0), (["a", "t"], 1), (["a", "t"], -1), (["a", "t"], 2),

@@ -26,7 +26,8 @@ from interlock.catalog.entries import (
 from interlock.catalog.names import Names, Rule
 from interlock.catalog.set_aside import SetAside, SetAsides
 from interlock.config import ServerConfig
-from interlock.protocol.ax import CURSOR, NATIVE, ROUTE
+from interlock.protocol import ax
+from interlock.protocol.ax import NATIVE
 from interlock.protocol.capability import LATENCY_CLASSES, slower
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
@@ -374,10 +375,7 @@ def _with_names(
 
 def _way(prefix: str, own: str) -> bytes:
     """Members of `_meta` that lead a call to a node below: all segments, and that node's place."""
-    route = f"{prefix}.{own}".split(".")
-    return b',"%b":%b,"%b":%d' % (
-        ROUTE.encode(), encode_value(route), CURSOR.encode(), prefix.count(".")
-    )  # fmt: skip
+    return ax.way(f"{prefix}.{own}".split("."), prefix.count("."))
 
 
 def _behind(members: dict[str, Raw]) -> bytes:

@@ -78,6 +78,8 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         self._patience: asyncio.TimerHandle | None = None
         self._transport = transport
         self._write = transport.write
+        self._unwritten: list[bytes] = []
+        self._soon = asyncio.get_running_loop().call_soon
         # Above this `pause_writing` ends it, so there is nothing to look at per message.
         transport.set_write_buffer_limits(high=MOST_UNREAD)
         transport.set_protocol(self)
@@ -95,6 +97,7 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         self._cut_off(DOES_NOT_READ)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unwritten.clear()
         if self._patience is not None:
             self._patience.cancel()
         self._over("the connection was lost" + (f": {exc}" if exc is not None else ""))
@@ -105,16 +108,27 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
     def send(self, payload: bytes) -> None:
         if not self._open:
             return
-        if self._dialled:
-            self._write(text_frame(payload, next(_masks)))
-        elif len(payload) < _LARGE:
-            self._write(text_frame(payload))
-        else:
+        if len(payload) >= _LARGE and not self._dialled:
+            self._flush()
             self._write(text_head(len(payload)))
             self._write(payload)
+            return
+        unwritten = self._unwritten
+        if not unwritten:
+            self._soon(self._flush)
+        unwritten.append(text_frame(payload, next(_masks) if self._dialled else b""))
+
+    def _flush(self) -> None:
+        """Write everything that was sent in this turn of the loop at once: each write is a call of
+        the system, and wakes the other side."""
+        unwritten = self._unwritten
+        if unwritten:
+            self._unwritten = []
+            self._write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         if self._open:
+            self._flush()
             self._ignore(CLOSED_HERE)
             self._say_close(code, reason)
 

@@ -44,7 +44,7 @@ from interlock.upstreams.ax.subserver import Subserver
 from interlock.upstreams.own import OwnTools
 from interlock.upstreams.pacing import Pace
 from interlock.upstreams.peer import Peer
-from interlock.upstreams.supervisor import State, Supervisor
+from interlock.upstreams.supervisor import Supervisor
 
 AX_FACE: Final = "ax"
 STDIO: Final = "stdio:"
@@ -121,6 +121,9 @@ class Tree:
             base_dir=base_dir,
         )
         self.registrant: Registrant | None = None
+        self.own_segment = config.root_segment or ""
+        """What the parent calls this node, or the root itself. Empty: it has no name. An attribute,
+        as every call from a parent is held against it."""
         self._own = OwnTools(self._dropped)
 
     def _identity(self, role: str) -> str:
@@ -178,6 +181,8 @@ class Tree:
                 per_second=config.subservers.notifications_per_second,
                 kept=config.subservers.notifications_kept,
             )
+        if config.root_segment != before.root_segment:
+            self._name_itself()
         if config.parent != before.parent:
             if self.registrant is not None:
                 await self.registrant.end()
@@ -246,7 +251,8 @@ class Tree:
         link = self._config.subservers.links.get(info.segment)
         return {
             "registered": info.role,
-            "degraded": supervisor.state is State.DEGRADED,
+            # Who comes back lists first, and is ready then.
+            "degraded": supervisor.peer is None,
             "transport_class": info.transport_class,
             "min_latency_class": None if link is None else link.min_latency_class,
         }
@@ -268,12 +274,12 @@ class Tree:
             grace=settings.grace,
             timeout=None if link is None else link.timeout,
         )
-        self._show_own_tools()
         return self._begin(info.key, server, dial_in)
 
     def _granted(self, info: Subserver) -> None:
         """A new session, or a new budget for the one that there is."""
         self._pipeline.budgets.grant(info.key, info.subserver_id, info.budget, info.session_id)
+        self._show_own_tools()
         if self._sessions.get(info.key) != info.session_id:
             self._sessions[info.key] = info.session_id
             self._lost.discard(info.key)
@@ -332,17 +338,16 @@ class Tree:
         """A node with which somebody has registered is an aggregator, and has a tool of its own."""
         if "" not in self._upstreams:
             self._upstreams[""] = self._own
+            self._name_itself()
+
+    def _name_itself(self) -> None:
+        """The root segment may be another one."""
+        if self.registrant is None:
+            self.own_segment = self._config.root_segment or ""
+        if "" in self._upstreams:
             self._catalog.post(own_offering(self._config.root_segment, self._own.definitions))
 
     # -- what is above
-
-    @property
-    def own_segment(self) -> str:
-        """What the parent calls this node, or the root itself. Empty: it has no name."""
-        registrant = self.registrant
-        if registrant is None:
-            return self._config.root_segment or ""
-        return registrant.assigned_segment or ""
 
     def _register_with(self, parent: ParentConfig, **how: Any) -> Registrant:
         settings = parent
@@ -376,6 +381,7 @@ class Tree:
         )
 
     def _registered(self, granted: ax.Registered) -> None:
+        self.own_segment = granted.assigned_segment
         self.registrar.tree_id = granted.tree_id or granted.aggregator_id or self.id
         self.registrar.budget_cap = granted.budget
 
@@ -385,6 +391,7 @@ class Tree:
 
     def _without_parent(self) -> None:
         """Nobody above: it is the root of what is left."""
+        self.own_segment = self._config.root_segment or ""
         self.registrar.tree_id = self.id
         self.registrar.budget_cap = ax.Budget()
 

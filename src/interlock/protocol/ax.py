@@ -8,6 +8,7 @@ client on the same channel. Pure: bytes in, typed messages or a ProtocolError ou
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -233,6 +234,8 @@ class Hop(msgspec.Struct, frozen=True, gc=False):
 
     route: tuple[str, ...]
     cursor: int
+    onward: bytes = b""
+    """What the next node down is told, as it stands behind other members of a `_meta`."""
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -256,7 +259,12 @@ def read_hop(meta: dict[str, Raw] | None) -> Hop | None:
         raise _bad(ROUTE, f"must have at most {MAX_ROUTE} segments, none of them empty")
     if not 0 <= cursor < len(route) - 1:
         raise _bad(CURSOR, "must point at a segment before the last")
-    return Hop(tuple(route), cursor)
+    return Hop(tuple(route), cursor, way(route, cursor + 1))
+
+
+def way(route: Sequence[str], cursor: int) -> bytes:
+    """`,"x-mcpax-route":[…],"x-mcpax-cursor":n`."""
+    return b',"%b":%b,"%b":%d' % (ROUTE.encode(), encode_value(route), CURSOR.encode(), cursor)
 
 
 def heartbeat_deadline_ms(interval_ms: int) -> int:

@@ -115,22 +115,38 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[Event]:
         """What `data` completes."""
         size = len(data)
-        # By far the most usual: exactly one text message, whole, in one read.
-        if size > 1 and self._fresh and data[0] == _WHOLE_TEXT:
-            length = data[1] ^ self._mask_bit
-            start = self._small_start
-            if length == 126 and size >= start + 128:
-                length = data[2] << 8 | data[3]
+        if not self._fresh:
+            return self._feed(data)
+        # By far the most usual: text messages, each whole in one frame, in one read.
+        events: list[Event] = []
+        at = 0
+        small_start, mask_bit = self._small_start, self._mask_bit
+        while size - at > 8 and data[at] == _WHOLE_TEXT:
+            length = data[at + 1] ^ mask_bit
+            start = at + small_start
+            if length == 126:
+                length = data[at + 2] << 8 | data[at + 3]
                 start += 2
+                if length < 126:
+                    break
             elif length > _MOST_IN_CONTROL:
-                return self._feed(data)
-            if size == start + length and length <= self._max:
-                payload = data[start:]
-                if start > 4:
-                    payload = apply_mask(payload, data[start - 4 : start])
-                if payload.isascii() or _is_utf8(payload):
-                    return [payload]
-        return self._feed(data)
+                break
+            end = start + length
+            if end > size or length > self._max:
+                break
+            payload = data[start:end]
+            if mask_bit:
+                payload = apply_mask(payload, data[start - 4 : start])
+            if not payload.isascii() and not _is_utf8(payload):
+                break
+            events.append(payload)
+            at = end
+        if at == size:
+            return events
+        if not at:
+            return self._feed(data)
+        events += self._feed(data[at:])
+        return events
 
     def _feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []

@@ -11,12 +11,11 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.call import Call, Route
+from interlock.protocol import ax as tree
 from interlock.protocol import headers, mcp
-from interlock.protocol.ax import CURSOR, ROUTE
 from interlock.protocol.jsonrpc import decode_value, encode_members, encode_value
 
 _MOST_KEPT: Final = 20_000
-_WAY: Final = b',"%b":%%b,"%b":%%d' % (ROUTE.encode(), CURSOR.encode())
 
 
 class Wording:
@@ -171,11 +170,8 @@ def _with_way(meta: bytes, call: Call, route: Route) -> bytes:
     """`meta`, and in it where the call is on its way: the names of all segments stay as they are,
     the cursor points at the receiver."""
     hop = call.hop
-    if hop is None:
-        # It enters the tree here.
-        way = route.way
-    else:
-        way = _WAY % (encode_value(hop.route), hop.cursor + 1)
+    # Without a hop it enters the tree here.
+    way = route.way if hop is None else hop.onward or tree.way(hop.route, hop.cursor + 1)
     if meta:
         return b"%b%b}" % (meta[:-1], way)
     return b',"_meta":{%b}' % way[1:] if way else b""

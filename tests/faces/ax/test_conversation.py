@@ -204,7 +204,8 @@ def test_where_a_call_is_on_its_way_is_read(
     way = {"x-mcpax-route": ["infra", "edge", "shop", "echo"], "x-mcpax-cursor": 1}
     # The node is registered with nobody, so every way is a wrong one.
     answer = one.ask("tools/call", call("echo", **way))
-    assert begun[0].hop == ax.Hop(("infra", "edge", "shop", "echo"), 1)
+    hop = begun[0].hop
+    assert (hop.route, hop.cursor) == (("infra", "edge", "shop", "echo"), 1)
     assert begun[0].credentials.known_as == "parent"
     assert begun[0].face == "ax"
     assert answer["error"]["code"] == -32602

@@ -193,7 +193,8 @@ class AxConversation(Conversation):
             return None
         if client.revision not in mcp.STATELESS_REVISIONS:
             return None
-        found = _Said(client, meta, hop)
+        # Where it is, is known now; nothing else of the tree is for this node's own servers.
+        found = _Said(client, {k: v for k, v in meta.items() if not k.startswith(ax.PREFIX)}, hop)
         if len(said) <= _LONGEST_KEPT and mcp.META_PROGRESS_TOKEN not in meta:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
