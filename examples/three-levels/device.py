@@ -9,7 +9,9 @@ from interlock.subserver import Subserver
 DEVICE, BUS = os.environ.get("DEVICE", "m0"), os.environ.get("BUS", "none")
 LEVEL = {"led": 0}
 
-device = Subserver("device")
+CLASSES = {"UART": "uart_cbor", "BLE": "ble_cbor"}
+
+device = Subserver("device", transport_class=CLASSES.get(BUS, "native"))
 
 
 @device.tool(latency_class="fast", mutable=False)

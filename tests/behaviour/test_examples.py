@@ -151,7 +151,7 @@ def test_regional(world: World) -> None:
     wait_until_gone(below)
 
 
-@pytest.mark.spec("AX-3.1-1", "AX-3.1-2", "AX-1.1-2")
+@pytest.mark.spec("AX-2-2", "AX-2-3", "AX-3.1-1", "AX-3.1-2", "AX-1.1-2")
 def test_three_levels(world: World) -> None:
     example = Example(world, "three-levels")
     node = example.up("root.yaml", AT_ROOT)
@@ -172,7 +172,9 @@ def test_three_levels(world: World) -> None:
     assert (regional["calls"], edge["calls"]) == (6, 5)
     assert [one["calls"] for one in edge["children"]] == [2, 3]
     text = world.run("tree", "--config", str(example.folder / "root.yaml")).stdout
-    assert text.startswith("3 nodes · 4 servers · 6 tools · all well\n")
+    # Two of the nodes have a tool of their own, which is listed above them.
+    assert text.startswith("3 nodes · 4 servers · 8 tools · all well\n")
+    assert (regional["role"], edge["role"]) == ("aggregator", "gateway")
     assert "\n    ├ m1" in text
 
 

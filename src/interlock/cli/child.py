@@ -14,8 +14,8 @@ from interlock.cli import log_lines
 from interlock.cli.where import ConfigSource
 from interlock.config import Config, ConfigError
 from interlock.node.places import state_home
-from interlock.node.run import NodeRun
-from interlock.protocol.ax import SEGMENT_VARIABLE, is_segment
+from interlock.node.run import REGISTERED_AFTER, NodeRun
+from interlock.protocol.ax import ID_VARIABLE, SEGMENT_VARIABLE, is_segment
 
 _log = logging.getLogger("interlock.node")
 
@@ -36,6 +36,8 @@ async def run_as_child(source: ConfigSource) -> None:
         listening=False,
     )
     node = await run.start()
+    # The parent is to see everything at once that comes soon.
+    await node.until_settled(REGISTERED_AFTER)
     registrant = node.tree.register_on_stdio(segment)
     over = asyncio.ensure_future(registrant.until_over())
     stopping = asyncio.ensure_future(run.stopping.wait())
@@ -59,5 +61,7 @@ def _with_own_folder(source: ConfigSource) -> Config:
     if config.state_dir is not None:
         return config
     path = Path(source.path or "demo").absolute()
-    name = f"child-{path.stem}-{blake2b(os.fsencode(path), digest_size=4).hexdigest()}"
+    # Two parents may start the same one.
+    whole = os.fsencode(path) + os.environ.get(ID_VARIABLE, "").encode()
+    name = f"child-{path.stem}-{blake2b(whole, digest_size=4).hexdigest()}"
     return replace(config, state_dir=str(state_home(os.environ) / name))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from interlock import __version__
 from interlock.catalog.catalog import Catalog
@@ -25,7 +26,7 @@ from interlock.node.doors import Doors
 from interlock.node.places import journal_path, make_private, seal_key, tokens_path
 from interlock.node.status import NodeStatus, UpstreamStatus, status_of
 from interlock.node.tree import Tree
-from interlock.node.tree_view import TreeNode, gather, own_part
+from interlock.node.tree_view import TreeNode, gather, own_part, read_asked
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.authenticate import LOCAL_CALLER, Authenticator
 from interlock.pipeline.breaker import Breakers
@@ -458,8 +459,9 @@ class Node:
             for one in self._supervisors.values()
         ]
 
-    async def tree_below(self) -> TreeNode:
-        """The tree from this node down."""
+    async def tree_below(self, params: Raw | UnsetType = UNSET) -> TreeNode:
+        """The tree from this node down. `params`: how far and how long a parent wants to look."""
+        within, levels = read_asked(params)
         registrant = self.tree.registrant
         above = None if registrant is None else registrant.status()
         subservers = self.tree.subservers()
@@ -481,7 +483,7 @@ class Node:
             and (supervisor := self._supervisors.get(key)) is not None
             and supervisor.peer is not None
         }
-        return await gather(own, below)
+        return await gather(own, below, within=within, levels=levels)
 
     def supervisor(self, key: str) -> Supervisor:
         return self._supervisors[key]

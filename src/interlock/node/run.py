@@ -29,9 +29,18 @@ _log = logging.getLogger("interlock.node")
 
 FORCED_EXIT: Final = 130
 SETTLED_WITHIN: Final = 10.0
+REGISTERED_AFTER: Final = 3.0
+"""So long a node waits for its servers before it registers with a parent: else that would list
+nothing of it at first."""
 _COLLECT_AFTER: Final = (20_000, 50, 100)
 STOP_WITHIN: Final = 20.0
 """Longer than any part of a node takes to end in order."""
+
+
+async def _register(node: Node) -> None:
+    if node.config.parent is not None:
+        await node.until_settled(REGISTERED_AFTER)
+    node.register()
 
 
 class NodeRun:
@@ -85,14 +94,15 @@ class NodeRun:
                 await node.listen()
             node.start()
             if self._listening:
-                # One that stands beside it, for a client on stdio, is not another child.
-                node.register()
                 await self._listen_locally(node)
         except BaseException:
             self._stop_telling()
             await node.stop()
             raise
         loop = asyncio.get_running_loop()
+        if self._listening:
+            # One that stands beside it, for a client on stdio, is not another child.
+            self._tasks.append(loop.create_task(_register(node), name="register"))
         self._tasks.append(loop.create_task(self._keep_config(), name="config"))
         if self._watch is not None:
             self._tasks.append(loop.create_task(self._watch_config(self._watch), name="watch"))

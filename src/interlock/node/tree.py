@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 
 from interlock.call import Call, Caller, Client, Credentials
 from interlock.catalog.catalog import Catalog
@@ -76,7 +76,7 @@ class Tree:
         end: Callable[[str], None],
         new_session: Callable[[str], None],
         configured: Callable[[], Mapping[str, ServerConfig]],
-        view: Callable[[], Awaitable[Any]],
+        view: Callable[[Raw | UnsetType], Awaitable[Any]],
     ) -> None:
         """`leaf`: it stands for one server only, and nobody registers with it. `begin` and `end`
         are about the upstream of a subserver; `new_session`: nothing that was found out about it

@@ -45,6 +45,8 @@ SESSION_ENDED: Final = "notifications/mcpax/session_ended"
 
 SEGMENT_VARIABLE: Final = "INTERLOCK_SEGMENT"
 """The environment variable by which a parent tells a child that it starts what to register as."""
+ID_VARIABLE: Final = "INTERLOCK_SUBSERVER_ID"
+"""The same for the id by which that parent knows the child again."""
 
 PREFIX: Final = "x-mcpax-"
 """What every key of MCP-AX in a `_meta` begins with."""

@@ -48,14 +48,19 @@ class Subserver:
         version: str = "0",
         instructions: str | None = None,
         subserver_id: str | None = None,
+        transport_class: str = ax.NATIVE,
     ) -> None:
         """`segment` is what the tools' names begin with: a-z, 0-9, _ and -. `subserver_id`: a UUID
-        that stays the same for ever, for programs that have no folder to keep one in."""
+        that stays the same for ever, for programs that have no folder to keep one in.
+        `transport_class`: what it stands in front of, such as `uart_cbor`, if that is a device."""
         if not ax.is_segment(segment) or segment in ax.RESERVED_SEGMENTS:
             raise ValueError(f"{segment!r} cannot be a segment: use 1 to 63 of a-z, 0-9, _ and -.")
         if subserver_id is not None and not ax.is_uuid(subserver_id):
             raise ValueError(f"{subserver_id!r} is not a UUID.")
+        if transport_class not in ax.TRANSPORT_CLASSES:
+            raise ValueError(f"{transport_class!r} is none of {', '.join(ax.TRANSPORT_CLASSES)}.")
         self.segment = segment
+        self._transport_class = transport_class
         self._about = About({"name": segment, "version": version}, instructions, logs=True)
         self._id = subserver_id
         self._tools: dict[str, FunctionTool] = {}
@@ -132,7 +137,8 @@ class Subserver:
         moved = asyncio.Event()
         registrant = self._registrant = Registrant(
             parent=parent,
-            subserver_id=self._id or _kept_id(f"{url} {parent.segment}"),
+            subserver_id=self._id or _given_id(url) or _kept_id(f"{url} {parent.segment}"),
+            transport_class=self._transport_class,
             role="leaf",
             converse=self._converse,
             on_state=lambda _: moved.set(),
@@ -249,6 +255,12 @@ def _check(url: str) -> None:
         check_parent_url(url)
     except BadValue as bad:
         raise ConfigError.of(f"{url}: {bad.message}", bad.hint) from None
+
+
+def _given_id(url: str) -> str | None:
+    """The id that the node which started this program gave it."""
+    given = os.environ.get(ax.ID_VARIABLE) if url == STDIO else None
+    return given if ax.is_uuid(given) else None
 
 
 def _kept_id(role: str) -> str:

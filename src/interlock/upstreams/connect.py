@@ -13,7 +13,7 @@ from interlock.channels.channel import Channel
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.ports import Clock
-from interlock.protocol.ax import SEGMENT_VARIABLE
+from interlock.protocol.ax import ID_VARIABLE, SEGMENT_VARIABLE
 from interlock.upstreams.ax.dial_in import kinds_of, retry_ms_of, speak
 from interlock.upstreams.ax.session import AxSession
 from interlock.upstreams.ax.started import StartedChild
@@ -75,6 +75,10 @@ class Adopts(Protocol):
 
     @property
     def list_ttl(self) -> float: ...
+
+    def child_id(self, key: str) -> str:
+        """The id of a child that the config names: the same for ever."""
+        ...
 
     async def adopt(self, channel: Channel, *, key: str, segment: str) -> AxSession:
         """Raises InterlockError when it does not register."""
@@ -182,7 +186,13 @@ class Connector:
             self._key,
             self._argv(server),
             # What it is to register as is for the config of this node to say.
-            env=child_environment({**server.env, SEGMENT_VARIABLE: server.segment}),
+            env=child_environment(
+                {
+                    **server.env,
+                    SEGMENT_VARIABLE: server.segment,
+                    ID_VARIABLE: self._registrar.child_id(self._key),
+                }
+            ),
             cwd=server.cwd,
             stderr=self.stderr,
             mask=self.mask,

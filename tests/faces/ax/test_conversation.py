@@ -102,17 +102,17 @@ def test_it_says_who_it_is_before_anything_else(parent: Callable[..., Parent]) -
 
 
 def test_it_shows_its_part_of_the_tree(parent: Callable[..., Parent]) -> None:
-    async def later() -> Any:
+    async def later(_: Any) -> Any:
         await asyncio.sleep(0)
         return {"children": []}
 
-    def broken() -> Any:
+    def broken(_: Any) -> Any:
         raise ZeroDivisionError
 
-    def refused() -> Any:
+    def refused(_: Any) -> Any:
         raise InterlockError(UPSTREAM_UNAVAILABLE, "Not now.")
 
-    assert parent(tree=lambda: {"name": "x"}).ask("mcpax/tree")["result"] == {"name": "x"}
+    assert parent(tree=lambda _: {"name": "x"}).ask("mcpax/tree")["result"] == {"name": "x"}
     assert parent(tree=later).ask("mcpax/tree")["result"] == {"children": []}
     assert parent(tree=broken).ask("mcpax/tree")["error"]["code"] == -32603
     assert parent(tree=refused).ask("mcpax/tree")["error"]["message"] == "tool_degraded"

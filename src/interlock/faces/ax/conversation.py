@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from interlock.call import Call, Client, Credentials
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
@@ -35,8 +35,9 @@ _LONGEST_KEPT: Final = 4_096
 
 _log = logging.getLogger("interlock.faces.ax")
 
-Tree = Callable[[], Any] | Callable[[], Awaitable[Any]]
-"""Gives this node's part of the tree, as plain data or structs."""
+Tree = Callable[[Raw | UnsetType], Any]
+"""Gives this node's part of the tree, as plain data or structs, or something to await for it. It is
+given the raw params of the request."""
 
 
 class _Said(NamedTuple):
@@ -128,15 +129,16 @@ class AxConversation(Conversation):
         if method == ax.IDENTIFY:
             self._send(jsonrpc.result_response(id, jsonrpc.encode_value(self._identify())))
         elif method == ax.TREE and self._tree is not None:
-            task = asyncio.get_running_loop().create_task(self._look(id, self._tree))
+            looking = self._look(id, self._tree, message.params)
+            task = asyncio.get_running_loop().create_task(looking)
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
         else:
             super()._request(message, method, id, params, meta, client)
 
-    async def _look(self, id: bytes, tree: Tree) -> None:
+    async def _look(self, id: bytes, tree: Tree, params: Raw | UnsetType) -> None:
         try:
-            found = tree()
+            found = tree(params)
             if inspect.isawaitable(found):
                 found = await found
             self._send(jsonrpc.result_response(id, jsonrpc.encode_value(found)))

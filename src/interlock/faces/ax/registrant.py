@@ -86,6 +86,7 @@ class Registrant:
         on_lost: Callable[[str], None] = lambda _: None,
         on_state: Callable[[Registrant], None] = lambda _: None,
         offers: ax.Offers = _EVERYTHING,
+        transport_class: str = ax.NATIVE,
         once: bool = False,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
@@ -110,6 +111,7 @@ class Registrant:
         self.on_state = on_state
         """Told whenever it has come to another state."""
         self._offers = offers
+        self._transport_class = transport_class
         self._once = once
         self._clock = clock
         self._wall_clock = wall_clock
@@ -374,6 +376,7 @@ class Registrant:
             subserver_id=self._subserver_id,
             segment=settings.segment,
             capabilities=self._offers,
+            transport_class=self._transport_class,
             heartbeat_interval_ms=self._interval,
             version=parent.version,
             authority=settings.authority,

@@ -147,6 +147,11 @@ class Registrar:
             raise
         return session
 
+    def child_id(self, key: str) -> str:
+        """By what a child that the node starts is to be known, also after a restart. Two nodes may
+        have a child of the same name: they are two. Raises InterlockError."""
+        return self._store.identity(f"child {key}")
+
     def subservers(self) -> list[Subserver]:
         """Everybody who is registered, or still listed, by segment."""
         return [self._by_segment[segment].info for segment in sorted(self._by_segment)]

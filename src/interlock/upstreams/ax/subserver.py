@@ -116,6 +116,8 @@ class Lease(Protocol):
 class TreeStore(Protocol):
     """Where claims and leases are kept (`stores/tree.py`). Everything raises InterlockError."""
 
+    def identity(self, role: str) -> str: ...
+
     def claim_on(self, segment: str) -> Claim | None: ...
 
     def keep_claim(self, segment: str, authority: str, verified: bool) -> bool:
