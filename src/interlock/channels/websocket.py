@@ -96,6 +96,10 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
     def pause_writing(self) -> None:
         self._cut_off(DOES_NOT_READ)
 
+    def eof_received(self) -> None:
+        # The connection is closed after this.
+        self._flush()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwritten.clear()
         if self._patience is not None:
@@ -124,11 +128,13 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         unwritten = self._unwritten
         if unwritten:
             self._unwritten = []
+            if self._said_close or self._transport.is_closing():
+                # Nothing may come behind the close frame.
+                return
             self._write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         if self._open:
-            self._flush()
             self._ignore(CLOSED_HERE)
             self._say_close(code, reason)
 
@@ -154,6 +160,8 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
     def _fail(self, violation: Violation) -> None:
         self._over(f"it broke the WebSocket protocol: {violation.message}")
         self._say_close(violation.code, violation.message)
+        if self._transport.is_closing():
+            return
         # Closed now, with its bytes unread, the connection might be reset before it reads why.
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -161,7 +169,8 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
             self._transport.close()
 
     def _say_close(self, code: int, reason: str) -> None:
-        """Once. The other side has until the patience ends to agree."""
+        """Once, behind all that was sent. The other side has until the patience ends to agree."""
+        self._flush()
         if self._said_close or self._transport.is_closing():
             return
         self._said_close = True
@@ -171,6 +180,7 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
 
     def _cut_off(self, why: str) -> None:
         self._ignore(why)
+        self._unwritten.clear()
         self._transport.abort()
 
     def _mask(self) -> bytes:

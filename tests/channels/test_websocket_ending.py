@@ -1,0 +1,121 @@
+"""How a WebSocket ends: what was sent before that still arrives, and nothing comes behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from interlock.channels.websocket import WebSocketChannel
+from interlock.protocol.websocket import Close, Event, FrameDecoder, close_frame, text_frame
+from tests.channels.conftest import Run
+
+MASK = b"abcd"
+QUESTION = text_frame(b'{"q":1}', MASK)
+ANSWER = b'{"answer":1}'
+VIOLATION = b"\xff\xff\xff\xff"
+Act = Callable[[WebSocketChannel, bytes], None]
+
+
+@asynccontextmanager
+async def our_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]:
+    """A channel on each connection; `act` is told what it hears."""
+
+    class Server(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            channel = WebSocketChannel(transport, dialled=False, peer="loopback", label="x")
+            channel.on_closed = ended.set_result
+            channel.on_message = lambda payload: act(channel, payload)
+
+    server = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def spoken(
+    act: Act, says: bytes, then: Callable[[asyncio.StreamWriter], None] = lambda _: None
+) -> Callable[[list[Event], list[str]], Awaitable[None]]:
+    """Says something in one piece, and reads to the end what comes back."""
+
+    async def talk(events: list[Event], reasons: list[str]) -> None:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        async with our_server(act, ended) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(says)
+            then(writer)
+            events += FrameDecoder(masked=False, max_message=1000).feed(await reader.read())
+            reasons.append(await ended)
+            writer.close()
+            await writer.wait_closed()
+
+    return talk
+
+
+def answer(channel: WebSocketChannel, payload: bytes) -> None:
+    channel.send(ANSWER)
+
+
+def test_a_request_and_the_close_in_one_piece(run: Run) -> None:
+    events: list[Event] = []
+    reasons: list[str] = []
+    run(spoken(answer, QUESTION + close_frame(1000, "", MASK))(events, reasons))
+    assert events == [ANSWER, Close(1000, "")]
+    assert reasons == ["it closed the channel"]
+
+
+def test_a_request_and_a_violation_in_one_piece(run: Run) -> None:
+    events: list[Event] = []
+    reasons: list[str] = []
+    run(spoken(answer, QUESTION + VIOLATION)(events, reasons))
+    assert events[0] == ANSWER
+    assert isinstance(events[1], Close)
+    assert events[1].code == 1002
+    assert len(events) == 2
+    assert reasons[0].startswith("it broke the WebSocket protocol")
+
+
+def test_a_request_and_the_end_in_one_piece(run: Run) -> None:
+    events: list[Event] = []
+    reasons: list[str] = []
+    run(spoken(answer, QUESTION, asyncio.StreamWriter.write_eof)(events, reasons))
+    assert events == [ANSWER]
+
+
+def test_an_answer_that_closes(run: Run) -> None:
+    def answer_and_close(channel: WebSocketChannel, payload: bytes) -> None:
+        channel.send(ANSWER)
+        channel.send(ANSWER)
+        channel.close(4000, "enough")
+        channel.send(b"nobody reads this")
+
+    events: list[Event] = []
+    reasons: list[str] = []
+    says = QUESTION + close_frame(4000, "", MASK)
+    run(spoken(answer_and_close, says)(events, reasons))
+    assert events == [ANSWER, ANSWER, Close(4000, "enough")]
+
+
+@pytest.mark.parametrize("tail", [close_frame(1000, "", MASK), VIOLATION], ids=["close", "broken"])
+def test_nothing_is_written_after_it_was_cut_off(run: Run, tail: bytes) -> None:
+    def answer_and_leave(channel: WebSocketChannel, payload: bytes) -> None:
+        channel.send(ANSWER)
+        channel.pause_writing()
+
+    async def test() -> None:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        async with our_server(answer_and_leave, ended) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(QUESTION + tail)
+            try:
+                assert await reader.read() == b""
+            except ConnectionError:
+                # It left with bytes unread.
+                assert reader.at_eof() or reader.exception() is not None
+            assert await ended == "it does not read what it is sent"
+            writer.close()
+
+    run(test())
