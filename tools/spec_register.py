@@ -48,6 +48,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     done: list[str] = []
     diverges: dict[str, str] = {}
     left_out: dict[str, str] = {}
+    later: dict[str, str] = {}
 
 
 class State(Enum):
@@ -57,6 +58,7 @@ class State(Enum):
     DIVERGES = "diverges"
     DONE = "done, no test"
     LEFT_OUT = "left out"
+    LATER = "later"
     NOT_YET = "not yet"
 
 
@@ -111,7 +113,7 @@ def read_status(path: Path) -> Status:
 
 
 def claims(items: dict[str, Item], status: Status) -> dict[str, Claim]:
-    """What is claimed of each item. A reason (`diverges`, `left_out`) stands over `done`."""
+    """What is claimed of each item. A reason (all but `done` have one) stands over `done`."""
     found: dict[str, Claim] = {}
     for key in status.done:
         for item_id in _covered(key, items):
@@ -119,6 +121,7 @@ def claims(items: dict[str, Item], status: Status) -> dict[str, Claim]:
     for state, reasons in (
         (State.DIVERGES, status.diverges),
         (State.LEFT_OUT, status.left_out),
+        (State.LATER, status.later),
     ):
         for key, reason in reasons.items():
             if not reason.strip():

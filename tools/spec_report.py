@@ -22,8 +22,12 @@ the `spec` markers on tests. Do not edit.
 An item is *proven* when a test carries its id. It *diverges* when Interlock does something else on
 purpose; the reason stands beside it, and the tests listed prove what is done instead. It is *left
 out* when it is not going to be built, with the reason. *Done, no test* is claimed only; a MUST is
-never in that state. Everything else is *not yet*. Tests are named relative to `tests/`.
+never in that state. It comes *later* when something must be there first, with the reason.
+Everything else is *not yet*. Tests are named relative to `tests/`.
 """
+
+
+_OTHERS = (State.DIVERGES, State.LEFT_OUT, State.LATER, State.NOT_YET)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -46,7 +50,7 @@ def rows(
     for item in items.values():
         own = tuple(dict.fromkeys(tests.get(item.id, ())))
         claim = claims.get(item.id, Claim(State.NOT_YET, ""))
-        proven = bool(own) and claim.state in (State.DONE, State.NOT_YET)
+        proven = bool(own) and claim.state in (State.DONE, State.LATER, State.NOT_YET)
         found.append(Row(item, State.PROVEN if proven else claim.state, claim.reason, own))
     return found
 
@@ -125,7 +129,7 @@ def _settled(row: Row) -> bool:
 
 def _summary(known: list[Row]) -> list[list[str]]:
     table = [["spec", "items", "proven", *(f"{level} proven" for level in LEVELS)]]
-    table[0] += [State.DIVERGES.value, State.LEFT_OUT.value, State.NOT_YET.value]
+    table[0] += [state.value for state in _OTHERS]
     for spec, own in _by_spec(known):
         table.append(_summary_line(spec.prefix, own))
     table.append(_summary_line("all", known))
@@ -139,7 +143,7 @@ def _summary_line(name: str, own: list[Row]) -> list[str]:
         of_level = [row for row in own if row.item.level == level]
         proven = sum(row.state is State.PROVEN for row in of_level)
         line.append(f"{proven} of {len(of_level)}")
-    return line + [str(states[state]) for state in (State.DIVERGES, State.LEFT_OUT, State.NOT_YET)]
+    return line + [str(states[state]) for state in _OTHERS]
 
 
 def _summary_table(known: list[Row]) -> str:

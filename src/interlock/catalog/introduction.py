@@ -19,6 +19,13 @@ import msgspec
 from interlock.protocol.mcp import TASKS_EXTENSION
 
 _WITHOUT_SETTINGS: Final = ("completions", "logging")
+_ALL_KINDS: Final[dict[str, Any]] = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "completions": {},
+    "logging": {},
+}
 
 
 class Voice(NamedTuple):
@@ -65,6 +72,23 @@ def _with_tasks(capabilities: dict[str, Any], own: bool) -> dict[str, Any]:
         known = extensions if isinstance(extensions, Mapping) else {}
         capabilities["extensions"] = {**known, TASKS_EXTENSION: {}}
     return capabilities
+
+
+def for_parent(capabilities: dict[str, Any]) -> dict[str, Any]:
+    """The same for the node above, which asks once and stays: whatever may come to this node later
+    must be said now. Of what there is none, it will find an empty list."""
+    return _with_tasks({**capabilities, **_ALL_KINDS}, own=True)
+
+
+def as_offered(
+    capabilities: Mapping[str, Any], *, prompts: bool, resources: bool
+) -> dict[str, Any]:
+    """What a node below says that it can do, without what it offers nothing of now."""
+    missing = set() if prompts else {"prompts"}
+    missing |= set() if resources else {"resources"}
+    if len(missing) == 2:
+        missing.add("completions")
+    return {name: value for name, value in capabilities.items() if name not in missing}
 
 
 def for_session(capabilities: dict[str, Any]) -> dict[str, Any]:

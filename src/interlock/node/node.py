@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock import __version__
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.introduction import Voice, merge
+from interlock.catalog.introduction import Voice, as_offered, merge
 from interlock.catalog.offering import read_offering
 from interlock.config import Config, ConfigChange, ServerConfig, diff, resolve, resolve_server
 from interlock.faces.mcp.hello import Hello, Introduction
@@ -41,8 +41,10 @@ from interlock.stores.journal import Journal
 from interlock.stores.tokens import TokenStore
 from interlock.upstreams.ax.dial_in import DialIn
 from interlock.upstreams.connect import Connector
+from interlock.upstreams.listing import RawOffer
 from interlock.upstreams.mask import secret_values
 from interlock.upstreams.oauth.keyring import Keyring
+from interlock.upstreams.peer import Peer
 from interlock.upstreams.supervisor import State, Supervisor
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ class Node:
             leaf=leaf,
             pipeline=self.pipeline,
             catalog=self.catalog,
-            hello=self._hello,
+            introduce=self._introduce,
             listeners=self._listeners,
             upstreams=self._upstreams,
             begin=self._begin_registered,
@@ -413,7 +415,7 @@ class Node:
         voices = [
             Voice(
                 one.server.segment or key,
-                one.peer.capabilities,
+                self._capabilities_of(one.peer, one.offer),
                 one.peer.instructions,
                 one.peer.server_info,
                 one.server.expose == "transparent",
@@ -426,6 +428,13 @@ class Node:
         return Introduction(
             merged.server_info or OWN_INFO, merged.capabilities, merged.instructions
         )
+
+    @staticmethod
+    def _capabilities_of(peer: Peer, offer: RawOffer) -> Mapping[str, Any]:
+        if not peer.speaks_ax:
+            return peer.capabilities
+        resources = bool(offer.resources or offer.templates)
+        return as_offered(peer.capabilities, prompts=bool(offer.prompts), resources=resources)
 
     # -- how it fares
 

@@ -20,6 +20,7 @@ from msgspec import Raw, UnsetType
 
 from interlock.call import Call, Caller, Client, Credentials
 from interlock.catalog.catalog import Catalog
+from interlock.catalog.introduction import for_parent
 from interlock.catalog.offering import own_offering
 from interlock.catalog.routes import Entry, Session, routing_table
 from interlock.channels.channel import Channel
@@ -30,7 +31,7 @@ from interlock.faces.ax.conversation import AxConversation
 from interlock.faces.ax.registrant import Registrant
 from interlock.faces.http.guard import Guard
 from interlock.faces.http.upgrade import Upgrade
-from interlock.faces.mcp.hello import Hello
+from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
 from interlock.node.places import shared_leases_path, subserver_socket_path, tree_path
 from interlock.pipeline.pipeline import Pipeline
@@ -69,7 +70,7 @@ class Tree:
         leaf: bool,
         pipeline: Pipeline,
         catalog: Catalog,
-        hello: Hello,
+        introduce: Callable[[], Introduction],
         listeners: Listeners,
         upstreams: dict[str, Any],
         begin: Begin,
@@ -87,7 +88,7 @@ class Tree:
         self._leaf = leaf
         self._pipeline = pipeline
         self._catalog = catalog
-        self._hello = hello
+        self._hello = Hello(lambda: _to_parent(introduce()))
         self._listeners = listeners
         self._upstreams = upstreams
         self._begin = begin
@@ -394,6 +395,10 @@ class Tree:
         self.own_segment = self._config.root_segment or ""
         self.registrar.tree_id = self.id
         self.registrar.budget_cap = ax.Budget()
+
+
+def _to_parent(own: Introduction) -> Introduction:
+    return Introduction(own.server_info, for_parent(own.capabilities), own.instructions)
 
 
 def _utc(seconds: float) -> str:

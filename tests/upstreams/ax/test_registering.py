@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from interlock.config import SubserversConfig
 from interlock.protocol import ax
 from tests.upstreams.ax.rig import HELLO, OTHER_PARENT, PARENT, Hub, hub_test, settle, tool, uuid
 
@@ -361,6 +362,7 @@ def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
     hub_test(body, tmp_path)
 
 
+@pytest.mark.spec("AX-5.1-2", "AX-5.1-3")
 def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
     async def body(hub: Hub) -> None:
         child = hub.child().registered(heartbeat_interval_ms=0)
@@ -377,7 +379,8 @@ def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
             hub.time.advance(58.5)
             await settle()
 
-    hub_test(body, tmp_path, list_ttl=60.0)
+    assert SubserversConfig().list_ttl == 60.0
+    hub_test(body, tmp_path, list_ttl=SubserversConfig().list_ttl)
 
 
 def _wanted(**more: Any) -> dict[str, Any]:
