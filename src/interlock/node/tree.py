@@ -134,6 +134,10 @@ class Tree:
             _log.warning("%s After a restart this node is another one to its tree.", error.message)
             return str(uuid4())
 
+    def refresh(self) -> None:
+        """Who this node is may have changed."""
+        self._hello.refresh()
+
     # -- life
 
     def start(self) -> None:
