@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from interlock.errors import INVALID_PARAMS, INVALID_SEGMENT, UNSUPPORTED_VERSION, InterlockError
+from interlock.errors import (
+    DEADLINE_EXCEEDED,
+    INVALID_PARAMS,
+    INVALID_SEGMENT,
+    TOO_BUSY,
+    UNSUPPORTED_VERSION,
+    InterlockError,
+    ProtocolError,
+)
 from interlock.protocol import ax
 
 ID = "550e8400-e29b-41d4-a716-446655440000"
@@ -260,7 +268,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         ax.read_registration,
         ax.read_beat,
         ax.read_farewell,
-        ax.read_registered,
+        lambda said: ax.read_registered(said, "edge"),
         ax.read_beaten,
         ax.read_identity,
     ):
@@ -304,7 +312,8 @@ def test_the_answer_of_the_draft_is_read() -> None:
     granted = ax.read_registered(
         b'{"status":"registered","assigned_segment":"stm32h7","session_id":"a3f7c",'
         b'"heartbeat_deadline_ms":15000,"budget":{"max_calls_per_minute":60,'
-        b'"max_mutable_calls_per_session":10}}'
+        b'"max_mutable_calls_per_session":10}}',
+        "stm32h7",
     )
     assert granted.budget == ax.Budget(60, 10)
     assert granted.budget.max_cost_units_per_session == ax.UNLIMITED
@@ -313,6 +322,46 @@ def test_the_answer_of_the_draft_is_read() -> None:
     assert (
         ax.read_identity(b'{"subserver_id":"x","parent_id":null,"role":"leaf"}').parent_id is None
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, ""),
+        ({"tree_id": ""}, ""),
+        ({"tree_id": ID}, ""),
+        ({"assigned_segment": "other"}, "registered it as 'other'"),
+        ({"assigned_segment": ""}, "registered it as ''"),
+        ({"assigned_segment": "edge.x"}, "registered it as"),
+        ({"tree_id": "the tree"}, "tree_id"),
+        ({"heartbeat_deadline_ms": -1}, "heartbeat_deadline_ms"),
+        ({"budget": {"max_calls_per_minute": -1}}, "max_calls_per_minute"),
+        ({"budget": {"max_mutable_calls_per_session": -5}}, "max_mutable_calls_per_session"),
+        ({"budget": {"max_cost_units_per_session": -5}}, "max_cost_units_per_session"),
+        ({"budget": {"max_calls_per_minute": 0}}, ""),
+    ],
+    ids=str,
+)
+def test_what_a_parent_grants_must_make_sense(more: dict[str, Any], why: str) -> None:
+    said = {"assigned_segment": "edge", "session_id": "s", "heartbeat_deadline_ms": 5, **more}
+    if not why:
+        assert ax.read_registered(json.dumps(said).encode(), "edge").session_id == "s"
+        return
+    with pytest.raises(ProtocolError, match=why):
+        ax.read_registered(json.dumps(said).encode(), "edge")
+    if "assigned_segment" not in more:
+        # With a heartbeat's answer too.
+        with pytest.raises(ProtocolError, match=why):
+            ax.read_beaten(json.dumps(said).encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["", ID[:-1], ID + "0", ID.replace("-", ""), "{" + ID[1:], ID[:-1] + "g", ID + "\n", 5]
+)
+def test_what_is_no_uuid(text: object) -> None:
+    assert ax.is_uuid(ID)
+    assert ax.is_uuid(ID.upper())
+    assert not ax.is_uuid(text)
 
 
 @pytest.mark.spec("AX-11.4-4")
@@ -338,6 +387,7 @@ def test_hops() -> None:
         read = hop(["infra", "edge", "t"], cursor)
         assert read is not None
         assert (read.route, read.cursor) == (("infra", "edge", "t"), cursor)
+        assert read.rest == ("edge.t", "t")[cursor]
         assert read.onward == (
             b',"x-mcpax-route":["infra","edge","t"],"x-mcpax-cursor":%d' % (cursor + 1)
         )
@@ -351,3 +401,18 @@ def test_hops() -> None:
         with pytest.raises(InterlockError) as caught:
             hop(route, cursor)
         assert caught.value.failure is INVALID_PARAMS
+
+
+# -- errors
+
+
+@pytest.mark.spec("AX-13.2-3")
+def test_the_words_of_an_error() -> None:
+    late = InterlockError(DEADLINE_EXCEEDED, "Too late.", {"hop": "edge"})
+    assert ax.error_words(late) == (
+        -31010, "downstream_timeout", {"hop": "edge", "detail": "Too late."},
+    )  # fmt: skip
+    busy = InterlockError(TOO_BUSY, "Not now.")
+    assert ax.error_words(busy) == (
+        -31026, "Not now.", {"error": "too_busy", "retryable": True},
+    )  # fmt: skip

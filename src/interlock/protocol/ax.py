@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
-from uuid import UUID
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from interlock.errors import (
     INVALID_PARAMS,
@@ -83,10 +82,12 @@ MAX_ROUTE: Final = 64
 """A route with more segments than this is a loop that nobody noticed."""
 UNLIMITED: Final = 2**53 - 1
 """The largest number that every JSON reader keeps: a budget that nobody exhausts."""
-_MOST_SUBTREE_IDS: Final = 10_000
+MOST_SUBTREE_IDS: Final = 10_000
+"""So many nodes may be below one another; more are not passed on."""
 _MOST_REASON: Final = 500
 
 _SEGMENT: Final = re.compile(r"[a-z0-9_-]{1,63}")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _AUTHORITY: Final = re.compile(rf"dns:{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _MAX_AUTHORITY: Final = 4 + 253
@@ -109,12 +110,7 @@ def dns_name(authority: str) -> str:
 
 def is_uuid(text: object) -> bool:
     """Whether this is a UUID in its usual form."""
-    if not isinstance(text, str) or len(text) != 36:
-        return False
-    try:
-        return str(UUID(text)) == text.lower()
-    except ValueError:
-        return False
+    return isinstance(text, str) and _UUID.fullmatch(text) is not None
 
 
 class Offers(msgspec.Struct, frozen=True, gc=False):
@@ -172,12 +168,15 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=False):
         return encode_value(members)
 
 
+_Amount = Annotated[int, Meta(ge=0)]
+
+
 class Budget(msgspec.Struct, frozen=True, gc=False):
     """How much may be called of a subserver (`budget` of a registration's result)."""
 
-    max_calls_per_minute: int = UNLIMITED
-    max_mutable_calls_per_session: int = UNLIMITED
-    max_cost_units_per_session: int = UNLIMITED
+    max_calls_per_minute: _Amount = UNLIMITED
+    max_mutable_calls_per_session: _Amount = UNLIMITED
+    max_cost_units_per_session: _Amount = UNLIMITED
 
     def capped(self, by: Budget) -> Budget:
         """What is left of it under another one."""
@@ -193,7 +192,7 @@ class Registered(msgspec.Struct, frozen=True, gc=False):
 
     assigned_segment: str
     session_id: str
-    heartbeat_deadline_ms: int
+    heartbeat_deadline_ms: _Amount
     status: str = "registered"
     budget: Budget = Budget()
     aggregator_id: str = ""
@@ -218,7 +217,7 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
 class Beaten(msgspec.Struct, frozen=True, gc=False):
     """The result of `mcpax/heartbeat`."""
 
-    heartbeat_deadline_ms: int
+    heartbeat_deadline_ms: _Amount
     status: str = "ok"
     tree_id: str = ""
     budget: Budget | None = None
@@ -238,6 +237,8 @@ class Hop(msgspec.Struct, frozen=True, gc=False):
     cursor: int
     onward: bytes = b""
     """What the next node down is told, as it stands behind other members of a `_meta`."""
+    rest: str = ""
+    """The segments behind the cursor as one name, where whoever made it has put them together."""
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -261,12 +262,22 @@ def read_hop(meta: dict[str, Raw] | None) -> Hop | None:
         raise _bad(ROUTE, f"must have at most {MAX_ROUTE} segments, none of them empty")
     if not 0 <= cursor < len(route) - 1:
         raise _bad(CURSOR, "must point at a segment before the last")
-    return Hop(tuple(route), cursor, way(route, cursor + 1))
+    return Hop(tuple(route), cursor, way(route, cursor + 1), ".".join(route[cursor + 1 :]))
 
 
 def way(route: Sequence[str], cursor: int) -> bytes:
     """`,"x-mcpax-route":[…],"x-mcpax-cursor":n`."""
     return b',"%b":%b,"%b":%d' % (ROUTE.encode(), encode_value(route), CURSOR.encode(), cursor)
+
+
+def error_words(error: InterlockError) -> tuple[int, str, dict[str, Any]]:
+    """The code, the message and the data of an error on a channel: a symbol where the draft has
+    one, with the sentence as a detail."""
+    row = error.failure
+    if row.ax_name:
+        return row.ax_code, row.ax_name, {**(error.data or {}), "detail": error.message}
+    about = {**(error.data or {}), "error": row.name, "retryable": row.retryable}
+    return row.ax_code, error.message, about
 
 
 def heartbeat_deadline_ms(interval_ms: int) -> int:
@@ -330,14 +341,30 @@ def read_farewell(params: bytes | Raw | UnsetType) -> Farewell:
     return Farewell(_take(members, "session_id", str), reason[:_MOST_REASON])
 
 
-def read_registered(result: bytes | Raw) -> Registered:
-    """What an aggregator granted. Raises ProtocolError."""
-    return _read(result, Registered, REGISTER)
+def read_registered(result: bytes | Raw, segment: str) -> Registered:
+    """What an aggregator granted to whoever asked for this segment. Raises ProtocolError."""
+    granted = _read(result, Registered, REGISTER)
+    if granted.assigned_segment != segment:
+        raise ProtocolError(
+            f"The parent registered it as {granted.assigned_segment[:80]!r}, not as {segment!r}, "
+            "as it asked: no name of it would be right."
+        )
+    _check_tree(granted.tree_id, REGISTER)
+    return granted
 
 
 def read_beaten(result: bytes | Raw) -> Beaten:
     """Raises ProtocolError."""
-    return _read(result, Beaten, HEARTBEAT)
+    beaten = _read(result, Beaten, HEARTBEAT)
+    _check_tree(beaten.tree_id, HEARTBEAT)
+    return beaten
+
+
+def _check_tree(tree_id: str, method: str) -> None:
+    if tree_id and not is_uuid(tree_id):
+        raise ProtocolError(
+            f"The answer to {method} cannot be read: `tree_id` is neither a UUID nor empty."
+        )
 
 
 def read_identity(result: bytes | Raw) -> Identity:
@@ -384,8 +411,8 @@ def _subtree_ids(members: dict[str, Raw]) -> tuple[str, ...] | None:
     ids = _take(members, SUBTREE_IDS, list[str], None)
     if ids is None:
         return None
-    if len(ids) > _MOST_SUBTREE_IDS or not all(is_uuid(one) for one in ids):
-        raise _bad(SUBTREE_IDS, f"must be a list of at most {_MOST_SUBTREE_IDS} UUIDs")
+    if len(ids) > MOST_SUBTREE_IDS or not all(is_uuid(one) for one in ids):
+        raise _bad(SUBTREE_IDS, f"must be a list of at most {MOST_SUBTREE_IDS} UUIDs")
     return tuple(one.lower() for one in ids)
 
 

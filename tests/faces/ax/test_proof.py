@@ -27,6 +27,7 @@ KEYS: dict[str, tuple[Any, Any]] = {
     "EdDSA": (ed25519.Ed25519PrivateKey.generate(), OKPKey),
     "ES256": (ec.generate_private_key(ec.SECP256R1()), ECKey),
     "ES384": (ec.generate_private_key(ec.SECP384R1()), ECKey),
+    "ES512": (ec.generate_private_key(ec.SECP521R1()), ECKey),
     "RS256": (rsa.generate_private_key(65537, 2048), RSAKey),
 }
 

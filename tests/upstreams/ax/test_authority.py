@@ -31,7 +31,10 @@ EDWARDS = OKPKey.generate_key("Ed25519")
 KINDS: dict[str, tuple[str, Any]] = {
     "EdDSA": ("EdDSA", EDWARDS),
     "Ed25519": ("Ed25519", EDWARDS),
+    "Ed448": ("Ed448", OKPKey.generate_key("Ed448")),
     "ES256": ("ES256", ECKey.generate_key("P-256")),
+    "ES384": ("ES384", ECKey.generate_key("P-384")),
+    "ES512": ("ES512", ECKey.generate_key("P-521")),
     "RS256": ("RS256", RSAKey.generate_key(2048)),
 }
 ANYWHERE = "198.51.100.7"

@@ -46,6 +46,7 @@ def read_parent(answer: bytes, url: str) -> Parent:
             UNSUPPORTED_VERSION, f"{url} speaks no revision of MCP-AX that is spoken here."
         )
     id, tree_id = said.get("aggregator_id"), said.get("tree_id")
+    # A tree that has no proper id is one that it does not speak of.
     return Parent(
-        id if isinstance(id, str) else "", tree_id if isinstance(tree_id, str) else "", spoken[-1]
+        id if isinstance(id, str) else "", tree_id if ax.is_uuid(tree_id) else "", spoken[-1]
     )

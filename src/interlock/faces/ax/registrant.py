@@ -383,7 +383,8 @@ class Registrant:
             authority_proof=proof,
             subtree_ids=subtree,
         )
-        granted = ax.read_registered(await self._ask(ax.REGISTER, registration.params()))
+        answer = await self._ask(ax.REGISTER, registration.params())
+        granted = ax.read_registered(answer, settings.segment)
         self._announced = subtree
         self._granted_at = self._clock()
         self._beats = 0

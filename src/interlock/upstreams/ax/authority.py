@@ -26,8 +26,16 @@ LONGEST_PROOF: Final = 24 * 3600.0
 LEEWAY: Final = 30.0
 """By so much two clocks may differ."""
 _MOST_TOKEN: Final = 16 * 1024
-_KEY_TYPES: Final = {"EdDSA": "OKP", "Ed25519": "OKP", "ES256": "EC", "RS256": "RSA"}
-"""The algorithms that are taken, and the kind of key that each needs."""
+_CURVES: Final[dict[str, frozenset[str]]] = {
+    "EdDSA": frozenset({"Ed25519", "Ed448"}),
+    "Ed25519": frozenset({"Ed25519"}),
+    "Ed448": frozenset({"Ed448"}),
+    "ES256": frozenset({"P-256"}),
+    "ES384": frozenset({"P-384"}),
+    "ES512": frozenset({"P-521"}),
+    "RS256": frozenset(),
+}
+"""The algorithms that are taken, and the curves of the keys that each needs. None: an RSA key."""
 _SAME_MACHINE: Final = frozenset({"local", "loopback"})
 
 
@@ -80,12 +88,12 @@ def _signed_claims(token: str, trust: Sequence[Path]) -> dict[str, Any]:
         ) from None
     if not trust:
         raise _rejected("this node trusts no keys: name their files in `subservers.trust`")
-    registry = JWSRegistry(algorithms=list(_KEY_TYPES))
-    kind = _KEY_TYPES.get(_algorithm(token))
-    if kind is None:
-        raise _rejected(f"its token must be signed with one of {', '.join(_KEY_TYPES)}")
+    algorithm = _algorithm(token)
+    if algorithm not in _CURVES:
+        raise _rejected(f"its token must be signed with one of {', '.join(_CURVES)}")
+    registry = JWSRegistry(algorithms=[algorithm])
     for key in trusted_keys(trust):
-        if key.key_type != kind:
+        if not _fits(key, algorithm):
             continue
         try:
             with warnings.catch_warnings():
@@ -96,6 +104,15 @@ def _signed_claims(token: str, trust: Sequence[Path]) -> dict[str, Any]:
             # Not by this key, then.
             continue
     raise _rejected("no trusted key has signed its token")
+
+
+def _fits(key: OKPKey | ECKey | RSAKey, algorithm: str) -> bool:
+    from joserfc.jwk import RSAKey
+
+    curves = _CURVES[algorithm]
+    if isinstance(key, RSAKey):
+        return not curves
+    return key.curve_name in curves
 
 
 def _algorithm(token: str) -> str:
