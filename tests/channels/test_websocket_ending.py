@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ async def our_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]
 
 def spoken(
     act: Act, says: bytes, then: Callable[[asyncio.StreamWriter], None] = lambda _: None
-) -> Callable[[list[Event], list[str]], Awaitable[None]]:
+) -> Callable[[list[Event], list[str]], Coroutine[Any, Any, None]]:
     """Says something in one piece, and reads to the end what comes back."""
 
     async def talk(events: list[Event], reasons: list[str]) -> None:

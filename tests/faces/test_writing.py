@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlock.call import Client, Outcome, UpstreamAnsweredError
-from interlock.errors import InterlockError
+from interlock.call import Client, Outcome, RelayedError, UpstreamAnsweredError
+from interlock.errors import InterlockError, all_failures
 from interlock.faces.mcp.writing import write_error, write_result
 from interlock.protocol.mcp import META_SERVER_INFO, Era, glance_at
 
@@ -115,3 +115,15 @@ def test_codes_that_the_stateless_wire_does_not_have(theirs: int, code: int, sta
     assert (answered, json.loads(body)["error"]["code"]) == (status, code)
     assert json.loads(body)["error"]["data"] == {"uri": "x:y"}
     assert json.loads(write_error(b"1", error, OLD)[1])["error"]["code"] == theirs
+
+
+@pytest.mark.parametrize("client", [OLD, NEW, None])
+@pytest.mark.parametrize("ax", [True, False])
+def test_what_happened_below_is_no_word_of_this_nodes(client: Client | None, ax: bool) -> None:
+    """A session client would take 404 for the end of its session, and call again."""
+    for failure in all_failures():
+        error = RelayedError(failure, "No.", {"since": "x"})
+        status, body = write_error(b"1", error, client, ax=ax)
+        assert status == 200
+        if "error" in (answered := json.loads(body)):
+            assert answered["error"]["data"]["since"] == "x"

@@ -19,6 +19,7 @@ from interlock.errors import (
     UNSUPPORTED_VERSION,
     InterlockError,
     ProtocolError,
+    ProtocolError,
 )
 from interlock.protocol import ax
 

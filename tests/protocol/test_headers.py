@@ -15,6 +15,7 @@ from interlock.protocol.headers import (
     PARAM_PREFIX,
     PROTOCOL_VERSION,
     SESSION_ID,
+    bearer_of,
     check_request_headers,
     decode_header_value,
     encode_header_value,
@@ -309,3 +310,21 @@ def test_any_standard_headers_get_an_answer(
         and named.decode("latin-1").strip(" \t") == method
     )
     assert (problem is None) == matching
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        (None, None),
+        (b"", None),
+        (b"Basic abc", None),
+        (b"Bearer", None),
+        (b"Bearerabc", None),
+        (b"Bearer abc", "abc"),
+        (b"bEARER  abc ", "abc"),
+        (b"Bearer ", ""),
+        (b"Bearer \xe4", "\u00e4"),
+    ],
+)
+def test_the_token_of_whoever_bears_one(value: bytes | None, token: str | None) -> None:
+    assert bearer_of(value) == token

@@ -16,12 +16,15 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     all_failures,
 )
+from interlock.faces.mcp.writing import write_error
 from interlock.pipeline.breaker import Circuit
 from interlock.protocol.mcp import META_TIMEOUT, Era
-from tests.upstreams.chain import Row, on_a_loop, tool
+from tests.upstreams.chain import SESSION, Row, on_a_loop, tool
 
 EDGES = ["edge", "stm32h7"]
 NAME = "infra.edge.stm32h7.dma2d_status"
+HAPPENS = (UPSTREAM_UNAVAILABLE, DEADLINE_EXCEEDED, BUDGET_EXCEEDED, ROUTE_MISMATCH)
+"""What can happen to a call, and has a symbol of its own."""
 
 
 def row(*tools: dict[str, Any], **settings: Any) -> Row:
@@ -88,9 +91,7 @@ def test_a_node_that_is_called_something_else_says_so() -> None:
 
 
 @pytest.mark.spec("AX-13.2-2", "AX-11.4-2")
-@pytest.mark.parametrize(
-    "failure", [row for row in all_failures() if row.ax_name], ids=lambda row: row.name
-)
+@pytest.mark.parametrize("failure", HAPPENS, ids=lambda row: row.name)
 @on_a_loop
 def test_what_a_subserver_says_in_our_words_is_said_in_our_words(failure: Any) -> None:
     one = row()
@@ -109,6 +110,26 @@ def test_what_a_subserver_says_in_our_words_is_said_in_our_words(failure: Any) -
     for node in one.nodes:
         assert not node.breakers.failing
         assert len(node.sent) == 1
+
+
+@pytest.mark.spec("AX-13.2-5")
+@pytest.mark.parametrize(
+    "failure",
+    [row for row in all_failures() if row.ax_name and row not in HAPPENS],
+    ids=lambda row: row.name,
+)
+@on_a_loop
+def test_what_cannot_happen_to_a_call_is_the_subservers_own_word(failure: Any) -> None:
+    """`unknown_session` from below says nothing about the caller's session here."""
+    one = row(era=Era.SESSION)
+    one.call(NAME)
+    data = {"detail": "Your session has ended."}
+    one.answer_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
+    [error] = one.errors
+    assert isinstance(error, UpstreamAnsweredError)
+    assert (error.code, error.message) == (failure.ax_code, failure.ax_name)
+    assert json.loads(bytes(error.raw_data or b"")) == data
+    assert write_error(b"1", error, SESSION)[0] == 200
 
 
 @pytest.mark.parametrize("data", [None, 7, [], {}, {"detail": 7}, {"detail": ""}])

@@ -25,6 +25,7 @@ from interlock.channels.channel import (
 from interlock.channels.tls import client_context
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
 from interlock.protocol import websocket_opening as opening
+from interlock.protocol.headers import bearer_of
 from interlock.protocol.websocket import (
     UNSUPPORTED,
     Binary,
@@ -211,15 +212,9 @@ def accept(
         dialled=False,
         peer=peer,
         label=label or peer,
-        bearer=_bearer(fields.get(b"authorization")),
+        bearer=bearer_of(fields.get(b"authorization")),
         max_message=max_message,
     )
-
-
-def _bearer(authorization: bytes | None) -> str | None:
-    if authorization is None or authorization[:7].lower() != b"bearer ":
-        return None
-    return authorization[7:].strip().decode("latin-1")
 
 
 # -- dialled

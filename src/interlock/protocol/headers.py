@@ -40,6 +40,8 @@ NAME_FIELD: Final[Mapping[str, str]] = {
 
 ANNOTATION: Final = "x-mcp-header"
 
+_BEARER: Final = b"bearer "
+
 _SENTINEL_START: Final = "=?base64?"
 _SENTINEL_END: Final = "?="
 _WHITE: Final = b" \t"
@@ -85,6 +87,13 @@ class HeaderParam(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "key", self.header.lower().encode("ascii"))
+
+
+def bearer_of(value: bytes | None) -> str | None:
+    """The token in the value of an `Authorization` header; None when it has none."""
+    if value is None or value[: len(_BEARER)].lower() != _BEARER:
+        return None
+    return value[len(_BEARER) :].strip().decode("latin-1")
 
 
 def encode_header_value(value: str) -> str:

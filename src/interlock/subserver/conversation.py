@@ -74,7 +74,7 @@ class ParentConversation(Conversation):
         if hop is None:
             return
         here, name = self._registrant.assigned_segment, request.params.name
-        if hop.route[hop.cursor] != here or ".".join(hop.route[hop.cursor + 1 :]) != name:
+        if hop.route[hop.cursor] != here or hop.rest != name:
             raise InterlockError(
                 ROUTE_MISMATCH, f"This is {here or 'nobody'}, and the call came by another way."
             )

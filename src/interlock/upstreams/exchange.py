@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -22,9 +22,12 @@ from interlock.call import (
     UpstreamGoneError,
 )
 from interlock.errors import (
+    BUDGET_EXCEEDED,
     DEADLINE_EXCEEDED,
     METHOD_NOT_FOUND,
+    ROUTE_MISMATCH,
     UNKNOWN_TOOL,
+    UPSTREAM_UNAVAILABLE,
     Failure,
     InterlockError,
     ProtocolError,
@@ -36,6 +39,12 @@ from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
 
 if TYPE_CHECKING:
     from interlock.upstreams.peer import Peer
+
+_RELAYED: Final = frozenset(
+    {UPSTREAM_UNAVAILABLE, DEADLINE_EXCEEDED, BUDGET_EXCEEDED, ROUTE_MISMATCH, UNKNOWN_TOOL}
+)
+"""What can happen to a call below. Whatever else a subserver says (`unknown_session`,
+`scope_denied`) would be taken for a word about the caller's standing here."""
 
 
 class Exchange(msgspec.Struct, eq=False):
@@ -153,7 +162,7 @@ def answered_error(exchange: Exchange, error: ErrorObject) -> InterlockError:
         if row is None and exchange.method == TOOLS_CALL and error.code == METHOD_NOT_FOUND.code:
             # The draft has this number for a tool that is not there.
             row = UNKNOWN_TOOL
-        if row is not None:
+        if row in _RELAYED:
             data = _details(error)
             sentence = data.pop("detail", None)
             if not isinstance(sentence, str) or not sentence:

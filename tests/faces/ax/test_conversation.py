@@ -119,6 +119,25 @@ def test_it_shows_its_part_of_the_tree(parent: Callable[..., Parent]) -> None:
     assert parent().ask("mcpax/tree", {"_meta": meta()})["error"]["code"] == -32601
 
 
+def test_not_too_many_look_at_the_tree_at_once(parent: Callable[..., Parent]) -> None:
+    waiting: list[asyncio.Future[Any]] = []
+
+    async def later(_: Any) -> Any:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return await waiting[-1]
+
+    one = parent(tree=later)
+    for id in range(4):
+        one.say("mcpax/tree", None, id)
+    one.running.until(lambda: len(waiting) == 4, "four looks")
+    error = one.ask("mcpax/tree", None, 4)["error"]
+    assert (error["code"], error["data"]["error"]) == (-31026, "too_busy")
+    one.running.do(lambda: waiting[0].set_result({}))
+    assert one.answer(0)["result"] == {}
+    one.say("mcpax/tree", None, 5)
+    one.running.until(lambda: len(waiting) == 5, "another look")
+
+
 def test_it_does_not_register_anybody_itself(parent: Callable[..., Parent]) -> None:
     assert parent().ask("mcpax/register", {"_meta": meta()})["error"]["code"] == -32601
     assert parent().ask("mcpax/register", {})["error"]["code"] == -32600
@@ -308,6 +327,13 @@ def test_what_is_about_no_call_is_announced_once(parent: Callable[..., Parent]) 
     assert [m["method"] for m in old.sent[before:]] == ["notifications/mcpax/subserver_lost"]
 
 
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two they take."""
+    made = dict(pairs)
+    assert len(made) == len(pairs)
+    return made
+
+
 @pytest.mark.parametrize(
     ("params", "made"),
     [
@@ -317,12 +343,14 @@ def test_what_is_about_no_call_is_announced_once(parent: Callable[..., Parent]) 
         (b'{"_meta":{"x":null}}', {"_meta": {"x": None, ax.REQUEST: 7}}),
         (b'{"a":{"_meta":5}}', {"a": {"_meta": 5}, "_meta": {ax.REQUEST: 7}}),
         (b"{ }", {"_meta": {ax.REQUEST: 7}}),
+        (b'{"a":1,"\\u005fmeta":{"x":1}}', {"a": 1, "_meta": {"x": 1, ax.REQUEST: 7}}),
+        (b'{"a":"\\u00e4"}', {"a": "\u00e4", "_meta": {ax.REQUEST: 7}}),
         (b'{"_meta":5}', {"_meta": 5}),
         (b"[1]", [1]),
     ],
 )
 def test_other_members_stay(params: bytes, made: Any) -> None:
-    assert json.loads(bytes(about_request(params, b"7"))) == made
+    assert json.loads(bytes(about_request(params, b"7")), object_pairs_hook=no_key_twice) == made
 
 
 # -- errors

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.call import Call, Client, Credentials
-from interlock.errors import INTERNAL, InterlockError, ProtocolError
+from interlock.errors import INTERNAL, TOO_BUSY, InterlockError, ProtocolError
 from interlock.faces.ax.asking import Asking, read_ended
 from interlock.faces.ax.refusal import RefusedError
 from interlock.faces.mcp.conversation import Conversation
@@ -31,6 +31,8 @@ PARENT: Final = "parent"
 """What the parent is called as a caller."""
 _REQUEST: Final = ax.REQUEST.encode()
 _MOST_KEPT: Final = 512
+_MOST_LOOKING: Final = 4
+"""So often may the parent look at the tree at once: each look asks all nodes below."""
 _LONGEST_KEPT: Final = 4_096
 
 _log = logging.getLogger("interlock.faces.ax")
@@ -129,6 +131,8 @@ class AxConversation(Conversation):
         if method == ax.IDENTIFY:
             self._send(jsonrpc.result_response(id, jsonrpc.encode_value(self._identify())))
         elif method == ax.TREE and self._tree is not None:
+            if len(self._looking) >= _MOST_LOOKING:
+                raise InterlockError(TOO_BUSY, "The tree is being looked at already: try later.")
             looking = self._look(id, self._tree, message.params)
             task = asyncio.get_running_loop().create_task(looking)
             self._looking.add(task)
@@ -213,7 +217,9 @@ class AxConversation(Conversation):
 def about_request(params: bytes | Raw, id: bytes) -> bytes | Raw:
     """The params of a notification that say which request it is about; the rest as it was."""
     raw = bytes(params)
-    if b'"_meta"' not in raw and raw[:1] == b"{" and raw[1:].lstrip()[:1] == b'"':
+    # The key may be spelled with an escape.
+    plain = b'"_meta"' not in raw and b"\\u" not in raw
+    if plain and raw[:1] == b"{" and raw[1:].lstrip()[:1] == b'"':
         return b'{"_meta":{"%b":%b},%b' % (_REQUEST, id, raw[1:])
     try:
         members = jsonrpc.decode_members(raw)

@@ -11,6 +11,7 @@ from interlock.call import Call, Client, Credentials
 from interlock.errors import FOREIGN_ORIGIN, InterlockError
 from interlock.faces.http.guard import Guard, peer_name
 from interlock.pipeline.pipeline import Pipeline
+from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 
@@ -68,10 +69,7 @@ class NodeApp:
 
     @staticmethod
     def _call(scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> Call:
-        authorization = fields.get(b"authorization", b"")
-        bearer = None
-        if authorization[:7].lower() == b"bearer ":
-            bearer = authorization[7:].strip().decode("latin-1")
+        bearer = bearer_of(fields.get(b"authorization"))
         return Call(verb, "http", Credentials(peer_name(scope.get("client")), bearer), _CLIENT)
 
 

@@ -52,7 +52,7 @@ class Facts:
             accept = b",".join(v for name, v in head.headers if name == b"accept") or accept
             self._look_for_twins(head.headers)
         self.accepts_stream = _STREAM in accept or b"*/*" in accept
-        self.credentials = Credentials(peer, _bearer(fields.get(b"authorization")))
+        self.credentials = Credentials(peer, headers.bearer_of(fields.get(b"authorization")))
         session = fields.get(headers.SESSION_ID)
         self.session = None if session is None else session.strip().decode("latin-1")
         self.version_header = fields.get(headers.PROTOCOL_VERSION)
@@ -105,9 +105,3 @@ def facts_of(head: Head, peer: str, guard: Guard) -> Facts:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.strip(b" \t").decode("latin-1")
-
-
-def _bearer(authorization: bytes | None) -> str | None:
-    if authorization is None or authorization[:7].lower() != b"bearer ":
-        return None
-    return authorization[7:].strip().decode("latin-1")

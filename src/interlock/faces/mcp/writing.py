@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw
 
-from interlock.call import Client, Outcome, UpstreamAnsweredError
+from interlock.call import Client, Outcome, RelayedError, UpstreamAnsweredError
 from interlock.errors import (
     INVALID_ARGUMENTS,
     UPSTREAM_PROTOCOL,
@@ -15,6 +15,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol import mcp
+from interlock.protocol.ax import error_words
 from interlock.protocol.jsonrpc import (
     decode_members,
     encode_members,
@@ -189,15 +190,14 @@ def write_error(
         if stateless:
             result = b'{"resultType":"complete",' + result[1:]
         return 200, result_response(id, result)
-    if ax and failure.ax_name:
-        said = {**(error.data or {}), "detail": error.message}
-        return failure.http, error_response(id, failure.ax_code, failure.ax_name, said)
+    # What a node below could not do is no word about this node, nor about the client's session.
+    status = 200 if isinstance(error, RelayedError) else failure.http
+    if ax:
+        return status, error_response(id, *error_words(error))
     data: dict[str, Any] = {
         **(error.data or {}),
         "error": failure.name,
         "retryable": failure.retryable,
     }
-    if ax:
-        return failure.http, error_response(id, failure.ax_code, error.message, data)
     code = failure.stateless_code if stateless else failure.code
-    return failure.http, error_response(id, code, error.message, data)
+    return status, error_response(id, code, error.message, data)

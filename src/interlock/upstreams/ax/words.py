@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -66,20 +66,12 @@ def hello_result(revision: str, own_info: bytes, aggregator_id: str, tree_id: st
 
 def refusal(id: bytes, error: InterlockError) -> bytes:
     """An error as MCP-AX has it: a symbol where the draft has one, the sentence as a detail."""
-    code, message, data = said(error)
+    code, message, data = ax.error_words(error)
     return jsonrpc.error_response(id, code, message, data)
-
-
-def said(error: InterlockError) -> tuple[int, str, dict[str, Any] | None]:
-    """The code, the message and the data of an error on a channel."""
-    row = error.failure
-    if row.ax_name:
-        return row.ax_code, row.ax_name, {**(error.data or {}), "detail": error.message}
-    return row.ax_code, error.message, error.data
 
 
 def session_ended(error: InterlockError) -> bytes:
     """Tells a subserver why it is not registered any longer."""
-    code, message, _ = said(error)
+    code, message, _ = ax.error_words(error)
     params = {"code": code, "message": message, "detail": error.message}
     return jsonrpc.notification(ax.SESSION_ENDED, jsonrpc.encode_value(params))
