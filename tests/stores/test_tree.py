@@ -6,13 +6,14 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from interlock.errors import CONFIG, INTERNAL, InterlockError
+from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
 from interlock.protocol.ax import is_uuid
-from interlock.stores.tree import Lease, TreeStore
+from interlock.stores.tree import UNPROVEN_KEPT, Lease, TreeStore
 
 CHILD, OTHER_CHILD = "child", "other child"
 ONE, TWO = "one", "two"
@@ -96,23 +97,60 @@ def test_two_that_start_at_once_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-4.2-5", "AX-4.2-7", "AX-4.2-10")
-def test_claims(tmp_path: Path) -> None:
-    store = TreeStore(tmp_path / "tree.db")
+def test_claims(tmp_path: Path, clock: Clock) -> None:
+    store = TreeStore(tmp_path / "tree.db", clock=clock)
     assert store.claim_on("x") is None
     assert store.keep_claim("x", "dns:a", False)
     assert store.keep_claim("x", "dns:b", False)
-    assert store.claim_on("x") == ("x", "dns:b", False)
+    assert store.claim_on("x") == ("x", "dns:b", False, 1000.0)
     assert store.keep_claim("x", "dns:c", True)
     assert not store.keep_claim("x", "dns:d", False)
     assert not store.keep_claim("x", "dns:c", False)
     assert store.keep_claim("y", "dns:y", False)
     store.close()
-    again = TreeStore(tmp_path / "tree.db")
-    assert again.claims() == [("x", "dns:c", True), ("y", "dns:y", False)]
+    again = TreeStore(tmp_path / "tree.db", clock=clock)
+    assert again.claims() == [("x", "dns:c", True, 1000.0), ("y", "dns:y", False, 1000.0)]
     assert again.forget_claim("x")
     assert not again.forget_claim("x")
     assert again.claim_on("x") is None
     again.close()
+
+
+def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: Clock) -> None:
+    store = TreeStore(tmp_path / "tree.db", clock=clock)
+    assert store.keep_claim("claimed", "dns:a", False)
+    assert store.keep_claim("proven", "dns:a", True)
+    clock.now += UNPROVEN_KEPT - 1
+    assert store.claim_on("claimed") is not None
+    # It is used: its day begins anew.
+    assert store.keep_claim("claimed", "dns:a", False)
+    clock.now += UNPROVEN_KEPT - 1
+    assert [one.segment for one in store.claims()] == ["claimed", "proven"]
+    clock.now += 1
+    assert store.claim_on("claimed") is None
+    assert [one.segment for one in store.claims()] == ["proven"]
+    clock.now += 1000 * UNPROVEN_KEPT
+    assert store.claim_on("proven") is not None
+    # What has lapsed does not stay in the file.
+    assert store.keep_claim("other", "dns:b", False)
+    store.close()
+    with sqlite3.connect(tmp_path / "tree.db") as file:
+        kept = file.execute("SELECT segment FROM claim ORDER BY segment").fetchall()
+        assert kept == [("other",), ("proven",)]
+    file.close()
+
+
+def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "tree.db"
+    TreeStore(path).identity("aggregator")
+    file = sqlite3.connect(path, isolation_level=None)
+    file.execute("ALTER TABLE claim DROP COLUMN used")
+    file.execute("INSERT INTO claim VALUES ('x', 'dns:a', 0)")
+    file.execute("PRAGMA user_version = 1")
+    file.close()
+    store = TreeStore(path, clock=clock)
+    assert store.claims() == [("x", "dns:a", False, 1000.0)]
+    store.close()
 
 
 # -- leases
@@ -173,8 +211,15 @@ def test_of_many_who_want_it_at_once_one_gets_it(tmp_path: Path) -> None:
     def grab(name: str) -> None:
         store = TreeStore(tmp_path / f"{name}.db", leases=tmp_path / "shared.db")
         ready.wait()
-        if store.take_lease(CHILD, name, TREE, "", 1e12) is None:
-            got.append(name)
+        while True:
+            try:
+                if store.take_lease(CHILD, name, TREE, "", 1e12) is None:
+                    got.append(name)
+                break
+            except InterlockError as error:
+                # They are all making the file: whoever waits too long for it tries again.
+                if error.failure is not TOO_BUSY:
+                    raise
         store.close()
 
     threads = [threading.Thread(target=grab, args=(str(n),)) for n in range(6)]
@@ -185,7 +230,48 @@ def test_of_many_who_want_it_at_once_one_gets_it(tmp_path: Path) -> None:
     assert len(got) == 1
 
 
+def test_many_are_taken_at_once_but_those_that_another_has(
+    stores: tuple[TreeStore, TreeStore],
+) -> None:
+    one, two = stores
+    one.take_lease(CHILD, ONE, TREE, "", 1015.0)
+    wanted = [(CHILD, "", 1020.0), (OTHER_CHILD, "dns:a", 1020.0)]
+    mine = Lease(CHILD, ONE, TREE, "", 1015.0)
+    assert two.take_leases(TWO, TREE, wanted) == {CHILD: mine}
+    assert one.leases(CHILD) == [mine]
+    assert one.leases(OTHER_CHILD) == [Lease(OTHER_CHILD, TWO, TREE, "dns:a", 1020.0)]
+    two.renew_leases(TWO, [(OTHER_CHILD, 1030.0)], [CHILD])
+    assert one.leases(CHILD) == [mine]
+    one.renew_leases(ONE, [], [CHILD])
+    assert one.leases(CHILD) == []
+
+
 # -- the file
+
+
+def test_a_file_that_another_holds_is_not_waited_for(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.db"
+    store = TreeStore(tmp_path / "tree.db", leases=shared)
+    assert store.take_lease(CHILD, ONE, TREE, "", 1e12) is None
+    other = sqlite3.connect(shared, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    # Who reads waits for nobody.
+    assert len(store.leases(CHILD)) == 1
+    assert store.other_lease(CHILD, TWO, TREE) is not None
+    for _ in range(50):
+        with pytest.raises(InterlockError, match="Try again") as caught:
+            store.renew_leases(ONE, [(CHILD, 2e12)])
+        assert caught.value.failure is TOO_BUSY
+        with pytest.raises(InterlockError, match="Try again"):
+            store.take_lease(CHILD, ONE, TREE, "", 1e12)
+    # 50 ms, once; with as much again for a slow machine.
+    assert time.monotonic() - began < 0.5
+    other.execute("ROLLBACK")
+    other.close()
+    store.renew_leases(ONE, [(CHILD, 2e12)])
+    assert store.leases(CHILD)[0].until == 2e12
+    store.close()
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
