@@ -19,7 +19,6 @@ from interlock.errors import (
     UNSUPPORTED_VERSION,
     InterlockError,
     ProtocolError,
-    ProtocolError,
 )
 from interlock.protocol import ax
 

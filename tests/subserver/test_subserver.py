@@ -17,6 +17,7 @@ import pytest
 
 from interlock.config import ConfigError, ServerConfig
 from interlock.errors import NAMESPACE_CONFLICT, InterlockError
+from interlock.protocol.mcp import META_LOG_LEVEL, META_TIMEOUT
 from interlock.subserver import Progress, Subserver
 from tests.faces.running import Running
 from tests.faces.wire import PATIENCE
@@ -194,6 +195,66 @@ def test_what_it_says_reaches_clients_with_its_name(start: Callable[..., Running
             "x-mcpax-causal-parent": None,
             "x-mcpax-source": "plant",
         }
+
+
+@pytest.mark.spec("AX-12-10")
+def test_what_a_tool_says_is_for_its_caller(start: Callable[..., Running]) -> None:
+    """Also from a thread. What goes on when the call is answered speaks for itself; what is said
+    for a call that nobody waits for any more is lost."""
+    running = start()
+    made = Subserver("plant")
+    later = asyncio.Event()
+    tasks: list[asyncio.Task[None]] = []
+
+    @made.tool(mutable=False)
+    def measure() -> str:
+        made.log("info", "from a thread")
+        return "done"
+
+    @made.tool(mutable=False)
+    async def watch() -> str:
+        async def go_on() -> None:
+            await later.wait()
+            made.log("alert", "hot")
+
+        tasks.append(asyncio.create_task(go_on()))
+        await made.notify("notifications/message", {"level": "info", "data": "from the loop"})
+        return "watching"
+
+    @made.tool(mutable=False)
+    async def hang() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            made.log("alert", "nobody waits for this")
+
+    with Joined(running, made), running.connect() as wire, running.connect() as bystander:
+        until_listed(running, "plant.measure", "plant.watch", "plant.hang")
+        bystander.send(running.session().get())
+        bystander.head()
+        running.until(lambda: len(running.node._listeners), "somebody listens")
+        for name, data in (("measure", "from a thread"), ("watch", "from the loop")):
+            name = f"plant.{name}"
+            wire.send(
+                running.stateless(
+                    "tools/call",
+                    {"name": name, "arguments": {}},
+                    name=name,
+                    more_meta={META_LOG_LEVEL: "debug"},
+                )
+            )
+            wire.head()
+            said = wire.event()
+            assert (said["method"], said["params"]["data"]) == ("notifications/message", data)
+            assert "result" in wire.event()
+            wire.stream_end()
+        limited = {META_TIMEOUT: 50}
+        assert call(running, "plant.hang", {}, **limited).error["code"] == -31010
+        running.do(later.set)
+        told = bystander.event()
+        while told["method"] != "notifications/message":
+            told = bystander.event()
+        assert told["params"]["data"] == "hot"
 
 
 def test_what_cannot_be_said() -> None:

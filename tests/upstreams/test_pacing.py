@@ -135,11 +135,33 @@ def test_progress_is_thinned_and_never_waits() -> None:
     assert [one.pace.lets_progress_by() for _ in range(5)] == [True] * 3 + [False] * 2
     assert one.pace.thinned == 2
     assert one.pace.dropped == 0
-    # It takes nothing from the others, nor they from it.
+    # There is one second for both, and who waits goes first.
     one.say(3)
+    assert one.heard == []
+    one.clock.advance(0.99)
+    assert not one.pace.lets_progress_by()
+    one.clock.advance(0.02)
     assert len(one.heard) == 3
+    assert not one.pace.lets_progress_by()
     one.clock.advance(1)
     assert one.pace.lets_progress_by()
+
+
+@pytest.mark.spec("AX-12-3")
+@given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=200))
+def test_never_more_than_allowed_in_any_second(steps: list[tuple[int, bool]]) -> None:
+    one = Paced(per_second=3, kept=5)
+    went: list[float] = []
+    for wait, is_progress in steps:
+        one.clock.advance(wait / 1000)
+        if not is_progress:
+            one.say()
+        elif one.pace.lets_progress_by():
+            assert not one.pace.waiting
+            went.append(one.now)
+    one.clock.advance(10)
+    went = sorted(went + [at for at, _ in one.heard])
+    assert all(later - sooner >= 1 for sooner, later in zip(went, went[3:], strict=False))
 
 
 def test_one_that_cannot_be_delivered_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:

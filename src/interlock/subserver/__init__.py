@@ -32,7 +32,8 @@ that started this very program (`servers: {plant: {command: ./plant.py --stdio, 
 - What `tool(...)` says of a tool (`latency_class`, `mutable`, …) is its MCP-AX capability. Say it:
   a tool that says nothing counts as one that changes things for good.
 - `plant.log("warning", "It is hot.")` and `await plant.notify("notifications/…", {...})` go up the
-  tree; `event_id` and `causal_parent` (UUIDs) travel with them untouched.
+  tree: from inside a tool to that call's caller, else to everybody. `event_id` and `causal_parent`
+  (UUIDs) travel with them untouched.
 - A lost node is dialled again, for ever, and `backup=[…]` are tried in turn. `async with
   plant.connected(url):` is `run` for a program that has a loop of its own.
 - The id by which nodes know a subserver again is kept in the state folder (~/.local/state).

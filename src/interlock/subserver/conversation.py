@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.channels.channel import Channel
@@ -17,6 +19,25 @@ from interlock.protocol import ax, jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, decode_members, decode_message, encode_value
 from interlock.serving.conversation import About, Conversation, Request
 from interlock.serving.tool import ServedTool
+
+
+class Work(msgspec.Struct, eq=False):
+    """A call that is being worked on, for what is said meanwhile."""
+
+    id: Raw
+    task: asyncio.Task[bytes | None] | None = None
+
+    def about(self) -> Raw | UnsetType | None:
+        """Which request something said now is about: None, when that is answered. UNSET: nobody
+        waits for it any more, and nobody else may hear of it."""
+        task = self.task
+        if task is None or not task.done():
+            return UNSET if task is not None and task.cancelling() else self.id
+        return UNSET if task.cancelled() else None
+
+
+working: ContextVar[Work | None] = ContextVar("working", default=None)
+"""What whoever speaks is working on, also in a thread of its own."""
 
 
 class ParentConversation(Conversation):
@@ -64,6 +85,17 @@ class ParentConversation(Conversation):
     def closed(self) -> None:
         self._asking.give_up()
         self.close()
+
+    def _call(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
+        work = Work(Raw(bytes(request.id)))
+        before = working.set(work)
+        try:
+            answer = super()._call(request)
+        finally:
+            working.reset(before)
+        if isinstance(answer, asyncio.Task):
+            work.task = answer
+        return answer
 
     def _check(self, request: Request) -> None:
         """A call must have come the right way. Raises InterlockError."""

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from msgspec import UnsetType
+
 from interlock.channels.channel import Channel
 from interlock.channels.dial import dial
 from interlock.channels.lines import over_stdio
@@ -24,7 +26,7 @@ from interlock.node.places import make_private, state_home
 from interlock.protocol import ax, jsonrpc, mcp
 from interlock.serving.conversation import About
 from interlock.stores.tree import TreeStore
-from interlock.subserver.conversation import ParentConversation
+from interlock.subserver.conversation import ParentConversation, working
 from interlock.subserver.functions import FunctionTool
 
 STDIO: Final = "stdio:"
@@ -65,6 +67,7 @@ class Subserver:
         self._id = subserver_id
         self._tools: dict[str, FunctionTool] = {}
         self._registrant: Registrant | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._conversation: ParentConversation | None = None
 
     def tool(
@@ -134,6 +137,7 @@ class Subserver:
                 _check(one)
         if self._registrant is not None:
             raise RuntimeError("This subserver is connected already.")
+        self._loop = asyncio.get_running_loop()
         moved = asyncio.Event()
         registrant = self._registrant = Registrant(
             parent=parent,
@@ -160,7 +164,7 @@ class Subserver:
                 await moved.wait()
             yield self
         finally:
-            self._registrant = self._conversation = None
+            self._registrant = self._conversation = self._loop = None
             await registrant.end()
 
     def run(self, url: str | None = None, **settings: Any) -> None:
@@ -203,7 +207,8 @@ class Subserver:
         event_id: str | None = None,
         causal_parent: Any = _NOTHING,
     ) -> None:
-        """Send a notification. `event_id` is a UUID; `causal_parent` that of the event that led to
+        """Send a notification. From inside a tool it is for that call's caller, else for everybody
+        who is connected. `event_id` is a UUID; `causal_parent` that of the event that led to
         this one, or None where there was none. Without a node it is lost."""
         self._tell(method, dict(params or {}), event_id, causal_parent)
 
@@ -216,7 +221,8 @@ class Subserver:
         event_id: str | None = None,
         causal_parent: Any = _NOTHING,
     ) -> None:
-        """Send a log message: `debug`, `info`, `notice`, `warning`, `error`, …"""
+        """Send a log message: `debug`, `info`, `notice`, `warning`, `error`, … For whom: as with
+        `notify`."""
         if level not in mcp.LOG_LEVELS:
             raise ValueError(f"{level!r} is not one of {', '.join(mcp.LOG_LEVELS)}.")
         wanted = None if self._conversation is None else self._conversation.level
@@ -236,14 +242,29 @@ class Subserver:
         for one in about.values():
             if one is not None and not ax.is_uuid(one):
                 raise ValueError(f"{one!r} is not a UUID.")
-        if about:
-            params["_meta"] = {**params.get("_meta", {}), **about}
-        if self._registrant is not None:
-            self._registrant.tell(method, jsonrpc.encode_value(params))
+        work = working.get()
+        about[ax.REQUEST] = request = None if work is None else work.about()
+        registrant, loop = self._registrant, self._loop
+        if registrant is None or loop is None or isinstance(request, UnsetType):
+            return
+        params["_meta"] = {**params.get("_meta", {}), **about}
+        said = jsonrpc.encode_value(params)
+        if _running_loop() is loop:
+            registrant.tell(method, said)
+        else:
+            # Plain functions run in threads.
+            loop.call_soon_threadsafe(registrant.tell, method, said)
 
     def _converse(self, channel: Channel, registrant: Registrant) -> ParentConversation:
         self._conversation = ParentConversation(channel, registrant, self._tools, self._about)
         return self._conversation
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _stdio(url: str, *, bearer: str | None = None, ssl: Any = None) -> Channel:

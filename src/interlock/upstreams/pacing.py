@@ -47,8 +47,7 @@ class Pace:
         self._call_later = call_later
         self.on_overflow = on_overflow
         self._passed: deque[float] = deque()
-        """When those of the last second went."""
-        self._progress: deque[float] = deque()
+        """When those of the last second went, progress among them."""
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
         self._size = 0
         self._timer: Any = None
@@ -68,7 +67,7 @@ class Pace:
     def give(self, deliver: Callable[[], None], size: int = 0) -> None:
         """Deliver a notification of `size` bytes: now, or when it is its turn, or never."""
         now = self._clock()
-        if not self._waiting and self._has_room(self._passed, now):
+        if not self._waiting and self._has_room(now):
             self._passed.append(now)
             deliver()
             return
@@ -79,10 +78,11 @@ class Pace:
         self._wake_later(now)
 
     def lets_progress_by(self) -> bool:
-        """Whether progress may be told now. It never waits: it would come after the result."""
+        """Whether progress may be told now. It never waits: it would come after the result. It has
+        what the others leave."""
         now = self._clock()
-        if self._has_room(self._progress, now):
-            self._progress.append(now)
+        if not self._waiting and self._has_room(now):
+            self._passed.append(now)
             return True
         self.thinned += 1
         return False
@@ -110,7 +110,8 @@ class Pace:
             self._notice.cancel()
             self._notice = None
 
-    def _has_room(self, passed: deque[float], now: float) -> bool:
+    def _has_room(self, now: float) -> bool:
+        passed = self._passed
         while passed and passed[0] + _SECOND <= now:
             passed.popleft()
         return len(passed) < self._per_second
@@ -128,7 +129,7 @@ class Pace:
     def _wake(self) -> None:
         self._timer = None
         now = self._clock()
-        while self._waiting and self._has_room(self._passed, now):
+        while self._waiting and self._has_room(now):
             deliver, size = self._waiting.popleft()
             self._size -= size
             self._passed.append(now)

@@ -28,7 +28,7 @@ from interlock.upstreams.exchange import Exchange, answered_error
 from interlock.upstreams.links.link import Link, NobodyYet, Ticket
 from interlock.upstreams.pacing import Pace
 from interlock.upstreams.questions import Questions
-from interlock.upstreams.said import about, signed
+from interlock.upstreams.said import EVERYBODY, about, signed
 from interlock.upstreams.wording import Wording
 
 _log = logging.getLogger("interlock.upstreams")
@@ -92,6 +92,9 @@ class Peer:
         """Told what a subscription of ours will bring."""
         self.on_said: Callable[[str, bytes | Raw], None] | None = None
         """Told of every other notification that is about no request in particular."""
+        self.mute = False
+        """Whether nobody is to hear what the upstream says beside progress, and of lists and
+        resources that are new ones."""
         self.on_lost: Callable[[str], None] | None = None
         self._speaks_ax = False
         self.on_ax: Callable[[str, bytes | None, Raw | UnsetType], bool] | None = None
@@ -339,30 +342,39 @@ class Peer:
 
     def _hear(self, method: str, said: Raw, ticket: Ticket | None) -> None:
         """Something for whoever calls, or else for whoever is connected."""
+        if self.mute:
+            return
         params = signed(method, mcp.past_this_hop(said), self.segment)
-        request = about(said) if self._speaks_ax else None
-        if request is None:
-            exchange = self.whose(ticket)
-        else:
-            exchange = self.pending.get(request)
-            if exchange is None:
-                # It is about something that is over, so it is for nobody else.
-                return
+        exchange, everybody = self._whom(method, said, ticket)
         call = None if exchange is None else exchange.call
-        if (
-            request is None
-            and self._speaks_ax
-            and call is not None
-            and (method.startswith(_OF_THE_TREE) or not may_hear(call, method, params))
-        ):
-            # A whole tree speaks here: who calls by chance does not keep it from all others.
-            call = None
         if exchange is None or call is None:
-            self._in_turn(partial(self._say, method, params), len(params))
+            if everybody:
+                self._in_turn(partial(self._say, method, params), len(params))
         elif self.pace is None:
             self._tell(exchange, method, params)
-        else:
+        elif may_hear(call, method, params):
             self.pace.give(partial(self._tell_late, exchange, call, method, params), len(params))
+
+    def _whom(self, method: str, said: Raw, ticket: Ticket | None) -> tuple[Exchange | None, bool]:
+        """The request that something is about; where it is about none, whether all may hear it."""
+        if not self._speaks_ax:
+            exchange = self.whose(ticket)
+            return exchange, exchange is None
+        if method.startswith(_OF_THE_TREE):
+            return None, True
+        request = about(said)
+        if request is not None:
+            # What is over, or never was, is for nobody else.
+            return self.pending.get(request), request == EVERYBODY
+        exchange = self.whose(ticket)
+        # While anybody calls, it may be about what they alone may know.
+        return exchange, exchange is None and not self._is_called()
+
+    def _is_called(self) -> bool:
+        """Whether there is a caller whom something may be about, or was a short while ago."""
+        if any(exchange.call is not None for exchange in self.pending.values()):
+            return True
+        return bool(self._given_up) and bool(self._lately_given_up())
 
     def _say(self, method: str, params: bytes) -> None:
         if self.on_said is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
@@ -11,6 +13,10 @@ from interlock.protocol.jsonrpc import decode_members, decode_value, encode_memb
 from interlock.protocol.mcp import LOG_MESSAGE
 
 _REQUEST = ax.REQUEST.encode()
+NOBODY: Final = -1
+"""Said to be about a request that cannot be one of ours."""
+EVERYBODY: Final = -2
+"""Said to be about no request at all: whoever is connected may hear it."""
 
 
 class _Meta(msgspec.Struct, gc=False):
@@ -25,9 +31,9 @@ _decode = msgspec.json.Decoder(_Params).decode
 
 
 def about(params: bytes | Raw) -> int | None:
-    """The id of the request that a subserver speaks of. None: it speaks of none.
+    """The id of the request that a subserver speaks of, NOBODY or EVERYBODY. None: it does not say.
 
-    Ids of our own are numbers: whatever else it says is nobody's, and so is -1.
+    Ids of our own are numbers. `null` is how nodes say that it is about none.
     """
     # The key may be spelled with an escape.
     raw = bytes(params)
@@ -36,10 +42,12 @@ def about(params: bytes | Raw) -> int | None:
     try:
         meta = _decode(raw).meta
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return -1 if raw.find(_REQUEST) >= 0 else None
+        return NOBODY if raw.find(_REQUEST) >= 0 else None
     if meta is UNSET or meta.request is UNSET:
         return None
-    return meta.request if isinstance(meta.request, int) else -1
+    if meta.request is None:
+        return EVERYBODY
+    return meta.request if isinstance(meta.request, int) and meta.request >= 0 else NOBODY
 
 
 def signed(method: str, params: bytes, segment: str) -> bytes:

@@ -315,8 +315,11 @@ def test_what_is_about_no_call_is_announced_once(parent: Callable[..., Parent]) 
     new = parent()
     new.running.do(lambda: new.conversation.announce("notifications/message", b'{"data":1}'))
     assert new.sent[-1] == {
-        "jsonrpc": "2.0", "method": "notifications/message", "params": {"data": 1},
+        "jsonrpc": "2.0", "method": "notifications/message",
+        "params": {"data": 1, "_meta": {"x-mcpax-request": None}},
     }  # fmt: skip
+    new.running.do(lambda: new.conversation.announce("notifications/initialized", None))
+    assert new.sent[-1] == {"jsonrpc": "2.0", "method": "notifications/initialized"}
     old = parent()
     old.ask("initialize", initialize(SESSION))
     old.say("notifications/initialized")

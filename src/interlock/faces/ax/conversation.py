@@ -105,6 +105,9 @@ class AxConversation(Conversation):
         ):
             # It listens as a client with a session, and is told there.
             return
+        if method != mcp.INITIALIZED:
+            # Said outright: without it a parent has to guess whom it is about.
+            params = about_request(b"{}" if params is None else params, jsonrpc.NULL)
         self._send(jsonrpc.notification(method, params))
 
     def closed(self) -> None:
