@@ -188,7 +188,7 @@ class Registrations(RuleBasedStateMachine):
     def one_session_for_each_segment_and_id(self) -> None:
         infos = self.hub.registrar.subservers()
         assert len({one.segment for one in infos}) == len(infos)
-        assert len({one.subserver_id for one in infos}) == len(infos)
+        assert len({(one.caller, one.subserver_id) for one in infos}) == len(infos)
         assert len(infos) <= 3
         live = {one.session_id for one in infos if one.live}
         assert len(live) == sum(one.live for one in infos)

@@ -65,17 +65,59 @@ def test_a_configured_server_comes_before_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-4.2-13")
-def test_anothers_subserver_id_cannot_be_had(tmp_path: Path) -> None:
+def test_nobody_takes_anothers_place_by_its_subserver_id(tmp_path: Path) -> None:
     async def body(hub: Hub) -> None:
         owner = hub.child(caller="factory").registered(1, "x")
         await settle()
-        for segment in ("x", "y"):
-            assert error_of(hub.child(caller="office").register(1, segment)) == CONFLICT
+        assert error_of(hub.child(caller="office").register(1, "x")) == CONFLICT
+        # Elsewhere it is another subserver that has the same id by chance.
+        hub.child(caller="office").registered(1, "y")
         assert owner.open
         # Also not while it is away.
         owner.end.close()
         assert error_of(hub.child(caller="office").register(1, "x")) == CONFLICT
         hub.child(caller="factory").registered(1, "x")
+        await settle()
+        assert set(hub.listed) == {"ax:x", "ax:y"}
+
+    hub_test(body, tmp_path)
+
+
+def test_nobody_is_kept_out_by_who_uses_its_subserver_id(tmp_path: Path) -> None:
+    async def body() -> None:
+        both = Two(tmp_path)
+        thief = both.one.child(caller="office").registered(1, "other")
+        owner = both.one.child(caller="factory").registered(1, "mine")
+        await settle()
+        assert set(both.one.listed) == {"ax:other", "ax:mine"}
+        # For other aggregators it is registered here until both of them have gone.
+        assert len(both.two.store.leases(uuid(1))) == 1
+        thief.ask("mcpax/deregister", {"session_id": thief.session_id})
+        for _ in range(5):
+            both.time.advance(5)
+            assert owner.beat()["result"]["status"] == "ok"
+            assert error_of(both.two.child().register(1, "x")) == SPLIT
+        owner.ask("mcpax/deregister", {"session_id": owner.session_id})
+        assert both.two.store.leases(uuid(1)) == []
+        both.two.child().registered(1, "x")
+        await both.close()
+
+    run(body)
+
+
+def test_a_stranger_touches_no_lease_of_an_id_that_is_live_here(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        owner = hub.child(caller="factory").registered(1, "mine")
+        before = hub.store.leases(uuid(1))
+        thief = hub.child(caller="office").registered(
+            1, "other", authority=A, heartbeat_interval_ms=86_400_000
+        )
+        thief.beat()
+        hub.time.advance(0.6)
+        assert hub.store.leases(uuid(1)) == before
+        thief.ask("mcpax/deregister", {"session_id": thief.session_id})
+        assert hub.store.leases(uuid(1)) == before
+        assert owner.open
 
     hub_test(body, tmp_path)
 
@@ -131,7 +173,7 @@ def test_a_segment_stays_with_its_authority(tmp_path: Path) -> None:
         child = hub.child().registered(1, "x", authority=A)
         assert not hub.info("x").verified
         await settle()
-        assert [tuple(one) for one in hub.store.claims()] == [("x", A, False)]
+        assert [tuple(one)[:3] for one in hub.store.claims()] == [("x", A, False)]
         child.ask("mcpax/deregister", {"session_id": child.session_id})
         assert error_of(hub.child().register(2, "x", authority=B)) == REJECTED
         assert error_of(hub.child().register(2, "x")) == REJECTED

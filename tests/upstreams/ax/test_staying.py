@@ -111,6 +111,7 @@ def test_nobody_speaks_for_anothers_session(tmp_path: Path, method: str) -> None
             assert error_of(mine.ask(method))[0] == -32602
             # As a notification too: nothing comes of it.
             mine.say(method, {"session_id": other.session_id})
+            hub.time.advance(6)
             await settle()
         assert hub.listed == {"ax:a": ["read"], "ax:b": ["read"]}
         assert other.beat()["result"]["status"] == "ok"

@@ -220,6 +220,17 @@ def must_prove(policy: str, peer: str) -> bool:
     return policy == "always" or (policy == "remote" and peer not in _SAME_MACHINE)
 
 
+def refuse_mutable(segment: str, tools: Iterable[Raw]) -> None:
+    """Raises InterlockError when whoever proved nothing lists a tool that may change something."""
+    mutable = first_mutable(tools)
+    if mutable is not None:
+        raise InterlockError(
+            AUTHORITY_REJECTED,
+            f"{segment} lists tools that may change something ({mutable}), and has not proven its "
+            "authority. Send a proof, or let all its tools say that they only read.",
+        )
+
+
 def first_mutable(tools: Iterable[Raw]) -> str | None:
     """The name of a tool that may change something. One that does not say that it only reads may
     do anything."""

@@ -11,7 +11,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol import ax
-from interlock.upstreams.ax.session import Place
+from interlock.upstreams.ax.desk import Place
 from interlock.upstreams.ax.subserver import Claim, Subserver
 
 
@@ -44,7 +44,6 @@ def check_segment(
     wanted: ax.Registration,
     verified: bool,
     *,
-    caller: str,
     place: Place | None,
     held: Holder | None,
     mine: Holder | None,
@@ -52,7 +51,7 @@ def check_segment(
 ) -> None:
     """Hold a registration against who is registered now. Raises InterlockError.
 
-    `held` has the wanted segment, `mine` the wanted subserver_id.
+    `held` has the wanted segment, `mine` is the same caller's with the wanted subserver_id.
     """
     if place is not None and wanted.segment != place.segment:
         raise InterlockError(
@@ -62,8 +61,13 @@ def check_segment(
         )
     if mine is not None:
         info = mine.info
-        if info.caller != caller:
-            raise _conflict(wanted, "somebody else is registered with this subserver_id")
+        if info.verified and not verified:
+            raise InterlockError(
+                AUTHORITY_REJECTED,
+                f"It is registered as {info.segment!r} with a proof of its authority: whoever "
+                "takes its place has to prove it too.",
+                {"segment": wanted.segment},
+            )
         if info.live and not _same_authority(info.authority, wanted.authority):
             raise _conflict(wanted, "it is registered with another authority")
     if held is not None and held is not mine:
@@ -113,6 +117,10 @@ def replaced() -> InterlockError:
     return InterlockError(
         NAMESPACE_CONFLICT, "The same subserver has registered again, on another channel."
     )
+
+
+def not_known() -> InterlockError:
+    return InterlockError(FORBIDDEN, "Whoever registered it may not be here any more.")
 
 
 def nobody_may() -> InterlockError:

@@ -10,58 +10,46 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from interlock.call import Caller
 from interlock.channels.channel import Channel
 from interlock.config.model import SubserversConfig
 from interlock.errors import (
-    AUTHORITY_REJECTED,
-    CYCLE_DETECTED,
     SHUTTING_DOWN,
-    SPLIT_BRAIN,
+    UPSTREAM_LOST,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
 from interlock.ports import Clock
 from interlock.protocol import ax, jsonrpc
-from interlock.upstreams.ax.authority import check_authority, first_mutable, must_prove
+from interlock.upstreams.ax.authority import check_authority, must_prove, refuse_mutable
+from interlock.upstreams.ax.claims import Claims
+from interlock.upstreams.ax.desk import CallLater, Place
 from interlock.upstreams.ax.dial_in import DialIn
 from interlock.upstreams.ax.leases import Leases, split_brain
 from interlock.upstreams.ax.ownership import (
-    Holder,
-    check_claim,
     check_segment,
     nobody_may,
+    not_known,
     replaced,
     taken_by_another,
 )
-from interlock.upstreams.ax.session import AxSession, CallLater, Place, Timer
+from interlock.upstreams.ax.records import Record, Records
+from interlock.upstreams.ax.session import AxSession, until_registered
 from interlock.upstreams.ax.subserver import Subserver, TreeStore, as_budget, key_of, with_itself
+from interlock.upstreams.ax.subtree import bringers, refuse_crowd, refuse_cycle
 from interlock.upstreams.listing import RawOffer
 
 if TYPE_CHECKING:
     from interlock.upstreams.supervisor import Supervisor
 
+OK: Final = "ok"
+"""The outcome of what is not refused, to the audit."""
+
 _log = logging.getLogger("interlock.upstreams")
-
-
-class _Record(Holder):
-    """One subserver, from its registration until it is forgotten."""
-
-    def __init__(self, info: Subserver, session: AxSession) -> None:
-        super().__init__(info)
-        self.session: AxSession | None = session
-        self.dial_in: DialIn | None = None
-        """None: the node started it, and its upstream is the config's."""
-        self.supervisor: Supervisor | None = None
-        self.grace: Timer | None = None
-        self.told: ax.Budget | None = None
-        """The budget that it knows of."""
-        self.claimed = False
-        """Whether its authority is written down."""
 
 
 class Registrar:
@@ -80,6 +68,7 @@ class Registrar:
         on_change: Callable[[], None],
         on_granted: Callable[[Subserver], None] | None = None,
         on_lost: Callable[[Subserver, str], None] | None = None,
+        audit: Callable[[str, str, str, str, str], None] | None = None,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         call_later: CallLater | None = None,
@@ -88,8 +77,9 @@ class Registrar:
         """`begin` makes the upstream of a new subserver and begins it; `end` ends it, and withdraws
         what it offered. `taken` tells whether a configured server has a segment. `on_change`: the
         ids of the subtree are others now. `on_granted`: a new session, or a new budget for it.
-        `on_lost`: a registered one cannot be reached any more. `base_dir`: what the paths in
-        `trust` are relative to."""
+        `on_lost`: a registered one cannot be reached any more. `audit`: what was decided about a
+        registration: the segment, the caller, the verb, `ok` or the name of a failure, a sentence.
+        `base_dir`: what the paths in `trust` are relative to."""
         self.aggregator_id = aggregator_id
         self.own_info = own_info
         self.clock = clock
@@ -102,16 +92,21 @@ class Registrar:
         self._on_change = on_change
         self._on_granted = on_granted
         self._on_lost = on_lost
+        self._audit = audit
         self._wall_clock = wall_clock
         self._base_dir = base_dir
         self._budget_cap = ax.Budget()
         self._channels: set[AxSession] = set()
-        self._by_segment: dict[str, _Record] = {}
-        self._by_id: dict[str, _Record] = {}
-        self._by_key: dict[str, _Record] = {}
+        self._records = Records()
+        self._claims = Claims(store, wall_clock)
         self._leases = Leases(
-            store, aggregator_id, wall_clock=wall_clock, call_later=self.call_later
+            store,
+            aggregator_id,
+            wall_clock=wall_clock,
+            call_later=self.call_later,
+            on_split=self.dismiss,
         )
+        self._parent_id: str | None = None
         self._closed = False
 
     # -- what the node asks
@@ -127,18 +122,7 @@ class Registrar:
         """The session of a child that the node started, once it has registered as what the config
         says. Raises InterlockError when it does not."""
         session = AxSession(channel, Caller(f"config:{key}"), self, Place(key, segment))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def registered() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        def over(reason: str) -> None:
-            if not done.done():
-                words = f"{key} did not register: {reason}"
-                done.set_exception(InterlockError(UPSTREAM_UNAVAILABLE, words))
-
-        session.on_registered, session.on_over = registered, over
+        done = until_registered(session, key)
         self._open(session)
         try:
             await done
@@ -154,20 +138,16 @@ class Registrar:
 
     def subservers(self) -> list[Subserver]:
         """Everybody who is registered, or still listed, by segment."""
-        return [self._by_segment[segment].info for segment in sorted(self._by_segment)]
+        return self._records.infos()
 
     def subserver(self, key: str) -> Subserver | None:
         """What is known of the subserver behind an upstream of the node."""
-        record = self._by_key.get(key)
+        record = self._records.behind(key)
         return None if record is None else record.info
 
     def subtree_ids(self) -> tuple[str, ...]:
         """This aggregator, and all that are below it now."""
-        ids = dict.fromkeys((self.aggregator_id,))
-        for record in self._by_segment.values():
-            if record.session is not None:
-                ids.update(dict.fromkeys(record.info.subtree_ids))
-        return tuple(ids)
+        return tuple(dict.fromkeys((self.aggregator_id, *self._records.below())))
 
     @property
     def channels(self) -> int:
@@ -186,20 +166,25 @@ class Registrar:
 
     @tree_id.setter
     def tree_id(self, tree_id: str) -> None:
-        if tree_id == self.tree_id:
-            return
-        self._leases.tree_id = tree_id
-        for record in list(self._by_segment.values()):
-            session = record.session
-            if session is None or session.wanted is None:
-                continue
-            try:
-                self._leases.take(session, session.wanted)
-            except InterlockError as error:
-                _log.warning("%s: its lease: %s", record.info.segment, error.message)
-                if error.failure is SPLIT_BRAIN:
-                    # In the new tree somebody else has it, who came first.
-                    self.dismiss(session, error)
+        if tree_id != self.tree_id:
+            self._leases.move(tree_id)
+            self._dismiss_those_above()
+
+    @property
+    def parent_id(self) -> str | None:
+        """The aggregator that this one is registered with: nobody below may have it below."""
+        return self._parent_id
+
+    @parent_id.setter
+    def parent_id(self, parent_id: str | None) -> None:
+        self._parent_id = parent_id
+        self._dismiss_those_above()
+
+    def dismiss_bringers(self, ids: Collection[str] | None) -> None:
+        """The parent does not bear who is below this node. Send those away through whom these
+        aggregators are; or, where nobody says which, the one who brings the most."""
+        for record, error in bringers(self._records, ids):
+            self._drop(record, error)
 
     @property
     def budget_cap(self) -> ax.Budget:
@@ -211,27 +196,34 @@ class Registrar:
         self._budget_cap = cap
         self._grant_anew()
 
-    def configure(self, settings: SubserversConfig) -> None:
-        """Go on by other settings. Who may not be here any more is sent away."""
+    def configure(self, settings: SubserversConfig, known: Collection[str] | None = None) -> None:
+        """Go on by other settings. Who may not be here any more is sent away: also who was let in
+        as somebody that is not among the `known` any longer. None: everybody is known."""
         self._settings = settings
-        for record in list(self._by_segment.values()):
+        for record in self._records:
+            info = record.info
             if record.dial_in is None:
                 continue
             if not settings.enabled:
                 self._drop(record, nobody_may())
-            elif self._taken(record.info.segment):
-                self._drop(record, taken_by_another(record.info.segment))
-        if not settings.enabled:
-            for session in list(self._channels):
-                if session.place is None:
-                    session.dismiss(nobody_may())
+            elif self._taken(info.segment):
+                self._drop(record, taken_by_another(info.segment))
+            elif known is not None and info.caller not in known:
+                self._drop(record, not_known())
+        for session in list(self._channels):
+            if session.place is not None:
+                continue
+            if not settings.enabled:
+                session.dismiss(nobody_may())
+            elif known is not None and session.caller.name not in known:
+                session.dismiss(not_known())
         self._grant_anew()
 
     def close(self) -> None:
         """Send everybody away: the node stops."""
         self._closed = True
         error = InterlockError(SHUTTING_DOWN, "The node stops.")
-        for record in list(self._by_segment.values()):
+        for record in self._records:
             self._drop(record, error)
         for session in list(self._channels):
             session.dismiss(error)
@@ -248,6 +240,7 @@ class Registrar:
             wall_clock=self._wall_clock,
         )
         self._check(session, wanted, verified)
+        self._leases.check(wanted.subserver_id)
         return verified
 
     def admit(self, session: AxSession, identity: ax.Identity | None) -> ax.Registered:
@@ -262,29 +255,27 @@ class Registrar:
             and identity.tree_id in (None, self.tree_id)
         ):
             raise split_brain(identity.parent_id)
-        mine = self._by_id.get(wanted.subserver_id)
-        held = self._by_segment.get(wanted.segment)
+        # First of all: a store that cannot be used must not cost anybody a good session.
+        self._leases.take(session, wanted)
+        mine = self._records.of(session.caller.name, wanted.subserver_id)
+        held = self._records.at(wanted.segment)
         if mine is not held or session.place is not None:
             # It moves to another segment, or comes in the place of another.
             for old in (mine, held):
                 if old is not None:
                     self._drop(old, replaced())
-        self._leases.take(session, wanted)
-        record = self._by_segment.get(wanted.segment)
+        record = self._records.at(wanted.segment)
         info = self._describe(session, wanted, None if record is None else record.info)
-        before = None
         if record is None:
-            record = _Record(info, session)
-            self._by_segment[wanted.segment] = self._by_id[wanted.subserver_id] = record
-            self._by_key[info.key] = record
+            record = Record(info, session)
+            self._records.add(record)
         else:
             before, record.session = record.session, session
-            if record.grace is not None:
-                record.grace.cancel()
-                record.grace = None
-        record.told, record.claimed = info.budget, False
-        if before is not None:
-            before.dismiss(replaced())
+            record.calm()
+            if before is not None:
+                self._ended(info, replaced())
+                before.dismiss(replaced())
+        record.told = info.budget
         return ax.Registered(
             assigned_segment=wanted.segment,
             session_id=session.id,
@@ -294,12 +285,17 @@ class Registrar:
             tree_id=self.tree_id,
         )
 
+    def refused(self, session: AxSession, error: InterlockError) -> None:
+        segment = "" if session.wanted is None else session.wanted.segment
+        self._note(segment, session.caller.name, ax.REGISTER, error.failure.name, error.message)
+
     def joined(self, session: AxSession) -> None:
         record = self._record(session)
         if record is None:
             return
         info = record.info
         _log.info("%s has registered as %s", session.channel.label, info.segment)
+        self._note(info.segment, info.caller, ax.REGISTER, OK, f"from {session.channel.label}")
         if self._on_granted is not None:
             self._on_granted(info)
         if session.place is None:
@@ -315,9 +311,10 @@ class Registrar:
         assert record is not None
         info = record.info
         if beat.subtree_ids is not None:
-            self._refuse_cycle(beat.subtree_ids)
+            refuse_cycle(beat.subtree_ids, self.aggregator_id, self._above(info.role != "leaf"))
             ids = with_itself(info.subserver_id, beat.subtree_ids)
             if info.role == "aggregator" and ids != info.subtree_ids:
+                refuse_crowd(ids, (self.aggregator_id, *self._records.below(but=record)))
                 info.subtree_ids = ids
                 self._on_change()
         info.last_beat = self._wall_clock()
@@ -341,20 +338,14 @@ class Registrar:
             raise InterlockError(UPSTREAM_UNAVAILABLE, "It is not registered any more.")
         info = record.info
         if not info.verified and must_prove(self._settings.proof, info.peer):
-            mutable = first_mutable(offer.tools)
-            if mutable is not None:
-                error = InterlockError(
-                    AUTHORITY_REJECTED,
-                    f"{info.segment} lists tools that may change something ({mutable}), and has "
-                    "not proven its authority. Send a proof, or let all its tools say that they "
-                    "only read.",
-                )
+            try:
+                refuse_mutable(info.segment, offer.tools)
+            except InterlockError as error:
                 self.dismiss(session, error)
-                raise error
-        if info.authority is not None and session.place is None and not record.claimed:
+                raise
+        if session.place is None:
             # Only now: who is never listed keeps nobody else out.
-            record.claimed = True
-            self._keep_claim(info.segment, info.authority, info.verified)
+            self._claims.use(info)
 
     def dismiss(self, session: AxSession, error: InterlockError) -> None:
         record = self._record(session)
@@ -363,7 +354,7 @@ class Registrar:
         else:
             self._drop(record, error)
 
-    def lost(self, session: AxSession, reason: str) -> None:
+    def lost(self, session: AxSession, reason: str, by: str) -> None:
         record = self._record(session)
         if record is None:
             return
@@ -372,8 +363,9 @@ class Registrar:
         info.session_id = ""
         info.lost_at = self._wall_clock()
         info.problem = reason
-        self._leases.release(info.subserver_id)
+        self._leases.release(session)
         _log.warning("%s is lost: %s", info.segment, reason)
+        self._note(info.segment, info.caller, by, UPSTREAM_LOST.name, reason)
         supervisor = record.supervisor
         if supervisor is None or not supervisor.listed or not self._settings.grace:
             self._drop(record, None, reason)
@@ -389,6 +381,7 @@ class Registrar:
     def left(self, session: AxSession, reason: str) -> None:
         record = self._record(session)
         if record is not None:
+            self._note(record.info.segment, record.info.caller, ax.DEREGISTER, OK, reason)
             self._drop(record, None, reason)
 
     def over(self, session: AxSession) -> None:
@@ -404,36 +397,37 @@ class Registrar:
         """Raises InterlockError when it may not register."""
         if not self._settings.enabled and session.place is None:
             raise nobody_may()
-        self._refuse_cycle((wanted.subserver_id, *(wanted.subtree_ids or ())))
+        ids, deep = (wanted.subserver_id, *(wanted.subtree_ids or ())), wanted.is_aggregator
+        refuse_cycle(ids, self.aggregator_id, self._above(deep))
         if session.place is None:
             if self._taken(wanted.segment):
                 raise taken_by_another(wanted.segment)
             if self._settings.sticky:
-                check_claim(self._store.claim_on(wanted.segment), wanted, verified)
+                self._claims.check(wanted, verified)
+        mine = self._records.of(session.caller.name, wanted.subserver_id)
         check_segment(
             wanted,
             verified,
-            caller=session.caller.name,
             place=session.place,
-            held=self._by_segment.get(wanted.segment),
-            mine=self._by_id.get(wanted.subserver_id),
-            room=len(self._by_segment) < self._settings.most,
+            held=self._records.at(wanted.segment),
+            mine=mine,
+            room=len(self._records) < self._settings.most,
         )
-        self._leases.check(wanted.subserver_id)
+        if deep:
+            refuse_crowd(ids, (self.aggregator_id, *self._records.below(but=mine)))
 
-    def _refuse_cycle(self, ids: tuple[str, ...]) -> None:
-        if self.aggregator_id in ids:
-            raise InterlockError(
-                CYCLE_DETECTED,
-                "This node is below the one that registers: it cannot be above it too.",
-                {"aggregator_id": self.aggregator_id},
-            )
+    def _above(self, deep: bool) -> frozenset[str]:
+        """Who is known to be above this node, for whoever has others below it."""
+        known = (self.tree_id, self._parent_id) if deep else ()
+        return frozenset(one for one in known if one and one != self.aggregator_id)
 
-    def _record(self, session: AxSession) -> _Record | None:
-        """What is known of a session that is registered now."""
-        wanted = session.wanted
-        record = None if wanted is None else self._by_id.get(wanted.subserver_id)
-        return record if record is not None and record.session is session else None
+    def _dismiss_those_above(self) -> None:
+        above = self._above(True)
+        if above:
+            self.dismiss_bringers(above)
+
+    def _record(self, session: AxSession) -> Record | None:
+        return self._records.registered(session)
 
     def _describe(
         self, session: AxSession, wanted: ax.Registration, info: Subserver | None
@@ -451,28 +445,36 @@ class Registrar:
         info.learn(wanted)
         return info
 
-    def _drop(self, record: _Record, error: InterlockError | None, reason: str = "") -> None:
+    def _drop(self, record: Record, error: InterlockError | None, reason: str = "") -> None:
         """Forget a subserver, with everything that it offered, at once."""
         info, session = record.info, record.session
         reason = reason if error is None else error.message
-        if self._by_segment.get(info.segment) is not record:
+        if not self._records.remove(record):
             return
-        del self._by_segment[info.segment], self._by_id[info.subserver_id], self._by_key[info.key]
-        if record.grace is not None:
-            record.grace.cancel()
-            record.grace = None
+        record.calm()
         record.session = None
         info.session_id = ""
         if session is not None:
-            self._leases.release(info.subserver_id)
+            self._leases.release(session)
         if record.supervisor is not None:
             record.supervisor.withdraw(reason)
         if session is not None and error is not None:
+            self._ended(info, error)
             session.dismiss(error)
         if record.dial_in is not None:
             self._end(info.key)
         if session is not None and info.subtree_ids:
             self._on_change()
+
+    # -- what is told
+
+    def _ended(self, info: Subserver, error: InterlockError) -> None:
+        name = error.failure.name
+        self._note(info.segment, info.caller, ax.SESSION_ENDED, name, error.message)
+
+    def _note(self, segment: str, caller: str, verb: str, outcome: str, detail: str) -> None:
+        if self._audit is not None:
+            self._audit(segment, caller, verb, outcome, detail)
 
     # -- budgets
 
@@ -482,17 +484,9 @@ class Registrar:
         return as_budget(self._settings.budget if own is None else own).capped(self._budget_cap)
 
     def _grant_anew(self) -> None:
-        for record in list(self._by_segment.values()):
+        for record in self._records:
             budget = self._budget(record.info.segment)
             if budget != record.info.budget:
                 record.info.budget = budget
                 if record.session is not None and self._on_granted is not None:
                     self._on_granted(record.info)
-
-    # -- what is written down
-
-    def _keep_claim(self, segment: str, authority: str, verified: bool) -> None:
-        try:
-            self._store.keep_claim(segment, authority, verified)
-        except InterlockError as error:
-            _log.warning("%s: its authority could not be written down: %s", segment, error.message)

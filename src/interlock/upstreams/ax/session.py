@@ -7,23 +7,29 @@ what is MCP-AX. A session has one timer at most, and a heartbeat does not touch 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple
 
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from interlock.call import Caller
 from interlock.channels.channel import Channel
 from interlock.errors import (
+    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    TOO_BUSY,
     UNKNOWN_SESSION,
+    UPSTREAM_UNAVAILABLE,
     InterlockError,
     ProtocolError,
 )
-from interlock.ports import Clock
 from interlock.protocol import ax, jsonrpc
+from interlock.upstreams.ax.desk import CHANNEL, Desk, Place, Timer
+from interlock.upstreams.ax.pulse import FLOOD, Pace, Pulse
 from interlock.upstreams.ax.states import TABLE, Event, State, event_of
 from interlock.upstreams.ax.words import (
     CLOSE_CODE,
@@ -43,65 +49,6 @@ QUIET_LEASE: Final = 60.0
 """How long the lease of a subserver without heartbeats lasts; it is renewed in time."""
 
 
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-CallLater = Callable[[float, Callable[[], None]], Timer]
-
-
-class Place(NamedTuple):
-    """What the config gives to a child that the node started: it must register as that."""
-
-    key: str
-    segment: str
-
-
-class Desk(Protocol):
-    """What a session asks of the registrar."""
-
-    aggregator_id: str
-    own_info: bytes
-    clock: Clock
-    call_later: CallLater
-
-    @property
-    def tree_id(self) -> str: ...
-
-    def consider(self, session: AxSession, wanted: ax.Registration) -> bool:
-        """Whether its authority is proven. Raises InterlockError when it may not register."""
-        ...
-
-    def admit(self, session: AxSession, identity: ax.Identity | None) -> ax.Registered:
-        """Register it. Raises InterlockError."""
-        ...
-
-    def joined(self, session: AxSession) -> None:
-        """It has been told that it is registered."""
-
-    def beaten(self, session: AxSession, beat: ax.Beat) -> bytes:
-        """The result of a heartbeat. Raises InterlockError when it may not stay."""
-        ...
-
-    def renew(self, session: AxSession) -> None:
-        """It is still there, though it need not say so."""
-
-    def vet(self, session: AxSession, offer: RawOffer) -> None:
-        """Whether it may offer this. Raises InterlockError when it may not, and has ended."""
-
-    def dismiss(self, session: AxSession, error: InterlockError) -> None:
-        """End it, and forget it."""
-
-    def lost(self, session: AxSession, reason: str) -> None:
-        """It was registered, and cannot be reached any more."""
-
-    def left(self, session: AxSession, reason: str) -> None:
-        """It has deregistered itself."""
-
-    def over(self, session: AxSession) -> None:
-        """Its channel is of no use any more. Told once, after everything else."""
-
-
 class AxSession:
     """One channel."""
 
@@ -115,7 +62,7 @@ class AxSession:
         self.id = ""
         """The session id, once it is registered."""
         self.wanted: ax.Registration | None = None
-        """What it asked for last."""
+        """What it asked for last. None: it cannot be read."""
         self.verified = False
         self.last_beat = 0.0
         self.link: ChannelLink | None = None
@@ -130,6 +77,9 @@ class AxSession:
         self._asked: bytes | None = None
         """The id of the registration that is being looked at."""
         self._identify_id = 0
+        self._pulse = Pulse(0.0)
+        self._unread: bytes | None = None
+        """The last heartbeat that was not looked at, though it had news."""
 
     @property
     def live(self) -> bool:
@@ -256,11 +206,13 @@ class AxSession:
         self._reply(now.id, hello_result(revision, desk.own_info, desk.aggregator_id, desk.tree_id))
 
     def _apply(self, now: _Happening) -> None:
+        self.wanted = None
         try:
             self.wanted = ax.read_registration(now.params)
             self.verified = self._desk.consider(self, self.wanted)
         except InterlockError as error:
             self._refuse(now.id, error)
+            self._desk.refused(self, error)
             return
         self._asked = now.id
         self.state = State.IDENTIFYING
@@ -297,6 +249,7 @@ class AxSession:
             return
         self.state = State.REGISTERED
         self.last_beat = self._desk.clock()
+        self._pulse = Pulse(self.interval)
         id, self._asked = self._asked, None
         self._await_beat()
         self._reply(id, jsonrpc.encode_value(registered))
@@ -312,29 +265,59 @@ class AxSession:
         id, self._asked = self._asked, None
         self._arm(max(0.0, left), Event.IMPATIENCE)
         self._refuse(id, error)
+        self._desk.refused(self, error)
 
     def _beat(self, now: _Happening) -> None:
+        clock = self._desk.clock()
+        pace = self._pulse.beat(clock)
+        if pace is not Pace.STEADY:
+            self._hurry(now, pace)
+            return
         try:
-            beat = ax.read_beat(now.params)
-            if beat.session_id != self.id:
-                raise InterlockError(UNKNOWN_SESSION, "No such session is registered here.")
+            beat = self._read_beat(now.params)
         except InterlockError as error:
             self._refuse(now.id, error)
             return
-        self.last_beat = self._desk.clock()
+        self.last_beat = clock
         try:
             result = self._desk.beaten(self, beat)
         except InterlockError as error:
             self._refuse(now.id, error)
-            self._desk.dismiss(self, error)
+            if error.failure is not INVALID_PARAMS:
+                self._desk.dismiss(self, error)
             return
         self._reply(now.id, result)
+
+    def _hurry(self, now: _Happening, pace: Pace) -> None:
+        """One heartbeat too many. It is answered, unread; its news wait for the next one."""
+        if pace is Pace.FLOOD:
+            words = f"It sent more than {FLOOD} heartbeats in a second."
+            self._desk.dismiss(self, InterlockError(TOO_BUSY, words))
+            return
+        said = b"" if isinstance(now.params, UnsetType) else bytes(now.params)
+        if self.wanted is None or self.id.encode() not in said:
+            self._refuse(now.id, _no_such_session())
+            return
+        if ax.SUBTREE_IDS.encode() in said:
+            self._unread = said
+        deadline = ax.heartbeat_deadline_ms(self.wanted.heartbeat_interval_ms)
+        self._reply(now.id, b'{"status":"ok","heartbeat_deadline_ms":%d}' % deadline)
+
+    def _read_beat(self, params: Raw | UnsetType) -> ax.Beat:
+        """With what was not looked at before. Raises InterlockError."""
+        beat = ax.read_beat(params)
+        if beat.session_id != self.id:
+            raise _no_such_session()
+        unread, self._unread = self._unread, None
+        if unread is not None and beat.subtree_ids is None:
+            beat = replace(beat, subtree_ids=ax.read_beat(unread).subtree_ids)
+        return beat
 
     def _leave(self, now: _Happening) -> None:
         try:
             farewell = ax.read_farewell(now.params)
             if farewell.session_id != self.id:
-                raise InterlockError(UNKNOWN_SESSION, "No such session is registered here.")
+                raise _no_such_session()
         except InterlockError as error:
             self._refuse(now.id, error)
             return
@@ -351,7 +334,10 @@ class AxSession:
         self.channel.send(session_ended(error))
         reason = f"it missed {ax.MISSES} heartbeats"
         self._end(
-            reason, lambda: self._desk.lost(self, reason), CLOSE_CODE, UNKNOWN_SESSION.ax_name
+            reason,
+            lambda: self._desk.lost(self, reason, ax.HEARTBEAT),
+            CLOSE_CODE,
+            UNKNOWN_SESSION.ax_name,
         )
 
     def _give_up(self, now: _Happening) -> None:
@@ -371,7 +357,7 @@ class AxSession:
     def _lose(self, now: _Happening) -> None:
         reason = "it closed the channel" if now.error is None else now.error.message
         was_live = self.live
-        self._end(reason, (lambda: self._desk.lost(self, reason)) if was_live else None)
+        self._end(reason, (lambda: self._desk.lost(self, reason, CHANNEL)) if was_live else None)
 
     def _end(
         self,
@@ -457,6 +443,10 @@ class AxSession:
     }
 
 
+def _no_such_session() -> InterlockError:
+    return InterlockError(UNKNOWN_SESSION, "No such session is registered here.")
+
+
 class _Happening(NamedTuple):
     """What an action is given."""
 
@@ -465,3 +455,20 @@ class _Happening(NamedTuple):
     method: str
     message: jsonrpc.Message | None
     error: InterlockError | None
+
+
+def until_registered(session: AxSession, key: str) -> asyncio.Future[None]:
+    """Done when it has registered; fails when its channel ends before that."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def registered() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    def over(reason: str) -> None:
+        if not done.done():
+            words = f"{key} did not register: {reason}"
+            done.set_exception(InterlockError(UPSTREAM_UNAVAILABLE, words))
+
+    session.on_registered, session.on_over = registered, over
+    return done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -102,6 +102,8 @@ class Claim(Protocol):
     def authority(self) -> str: ...
     @property
     def verified(self) -> bool: ...
+    @property
+    def used(self) -> float: ...
 
 
 class Lease(Protocol):
@@ -134,6 +136,16 @@ class TreeStore(Protocol):
         """Take it; or else the one of another aggregator in the same tree, which stays."""
         ...
 
-    def renew_leases(self, aggregator_id: str, until: Iterable[tuple[str, float]]) -> None: ...
+    def take_leases(
+        self, aggregator_id: str, tree_id: str, wanted: Iterable[tuple[str, str, float]]
+    ) -> Mapping[str, Lease]:
+        """Take many at once (the subserver, its authority, until when): those of others, which
+        stay."""
+        ...
 
-    def release_lease(self, subserver_id: str, aggregator_id: str) -> None: ...
+    def renew_leases(
+        self,
+        aggregator_id: str,
+        until: Iterable[tuple[str, float]],
+        released: Iterable[str] = (),
+    ) -> None: ...
