@@ -320,6 +320,8 @@ class Hub:
         self.changes = 0
         self.granted: list[tuple[str, int]] = []
         self.lost: list[tuple[str, str]] = []
+        self.audited: list[tuple[str, str, str, str]] = []
+        """What was decided: the segment, the caller, the verb, the outcome."""
         self.configured: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self.registrar = Registrar(
@@ -333,11 +335,16 @@ class Hub:
             on_change=self._changed,
             on_granted=self._granted,
             on_lost=lambda info, reason: self.lost.append((info.segment, reason)),
+            audit=self._audit,
             clock=self.time.clock,
             wall_clock=self.time.wall,
             call_later=self.time.call_later,
             base_dir=base_dir,
         )
+
+    def _audit(self, segment: str, caller: str, verb: str, outcome: str, detail: str) -> None:
+        assert detail
+        self.audited.append((segment, caller, verb, outcome))
 
     def _changed(self) -> None:
         self.changes += 1
@@ -380,9 +387,9 @@ class Hub:
         (found,) = [one for one in self.registrar.subservers() if one.segment == segment]
         return found
 
-    def configure(self, **settings: Any) -> None:
+    def configure(self, known: set[str] | None = None, **settings: Any) -> None:
         self.settings = msgspec.structs.replace(self.settings, **settings)
-        self.registrar.configure(self.settings)
+        self.registrar.configure(self.settings, known)
 
     def call(self, tool_name: str, key: str = "ax:edge") -> Sent:
         """A call as the pipeline makes it. Raises InterlockError when it cannot be sent."""

@@ -385,3 +385,24 @@ def test_a_later_list_is_held_against_the_same_rule(tmp_path: Path) -> None:
 def test_which_tools_may_change_something(said: dict[str, Any], mutable: bool) -> None:
     raw = json.dumps({"name": "one", **said}).encode()
     assert (first_mutable([raw]) is not None) is mutable  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("sticky", [True, False])
+@pytest.mark.parametrize("away", [True, False])
+@pytest.mark.parametrize("segment", ["x", "y"])
+def test_nobody_takes_the_place_of_who_proved_it_without_a_proof(
+    tmp_path: Path, trust: str, sticky: bool, away: bool, segment: str
+) -> None:
+    async def body(hub: Hub) -> None:
+        owner = hub.child().registered(1, "x", authority=A, authority_proof=proof())
+        await settle()
+        if away:
+            owner.end.close()
+        for authority in (A, None):
+            answer = hub.child().register(1, segment, authority=authority)
+            assert error_of(answer) == REJECTED
+        assert owner.open is not away
+        assert hub.info("x").verified
+        hub.child().registered(1, segment, authority=A, authority_proof=proof())
+
+    hub_test(body, tmp_path, trust=[trust], sticky=sticky)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from interlock.call import UpstreamGoneError
 from interlock.config.model import SubserversConfig
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.upstreams.supervisor import State
-from tests.upstreams.ax.rig import Hub, hub_test, settle, tool
+from tests.upstreams.ax.rig import OTHER_PARENT, PARENT, Hub, hub_test, settle, tool, uuid
 from tests.upstreams.ax.test_registering import error_of
 
 # -- heartbeats
@@ -131,6 +132,113 @@ def test_anothers_heartbeat_does_not_keep_a_session_alive(tmp_path: Path) -> Non
             mine.beat(other.session_id)
         assert hub.info("a").live
         assert not hub.info("b").live
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.parametrize(("interval", "worth"), [(5000, 10), (200, 10), (10, 50), (0, 50)])
+def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
+    tmp_path: Path, interval: int, worth: int
+) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered(heartbeat_interval_ms=interval)
+        await settle()
+        looked: list[object] = []
+        beaten = hub.registrar.beaten
+
+        def counted(*given: Any) -> bytes:
+            looked.append(given)
+            return beaten(*given)
+
+        hub.registrar.beaten = counted  # type: ignore[method-assign]
+        for _ in range(100):
+            result = child.beat()["result"]
+            assert (result["status"], result["heartbeat_deadline_ms"]) == ("ok", interval * 3)
+            hub.time.advance(0.001)
+        assert len(looked) == worth
+        assert error_of(child.beat("another's"))[0] == -31011
+        assert hub.info().live
+
+    hub_test(body, tmp_path)
+
+
+def test_news_in_a_heartbeat_too_many_are_not_lost(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered(**{"x-mcpax-subtree-ids": [uuid(1)]})
+        await settle()
+        for n in range(2, 30):
+            child.beat(**{"x-mcpax-subtree-ids": [uuid(1), uuid(n)]})
+        assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(11))
+        hub.time.advance(5.1)
+        child.beat()
+        assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(29))
+        hub.time.advance(5.1)
+        child.beat()
+        assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(29))
+
+    hub_test(body, tmp_path)
+
+
+def test_a_flood_of_heartbeats_ends_the_session(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered()
+        await settle()
+        for _ in range(1000):
+            child.say("mcpax/heartbeat", {"session_id": child.session_id})
+        assert child.open
+        hub.time.advance(1.01)
+        for _ in range(1001):
+            child.say("mcpax/heartbeat", {"session_id": child.session_id})
+        assert "1000 heartbeats" in child.ended()["detail"]
+        assert child.ours.closed_with == (4000, "too_busy")
+        assert hub.listed == {}
+
+    hub_test(body, tmp_path)
+
+
+# -- what is written down of it
+
+
+def test_what_is_decided_is_audited(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        def audited() -> list[tuple[str, str, str, str]]:
+            told, hub.audited = hub.audited, []
+            return told
+
+        child = hub.child(caller="factory").registered(1, "x")
+        assert audited() == [("x", "factory", "mcpax/register", "ok")]
+        other = hub.child(caller="office")
+        other.register(2, "x")
+        other.register(2, "Bad Segment")
+        other.identity = {"subserver_id": uuid(2), "parent_id": OTHER_PARENT}
+        other.register(2, "y")
+        assert audited() == [
+            ("x", "office", "mcpax/register", "namespace_conflict"),
+            ("", "office", "mcpax/register", "invalid_segment"),
+            ("y", "office", "mcpax/register", "split_brain"),
+        ]
+        await settle()
+        again = hub.child(caller="factory").registered(1, "x")
+        assert audited() == [
+            ("x", "factory", "notifications/mcpax/session_ended", "namespace_conflict"),
+            ("x", "factory", "mcpax/register", "ok"),
+        ]
+        assert not child.open
+        await settle()
+        again.end.close()
+        assert audited() == [("x", "factory", "channel", "upstream_lost")]
+        silent = hub.child(caller="factory").registered(1, "x", heartbeat_interval_ms=1000)
+        await settle()
+        hub.time.advance(4)
+        assert not silent.open
+        assert audited()[1:] == [("x", "factory", "mcpax/heartbeat", "upstream_lost")]
+        last = hub.child(caller="factory").registered(1, "x")
+        await settle()
+        last.ask("mcpax/deregister", {"session_id": last.session_id})
+        assert audited()[1:] == [("x", "factory", "mcpax/deregister", "ok")]
+        hub.child(caller="factory").registered(1, "x")
+        hub.configure(enabled=False)
+        assert audited()[1:] == [("x", "factory", "notifications/mcpax/session_ended", "forbidden")]
 
     hub_test(body, tmp_path)
 

@@ -271,7 +271,7 @@ class AxSession:
         clock = self._desk.clock()
         pace = self._pulse.beat(clock)
         if pace is not Pace.STEADY:
-            self._hurry(now, pace)
+            self._hurry(now, pace, clock)
             return
         try:
             beat = self._read_beat(now.params)
@@ -288,7 +288,7 @@ class AxSession:
             return
         self._reply(now.id, result)
 
-    def _hurry(self, now: _Happening, pace: Pace) -> None:
+    def _hurry(self, now: _Happening, pace: Pace, clock: float) -> None:
         """One heartbeat too many. It is answered, unread; its news wait for the next one."""
         if pace is Pace.FLOOD:
             words = f"It sent more than {FLOOD} heartbeats in a second."
@@ -298,6 +298,7 @@ class AxSession:
         if self.wanted is None or self.id.encode() not in said:
             self._refuse(now.id, _no_such_session())
             return
+        self.last_beat = clock
         if ax.SUBTREE_IDS.encode() in said:
             self._unread = said
         deadline = ax.heartbeat_deadline_ms(self.wanted.heartbeat_interval_ms)
