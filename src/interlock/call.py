@@ -35,9 +35,13 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who may call."""
+    """Somebody who is known here."""
 
     name: str
+    calls: bool = True
+    """Whether it may call."""
+    registers: bool = True
+    """Whether it may register a subserver."""
 
 
 class Client(msgspec.Struct, frozen=True, gc=False):

@@ -250,6 +250,11 @@ class InterlockError(Exception):
         self.message = message
         self.data = data
 
+    @property
+    def retryable(self) -> bool:
+        """Whether the same may well succeed later: by its row, or because it says when."""
+        return self.failure.retryable or "retry_after_ms" in (self.data or ())
+
 
 class ProtocolError(InterlockError):
     """Bytes that are not what their protocol says. The only exception a parser may raise."""

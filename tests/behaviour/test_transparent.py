@@ -150,7 +150,7 @@ def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) 
     assert node.session().opened["capabilities"] == {"tools": {"listChanged": True}, "prompts": {}}
 
     # As in the middle of a reload: the old connection is gone, the new one not there yet.
-    supervisor = node.do(lambda: node.node.roster.upstreams.pop("shop"))
+    supervisor = node.do(lambda: node.node.roster.supervisors.pop("shop"))
     try:
         assert node.session().opened["serverInfo"]["name"] == "interlock"
         answer = node.once(node.stateless("server/discover"))
@@ -160,7 +160,7 @@ def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) 
             wire.send(b'{"protocolVersion":"2025-11-25","capabilities":{}}}\n')
             assert wire.line()["result"]["serverInfo"]["name"] == "interlock"
     finally:
-        node.do(lambda: node.node.roster.upstreams.update(shop=supervisor))
+        node.do(lambda: node.node.roster.supervisors.update(shop=supervisor))
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])

@@ -12,6 +12,7 @@ from interlock.call import (
     Answer,
     Ask,
     Call,
+    Caller,
     Client,
     Credentials,
     Outcome,
@@ -230,7 +231,7 @@ class AskingRig(Rig):
         seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
         self.pipeline = Pipeline(
             catalog=self.catalog,
-            authenticate=Authenticator(TOKENS),
+            authenticate=Authenticator({t: Caller(name) for t, name in TOKENS.items()}),
             breakers=self.breakers,
             upstreams=seen_by_the_pipeline,
             audit=self.audit,

@@ -11,7 +11,14 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.call import Call, ClientSession, Outcome, UpstreamAnsweredError, UpstreamGoneError
+from interlock.call import (
+    Call,
+    Caller,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Offering
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
@@ -213,7 +220,7 @@ class Rig:
         seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
         self.pipeline = Pipeline(
             catalog=self.catalog,
-            authenticate=Authenticator(tokens or {}),
+            authenticate=Authenticator({t: Caller(name) for t, name in (tokens or {}).items()}),
             breakers=self.breakers,
             upstreams=seen_by_the_pipeline,
             audit=self.audit,

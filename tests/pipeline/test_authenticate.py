@@ -47,7 +47,7 @@ LOCAL, LOOPBACK, REMOTE = "local", "loopback", "192.0.2.7"
 def test_who_is_let_in(
     tokens: dict[str, str], peer: str, bearer: str | None, caller: str | None
 ) -> None:
-    authenticate = Authenticator(tokens)
+    authenticate = Authenticator({token: Caller(name) for token, name in tokens.items()})
     credentials = Credentials(peer, bearer)
     if caller is not None:
         assert authenticate(credentials) == Caller(caller)
@@ -61,17 +61,17 @@ def test_who_is_let_in(
 
 
 def test_a_token_may_hold_any_text() -> None:
-    authenticate = Authenticator({"пароль 🔑": "me"})
+    authenticate = Authenticator({"пароль 🔑": Caller("me")})
     assert authenticate(Credentials(REMOTE, "пароль 🔑")) == Caller("me")
 
 
 def test_an_empty_token_opens_no_door() -> None:
     with pytest.raises(InterlockError, match="The token of operator is empty") as caught:
-        Authenticator({"": "operator", "s3cret": "auditor"})
+        Authenticator({"": Caller("operator"), "s3cret": Caller("auditor")})
     assert caught.value.failure is CONFIG
 
 
 def test_tokens_are_not_kept_as_they_are() -> None:
-    authenticate = Authenticator(TOKENS)
+    authenticate = Authenticator({token: Caller(name) for token, name in TOKENS.items()})
     assert not [part for part in vars(authenticate).values() if "s3cret" in repr(part)]
     assert "s3cret" not in repr(authenticate)

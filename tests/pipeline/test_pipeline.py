@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from interlock.call import Call, Client, Credentials
+from interlock.call import Call, Caller, Client, Credentials
 from interlock.errors import (
     CANCELLED,
     CIRCUIT_OPEN,
@@ -254,7 +254,10 @@ def test_new_settings_hold_from_the_next_call_on() -> None:
     node = rig()
     node.begin(tool_call("s.open"))
     node.pipeline.configure(
-        authenticate=Authenticator({"t": "me"}), names="safe", timeout=1, concurrent_calls=10
+        authenticate=Authenticator({"t": Caller("me")}),
+        names="safe",
+        timeout=1,
+        concurrent_calls=10,
     )
     # The one under way goes on.
     node.upstreams["s"].last.answer(content=[])

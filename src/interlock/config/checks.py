@@ -212,6 +212,18 @@ def _check_tokens(reader: NodeReader, values: dict[str, Any]) -> None:
                 f"another token is called {quoted(token.name)}",
                 "give each its own name",
             )
+        if token.name in ("local", "parent") or token.name.startswith("config:"):
+            reader.report(
+                ("tokens", index, "name"),
+                f"{quoted(token.name)} is what the node itself calls somebody",
+                "choose another name",
+            )
+        if not token.may:
+            reader.report(
+                ("tokens", index, "may"),
+                "a token that may do nothing is of no use",
+                "write [call], [register] or both",
+            )
         seen.add(token.name)
 
 

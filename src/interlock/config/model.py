@@ -34,6 +34,7 @@ EffectName = Literal["read_only", "additive", "mutating", "irreversible"]
 Exposure = Literal["prefixed", "transparent"]
 Sharing = Literal["auto", "shared", "private"]
 AllowDeny = Literal["allow", "deny"]
+Permission = Literal["call", "register"]
 LatencyClass = Literal["realtime", "fast", "standard", "slow", "batch"]
 ProofPolicy = Literal["remote", "always", "never"]
 GrantName = Literal["authorization_code", "client_credentials"]
@@ -79,6 +80,10 @@ class TokenConfig(Section, frozen=True):
     token: Annotated[
         SecretReference, _says("A reference to the secret: ${env:NAME} or ${file:path}.")
     ]
+    may: Annotated[
+        list[Permission],
+        _says("What it is for: to call (the default), to register a subserver, or both."),
+    ] = field(default_factory=lambda: ["call"])
 
 
 class Limits(Section, frozen=True):

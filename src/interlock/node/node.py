@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock import __version__
+from interlock.call import Caller
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.introduction import merge
 from interlock.config import Config, ConfigChange, diff, resolve
+from interlock.faces.ax.conversation import PARENT
 from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Sessions
@@ -129,6 +131,7 @@ class Node:
             own_info=self._own_info,
             leaf=leaf,
             pipeline=self.pipeline,
+            audit=self.audit,
             catalog=self.catalog,
             introduce=self._introduce,
             listeners=self._listeners,
@@ -227,6 +230,7 @@ class Node:
         Raises InterlockError, and changes nothing, when the new config cannot be used.
         """
         authenticate = self._authenticator(config)
+        self.tree.check(config)
         change = diff(self.config, config)
         self.config = config
         self.pipeline.configure(
@@ -238,7 +242,7 @@ class Node:
         self._breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         # Who is no longer known hears nothing more, also on what is open already.
-        known = {LOCAL_CALLER.name, *(one.name for one in config.tokens)}
+        known = {LOCAL_CALLER.name, PARENT, *(one.name for one in config.tokens)}
         self._sessions.end_of(known)
         self._listeners.end_of(known)
         self.catalog.configure(page_size=config.page_size)
@@ -272,7 +276,9 @@ class Node:
     def _authenticator(self, config: Config) -> Authenticator:
         return Authenticator(
             {
-                resolve(one.token, environ=self._environ, base_dir=self.base_dir): one.name
+                resolve(one.token, environ=self._environ, base_dir=self.base_dir): Caller(
+                    one.name, calls="call" in one.may, registers="register" in one.may
+                )
                 for one in config.tokens
             }
         )

@@ -26,7 +26,7 @@ from interlock.catalog.routes import Entry, Session, routing_table
 from interlock.channels.channel import Channel
 from interlock.channels.lines import LinesServerProtocol, over_stdio
 from interlock.config import Config, ParentConfig, ServerConfig, resolve_parent
-from interlock.errors import FOREIGN_ORIGIN, INTERNAL, InterlockError
+from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INTERNAL, InterlockError
 from interlock.faces.ax.conversation import AxConversation
 from interlock.faces.ax.registrant import Registrant
 from interlock.faces.http.guard import Guard
@@ -34,14 +34,17 @@ from interlock.faces.http.upgrade import Upgrade
 from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
 from interlock.node.places import shared_leases_path, subserver_socket_path, tree_path
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.authenticate import LOCAL_CALLER
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import ax
+from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.stores.tree import TreeStore
 from interlock.upstreams.ax.dial_in import DialIn
 from interlock.upstreams.ax.registrar import Registrar
-from interlock.upstreams.ax.subserver import Subserver
+from interlock.upstreams.ax.subserver import Subserver, key_of
 from interlock.upstreams.own import OwnTools
 from interlock.upstreams.pacing import Pace
 from interlock.upstreams.peer import Peer
@@ -69,6 +72,7 @@ class Tree:
         own_info: bytes,
         leaf: bool,
         pipeline: Pipeline,
+        audit: Audit,
         catalog: Catalog,
         introduce: Callable[[], Introduction],
         listeners: Listeners,
@@ -87,6 +91,7 @@ class Tree:
         self._base_dir = base_dir
         self._leaf = leaf
         self._pipeline = pipeline
+        self._audit = audit
         self._catalog = catalog
         self._hello = Hello(lambda: _to_parent(introduce()))
         self._listeners = listeners
@@ -95,6 +100,7 @@ class Tree:
         self._new_session = new_session
         self._view = view
         self._paces: dict[str, Pace] = {}
+        self._dropped_by_gone = 0
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
         self._lost: set[str] = set()
@@ -118,6 +124,7 @@ class Tree:
             on_change=self._below_changed,
             on_granted=self._granted,
             on_lost=self._subserver_lost,
+            audit=self._decided,
             call_later=loop.call_later,
             base_dir=base_dir,
         )
@@ -177,10 +184,21 @@ class Tree:
             pace.close()
         self._store.close()
 
+    def check(self, config: Config) -> None:
+        """Raises ConfigError when the parent of a config cannot be used."""
+        if config.parent is not None:
+            resolve_parent(config.parent, environ=self._environ, base_dir=self._base_dir)
+
     async def configure(self, config: Config) -> None:
         """Go on by another config."""
         before, self._config = self._config, config
-        self.registrar.configure(config.subservers)
+        may_register = {one.name for one in config.tokens if "register" in one.may}
+        self.registrar.configure(config.subservers, {LOCAL_CALLER.name, *may_register})
+        if config.subservers != before.subservers:
+            for key, info in self.subservers().items():
+                upstream = self._upstreams.get(key)
+                if isinstance(upstream, Supervisor) and key == key_of(info.segment):
+                    upstream.configure(self._server_of(info))
         for pace in self._paces.values():
             pace.configure(
                 per_second=config.subservers.notifications_per_second,
@@ -201,10 +219,7 @@ class Tree:
     def dialled_in(self, upgrade: Upgrade, guard: Guard) -> None:
         """Somebody wants a channel: let in by the same rules as callers are."""
         fields = upgrade.fields
-        authorization = fields.get(b"authorization", b"")
-        bearer = None
-        if authorization[:7].lower() == b"bearer ":
-            bearer = authorization[7:].strip().decode("latin-1")
+        bearer = bearer_of(fields.get(b"authorization"))
         call = Call(ax.REGISTER, AX_FACE, Credentials(upgrade.peer, bearer), _CLIENT)
         refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
         if refusal is not None:
@@ -213,11 +228,12 @@ class Tree:
             return
         try:
             caller = self._pipeline.admit(call)
+            _must_register(caller)
         except InterlockError as error:
             challenge = b"WWW-Authenticate: Bearer\r\n" if error.failure.http == 401 else b""
             upgrade.refuse(error.failure.http, error.message, challenge)
             return
-        self._accept(upgrade.accept(label=upgrade.peer), caller)
+        self.registrar.accept(upgrade.accept(label=upgrade.peer), caller)
 
     def _connected(self, channel: Channel) -> None:
         call = Call(ax.REGISTER, AX_FACE, Credentials(channel.peer), _CLIENT)
@@ -226,9 +242,6 @@ class Tree:
         except InterlockError as error:
             channel.close(1008, error.failure.ax_name or error.failure.name)
             return
-        self._accept(channel, caller)
-
-    def _accept(self, channel: Channel, caller: Caller) -> None:
         self.registrar.accept(channel, caller)
 
     # -- what is below
@@ -269,17 +282,21 @@ class Tree:
             return
         peer.segment = info.segment
         peer.pace = self._pace(info)
-        peer.on_said = self.announce if info.offers.notifications else None
+        peer.mute = not info.offers.notifications
+        peer.on_said = self.announce
 
     def _subserver_begins(self, info: Subserver, dial_in: DialIn) -> Supervisor:
+        return self._begin(info.key, self._server_of(info), dial_in)
+
+    def _server_of(self, info: Subserver) -> ServerConfig:
+        """What the config would say of it."""
         settings = self._config.subservers
         link = settings.links.get(info.segment)
-        server = ServerConfig(
+        return ServerConfig(
             segment=info.segment,
             grace=settings.grace,
             timeout=None if link is None else link.timeout,
         )
-        return self._begin(info.key, server, dial_in)
 
     def _granted(self, info: Subserver) -> None:
         """A new session, or a new budget for the one that there is."""
@@ -295,16 +312,24 @@ class Tree:
         self._lost.discard(key)
         self._sessions.pop(key, None)
         self._pipeline.budgets.release(key)
-        pace = self._paces.get(key)
+        self._audit.forget(key)
+        pace = self._paces.pop(key, None)
         if pace is not None:
-            pace.silence()
+            pace.close()
+            self._dropped_by_gone += pace.dropped
 
     def _subserver_lost(self, info: Subserver, reason: str) -> None:
         if info.key in self._lost:
             return
-        self._lost.add(info.key)
+        if self.subserver(info.key) is not None:
+            self._lost.add(info.key)
         told = {"segment": info.segment, "subserver_id": info.subserver_id, "reason": reason}
         self.announce(ax.SUBSERVER_LOST, encode_value(told))
+
+    def _decided(self, segment: str, caller: str, verb: str, outcome: str, detail: str) -> None:
+        """Who registered, who was refused, who left, and why: all that is recorded."""
+        call = Call(verb, AX_FACE, Credentials(""), _CLIENT, segment, caller=Caller(caller))
+        self._audit.record(call, outcome, 0, detail)
 
     def _below_changed(self) -> None:
         if self.registrant is not None:
@@ -336,8 +361,10 @@ class Tree:
         return pace
 
     def _dropped(self) -> dict[str, int]:
-        """How many notifications of each subserver nobody will ever hear."""
-        return {key.removeprefix("ax:"): pace.dropped for key, pace in self._paces.items()}
+        """How many notifications of each subserver nobody will ever hear. Those who are gone have
+        no name any more."""
+        dropped = {key.removeprefix("ax:"): pace.dropped for key, pace in self._paces.items()}
+        return {**dropped, "": self._dropped_by_gone} if self._dropped_by_gone else dropped
 
     def _show_own_tools(self) -> None:
         """A node with which somebody has registered is an aggregator, and has a tool of its own."""
@@ -369,6 +396,7 @@ class Tree:
             subtree_ids=(lambda: None) if self._leaf else self.registrar.subtree_ids,
             on_registered=self._registered,
             on_lost=self._parent_lost,
+            on_refused=self._refused_above,
             **how,
         )
         self.registrant.begin()
@@ -387,8 +415,15 @@ class Tree:
 
     def _registered(self, granted: ax.Registered) -> None:
         self.own_segment = granted.assigned_segment
+        self.registrar.parent_id = granted.aggregator_id or None
         self.registrar.tree_id = granted.tree_id or granted.aggregator_id or self.id
         self.registrar.budget_cap = granted.budget
+
+    def _refused_above(self, error: InterlockError) -> None:
+        """Somebody below brought an id that the parent cannot have there: rather that one goes than
+        this node with all of them."""
+        named = (error.data or {}).get("aggregator_id")
+        self.registrar.dismiss_bringers([named] if isinstance(named, str) else None)
 
     def _parent_lost(self, reason: str) -> None:
         _log.warning("the parent is lost: %s", reason)
@@ -397,8 +432,17 @@ class Tree:
     def _without_parent(self) -> None:
         """Nobody above: it is the root of what is left."""
         self.own_segment = self._config.root_segment or ""
+        self.registrar.parent_id = None
         self.registrar.tree_id = self.id
         self.registrar.budget_cap = ax.Budget()
+
+
+def _must_register(caller: Caller) -> None:
+    if not caller.registers:
+        raise InterlockError(
+            FORBIDDEN,
+            f"The token of {caller.name} is not for registering: `may: [register]` lets it.",
+        )
 
 
 def _to_parent(own: Introduction) -> Introduction:

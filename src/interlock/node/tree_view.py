@@ -204,7 +204,8 @@ def _link(server: ServerConfig) -> tuple[str, str]:
         return ("ax" if server.transport == "ax" else "stdio"), PurePath(words[0]).name
     if server.url is not None:
         parts = urlsplit(server.url)
-        place = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        # Some have a key in the path.
+        place = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))
         return ("sse" if server.transport == "sse" else "http"), place
     return "", ""
 

@@ -18,6 +18,8 @@ TOOL_ERROR: Final = "tool_error"
 ANSWERED: Final = "answered"
 REFUSED: Final = "refused"
 WITHDRAWN: Final = "withdrawn"
+GONE: Final = "ax:"
+"""Under this key are the sums of subservers that are no more. No upstream can have it."""
 ASKED: Final = "asked"
 """A question whose answer comes with a request of its own, for its server alone to read."""
 _MOST_CHARACTERS: Final = 500
@@ -59,6 +61,15 @@ class Audit:
             sum(one.failed for one in tallies),
             sum(one.busy_us for one in tallies),
         )
+
+    def forget(self, upstream: str) -> None:
+        """It is no more, and others may come under ever new names: only the sum is kept."""
+        gone = self.by_upstream.pop(upstream, None)
+        if gone is not None:
+            sum_of_gone = self.by_upstream.get(GONE) or self._new_tally(GONE)
+            sum_of_gone.calls += gone.calls
+            sum_of_gone.failed += gone.failed
+            sum_of_gone.busy_us += gone.busy_us
 
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
         upstream = call.upstream

@@ -20,18 +20,18 @@ class Authenticator:
     included: a token is set to tell callers apart, and an open side door would undo that.
     """
 
-    def __init__(self, tokens: Mapping[str, str]) -> None:
-        """`tokens`: the caller's name for each token. Raises InterlockError for an empty one."""
+    def __init__(self, tokens: Mapping[str, Caller]) -> None:
+        """`tokens`: whose each token is. Raises InterlockError for an empty one."""
         if "" in tokens:
             # An unset secret must not become a password that everybody knows.
             raise InterlockError(
                 CONFIG,
-                f"The token of {tokens['']} is empty: put the secret into the variable or file "
-                "that the config names.",
+                f"The token of {tokens[''].name} is empty: put the secret into the variable or "
+                "file that the config names.",
             )
         # Kept and looked up by digest: comparing digests leaks nothing about the token.
         self._callers = {
-            sha256(token.encode()).digest(): Caller(name) for token, name in tokens.items()
+            sha256(token.encode()).digest(): caller for token, caller in tokens.items()
         }
 
     def __call__(self, credentials: Credentials) -> Caller:

@@ -283,5 +283,5 @@ def _error(error: InterlockError) -> bytes:
             members["data"] = Raw(error.raw_data)
         return encode_value(members)
     failure = error.failure
-    data = {**(error.data or {}), "error": failure.name, "retryable": failure.retryable}
+    data = {**(error.data or {}), "error": failure.name, "retryable": error.retryable}
     return encode_value({"code": failure.stateless_code, "message": error.message, "data": data})

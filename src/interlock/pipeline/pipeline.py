@@ -37,6 +37,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
+    FORBIDDEN,
     INTERNAL,
     SHUTTING_DOWN,
     TOO_BUSY,
@@ -64,6 +65,7 @@ from interlock.pipeline.transparent import find_transparently, pass_on
 from interlock.pipeline.validate import validate
 from interlock.pipeline.way import check_way, limit_of, place
 from interlock.ports import Clock, Exchange, Upstream
+from interlock.protocol.ax import REGISTER
 from interlock.protocol.mcp import (
     ABOUT_TASKS,
     COMPLETE,
@@ -441,6 +443,11 @@ class Pipeline:
 
     def _enter(self, call: Call) -> Caller:
         caller = call.caller = self._authenticate(call.credentials)
+        if not caller.calls and call.verb != REGISTER:
+            raise InterlockError(
+                FORBIDDEN,
+                f"The token of {caller.name} is not for calling: `may: [call]` lets it.",
+            )
         if call.owner and call.owner != caller.name:
             raise InterlockError(
                 UNKNOWN_SESSION,

@@ -276,7 +276,7 @@ def error_words(error: InterlockError) -> tuple[int, str, dict[str, Any]]:
     row = error.failure
     if row.ax_name:
         return row.ax_code, row.ax_name, {**(error.data or {}), "detail": error.message}
-    about = {**(error.data or {}), "error": row.name, "retryable": row.retryable}
+    about = {**(error.data or {}), "error": row.name, "retryable": error.retryable}
     return row.ax_code, error.message, about
 
 

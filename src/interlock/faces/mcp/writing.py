@@ -197,7 +197,7 @@ def write_error(
     data: dict[str, Any] = {
         **(error.data or {}),
         "error": failure.name,
-        "retryable": failure.retryable,
+        "retryable": error.retryable,
     }
     code = failure.stateless_code if stateless else failure.code
     return status, error_response(id, code, error.message, data)
