@@ -22,7 +22,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -34,6 +33,7 @@ from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.mcp import LOG_LEVELS, META_LOG_LEVEL, RELAYED, Era, without
 from interlock.upstreams.connect import Connects
 from interlock.upstreams.hearing import Hearing
+from interlock.upstreams.letting_go import LettingGo
 from interlock.upstreams.listing import KINDS, RawOffer, list_offer
 from interlock.upstreams.peer import Peer
 from interlock.upstreams.private import NoSessionsError, PrivatePeers, key_of, set_level
@@ -136,6 +136,7 @@ class Supervisor:
         self._next_try = 0.0
         self._task: asyncio.Task[None] | None = None
         self._ending = False
+        self._letting_go = LettingGo()
         self._listed = False
 
     @property
@@ -161,12 +162,11 @@ class Supervisor:
                     self.set_level(read_level(wanted), None)
             return peer.start(call, back)
         problem = self.problem or "it is still starting"
-        error = UpstreamGoneError(
-            UPSTREAM_UNAVAILABLE, f"{self.key} is not available: {problem}", sent=False
-        )
+        words = f"{self.key} is not available: {problem}"
+        error = UpstreamGoneError(UPSTREAM_UNAVAILABLE, words, sent=False)
         error.data = {
             "reason": "subserver_unreachable",
-            "since": _rfc3339(self.since),
+            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.since)),
             "retry_after_ms": self._retry_ms(),
         }
         if not self._connector.dials_in:
@@ -239,6 +239,7 @@ class Supervisor:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         await self.private.close()
+        await self._letting_go.all_gone()
 
     def configure(self, server: ServerConfig) -> None:
         """Take settings that do not concern the link, and show the tools by them."""
@@ -319,7 +320,7 @@ class Supervisor:
             return peer, offer
         except BaseException:
             await self._hear_no_more()
-            await peer.close()
+            await self._let_go(peer)
             raise
 
     def _hear(self, hearing: Hearing) -> None:
@@ -392,6 +393,13 @@ class Supervisor:
             lister.cancel()
             await asyncio.gather(lister, return_exceptions=True)
             await self._hear_no_more()
+            await self._let_go(peer)
+
+    async def _let_go(self, peer: Peer) -> None:
+        """Who dials in may be here again already, and the old channel dead: nobody waits for it."""
+        if self._connector.dials_in:
+            self._letting_go.close(peer)
+        else:
             await peer.close()
 
     def _became_ready(self, peer: Peer, offer: RawOffer) -> None:
@@ -417,8 +425,7 @@ class Supervisor:
             return
         self.peer = None
         self._ready.clear()
-        self.restarts += 1
-        self.problem = reason
+        self.restarts, self.problem = self.restarts + 1, reason
         _log.warning("%s: %s", self.key, reason)
         self._enter(State.DEGRADED)
 
@@ -489,7 +496,3 @@ class Supervisor:
         except Exception:
             # Whoever listens may be at fault; the upstream must be kept alive all the same.
             _log.exception("%s: what it reported could not be taken", self.key)
-
-
-def _rfc3339(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -75,6 +75,10 @@ class Parent:
         self.refuses: tuple[int, str, dict[str, Any]] | None = None
         self.silent = False
         self.forgets = False
+        self.refuses_news: tuple[int, str, dict[str, Any]] | None = None
+        """How it answers a heartbeat with the ids of a subtree."""
+        self.hangs_up = False
+        """Whether it then closes the channel, in the same breath."""
         self.budget: dict[str, int] | None = None
         self.hello: dict[str, Any] | None = {"versions": list(ax.VERSIONS)}
         self.ends: list[End] = []
@@ -127,6 +131,9 @@ class Parent:
             if params["session_id"] != self.session or self.forgets:
                 self.forgets = False
                 answer["error"] = {"code": -31011, "message": "unknown_session"}
+            elif self.refuses_news is not None and ax.SUBTREE_IDS in params:
+                code, symbol, data_ = self.refuses_news
+                answer["error"] = {"code": code, "message": symbol, "data": data_}
             else:
                 answer["result"] = {
                     "status": "ok", "heartbeat_deadline_ms": 3000, "tree_id": self.tree_id,
@@ -136,6 +143,8 @@ class Parent:
             answer["result"] = {"status": "deregistered"}
             self.session = None
         end.send(json.dumps(answer).encode())
+        if self.hangs_up and method == ax.HEARTBEAT and "error" in answer:
+            end.close(4000, answer["error"]["message"])
 
     def _introduced(self) -> dict[str, Any]:
         experimental = {}

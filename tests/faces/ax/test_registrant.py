@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
-from interlock.errors import UPSTREAM_LOST
+from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.faces.ax.registrant import Registrant
 from interlock.faces.ax.standing import MOVES, Event, State
 from interlock.protocol import ax
@@ -68,6 +69,107 @@ def test_an_aggregator_sends_the_ids_of_its_subtree_and_its_news_at_once() -> No
         assert beat["x-mcpax-subtree-ids"] == [SUBSERVER, OTHER]
         await world.time.turn(1.0)
         assert "x-mcpax-subtree-ids" not in world.root.of(ax.HEARTBEAT)[-1]
+
+    play(scene, world)
+
+
+TOO_MANY = (-32602, "Too many nodes below.", {"field": "x-mcpax-subtree-ids"})
+LOOP = (-31002, "cycle_detected", {"aggregator_id": OTHER, "detail": "A loop."})
+
+
+@pytest.mark.parametrize("said", [TOO_MANY, LOOP], ids=["too many", "loop"])
+def test_who_registers_hears_that_it_is_about_those_below(
+    said: tuple[int, str, dict[str, Any]],
+) -> None:
+    told: list[InterlockError] = []
+
+    def world() -> World:
+        made = World()
+        made.subtree = (SUBSERVER, OTHER)
+        made.root.refuses = said
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert len(told) == 1
+        assert at(registrant) is State.WAITING
+        # Whoever it was has gone.
+        world.subtree, world.root.refuses = (SUBSERVER,), None
+        await world.time.turn(1.0)
+        assert at(registrant) is State.REGISTERED
+        assert len(told) == 1
+
+    play(scene, world, on_refused=told.append)
+    if said is LOOP:
+        assert told[0].data == {"aggregator_id": OTHER}
+
+
+def test_a_refusal_for_another_reason_is_not_about_those_below() -> None:
+    told: list[InterlockError] = []
+
+    def world() -> World:
+        made = World()
+        made.root.refuses = (-32602, "`segment` is missing.", {"field": "segment"})
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(5.0)
+        assert told == []
+
+    play(scene, world, on_refused=told.append)
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: bool) -> None:
+    told: list[InterlockError] = []
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        world.root.refuses_news, world.root.hangs_up = LOOP, hangs_up
+        world.subtree = (SUBSERVER, OTHER)
+        registrant.changed()
+        await settle()
+        assert [one.data for one in told] == [{"aggregator_id": OTHER}]
+        assert at(registrant) is State.WAITING
+        world.subtree = (SUBSERVER,)
+        await world.time.turn(1.0)
+        assert at(registrant) is State.REGISTERED
+
+    play(scene, on_refused=told.append)
+
+
+def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
+    told: list[InterlockError] = []
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        world.root.refuses_news = TOO_MANY
+        world.subtree = (SUBSERVER, OTHER)
+        registrant.changed()
+        await settle()
+        assert len(told) == 1
+        await world.time.turn(10.0)
+        assert at(registrant) is State.REGISTERED
+        assert len(told) == 1
+        world.root.refuses_news, world.subtree = None, (SUBSERVER,)
+        registrant.changed()
+        await settle()
+        assert world.root.of(ax.HEARTBEAT)[-1]["x-mcpax-subtree-ids"] == [SUBSERVER]
+        assert world.lost == []
+
+    play(scene, on_refused=told.append)
+
+
+def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
+    def world() -> World:
+        made = World()
+        registered = made.root._registered
+        made.root._registered = lambda params: {  # type: ignore[method-assign]
+            **registered(params), "assigned_segment": "other",
+        }  # fmt: skip
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert at(registrant) is State.WAITING
+        assert "registered it as 'other'" in (registrant.status().problem or "")
+        assert world.registered == []
 
     play(scene, world)
 

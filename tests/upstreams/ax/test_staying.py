@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -394,6 +395,35 @@ def test_it_comes_back_with_a_new_list_and_nothing_of_the_old(tmp_path: Path, ho
         if how == "still there":
             assert old.ended()["message"] == "namespace_conflict"
             assert hub.lost == []
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_who_returns_over_a_dead_link_is_served_at_once(tmp_path: Path, opened: bool) -> None:
+    async def body(hub: Hub) -> None:
+        old = hub.child()
+        if not opened:
+            # The link dies while it is being listed.
+            old.silent.add("tools/list")
+        agreed = asyncio.Event()
+        old.ours.wait_closed = agreed.wait  # type: ignore[method-assign, assignment]
+        old.registered()
+        await settle()
+        new = hub.child()
+        new.tools = [tool("fresh")]
+        new.registered()
+        await settle()
+        supervisor = hub.supervisors["ax:edge"]
+        assert supervisor.state is State.READY
+        assert hub.listed == {"ax:edge": ["fresh"]}
+        await hub.call("fresh")
+        # When the node stops it waits for the old link all the same.
+        ending = asyncio.ensure_future(supervisor.end())
+        await settle()
+        assert not ending.done()
+        agreed.set()
+        await ending
 
     hub_test(body, tmp_path)
 

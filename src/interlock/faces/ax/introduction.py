@@ -47,6 +47,5 @@ def read_parent(answer: bytes, url: str) -> Parent:
         )
     id, tree_id = said.get("aggregator_id"), said.get("tree_id")
     # A tree that has no proper id is one that it does not speak of.
-    return Parent(
-        id if isinstance(id, str) else "", tree_id if ax.is_uuid(tree_id) else "", spoken[-1]
-    )
+    tree = tree_id if isinstance(tree_id, str) and ax.is_uuid(tree_id) else ""
+    return Parent(id if isinstance(id, str) else "", tree, spoken[-1])

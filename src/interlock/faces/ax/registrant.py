@@ -31,6 +31,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.faces.ax.asking import Conversing
+from interlock.faces.ax.below import about_subtree, only_news
 from interlock.faces.ax.introduction import Parent, introduction, read_parent
 from interlock.faces.ax.proof import mint_proof
 from interlock.faces.ax.refusal import (
@@ -85,6 +86,7 @@ class Registrant:
         on_registered: Callable[[ax.Registered], None] = lambda _: None,
         on_lost: Callable[[str], None] = lambda _: None,
         on_state: Callable[[Registrant], None] = lambda _: None,
+        on_refused: Callable[[InterlockError], None] = lambda _: None,
         offers: ax.Offers = _EVERYTHING,
         transport_class: str = ax.NATIVE,
         once: bool = False,
@@ -98,8 +100,9 @@ class Registrant:
 
         `role` is `leaf` or `aggregator`; a leaf's `subtree_ids` gives None. `converse` makes the
         conversation on a channel. `on_registered` is told again when the parent's tree or budget is
-        another than before; `on_lost` once for each registration that ends. `once`: when the
-        parent is lost or does not want it, that is the end.
+        another than before; `on_lost` once for each registration that ends. `on_refused`: the
+        parent refuses who is below (`data` may say whose `aggregator_id`); it may be asked again
+        when they are gone. `once`: when the parent is lost or does not want it, that is the end.
         """
         self._settings = parent
         self._subserver_id = subserver_id
@@ -108,6 +111,7 @@ class Registrant:
         self._subtree_ids = subtree_ids
         self._on_registered = on_registered
         self._on_lost = on_lost
+        self._on_refused = on_refused
         self.on_state = on_state
         """Told whenever it has come to another state."""
         self._offers = offers
@@ -383,7 +387,12 @@ class Registrant:
             authority_proof=proof,
             subtree_ids=subtree,
         )
-        answer = await self._ask(ax.REGISTER, registration.params())
+        try:
+            answer = await self._ask(ax.REGISTER, registration.params())
+        except RefusedError as error:
+            if about_subtree(error):
+                self._on_refused(error)
+            raise
         granted = ax.read_registered(answer, settings.segment)
         self._announced = subtree
         self._granted_at = self._clock()
@@ -441,7 +450,15 @@ class Registrant:
         news = None if subtree == self._announced else subtree
         self._announced = subtree
         beat = ax.Beat(self._granted.session_id, news)
-        return conversation.request(ax.HEARTBEAT, beat.params())
+        answer = conversation.request(ax.HEARTBEAT, beat.params())
+        answer.add_done_callback(self._heard)
+        return answer
+
+    def _heard(self, beat: asyncio.Future[bytes]) -> None:
+        """At once: the parent may hang up with the same breath."""
+        error = None if beat.cancelled() else beat.exception()
+        if isinstance(error, RefusedError) and about_subtree(error):
+            self._on_refused(error)
 
     def _forgotten(self, beat: asyncio.Future[bytes]) -> bool:
         """Take the answer to a heartbeat. True: there is no such session. Raises InterlockError."""
@@ -450,6 +467,9 @@ class Registrant:
         except InterlockError as error:
             if error.failure is UNKNOWN_SESSION:
                 return True
+            if isinstance(error, RefusedError) and only_news(error):
+                # What it knew before still holds.
+                return False
             raise
         self._beats += 1
         granted = self._granted

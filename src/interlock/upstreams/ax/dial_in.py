@@ -44,8 +44,10 @@ async def speak(
     mask: Callable[[str], str] = str,
     *,
     timeout: float = OPENING,
+    patient: bool = True,
 ) -> Peer:
-    """Be the MCP client on a registered subserver's channel. Raises InterlockError."""
+    """Be the MCP client on a registered subserver's channel. Raises InterlockError, when the
+    channel is closed; or, without patience, is about to be."""
     link = ChannelLink(label, session.channel, session.closed)
     peer = Peer(label, link, own_info, mask=mask)
     peer.promises = promises
@@ -56,7 +58,11 @@ async def speak(
     try:
         await open_peer(peer, session_first=False, timeout=timeout)
     except BaseException:
-        await peer.close()
+        if patient:
+            await peer.close()
+        else:
+            link.hang_up()
+            peer.lost("closed by the node")
         raise
     return peer
 
@@ -91,7 +97,8 @@ class DialIn:
             if session is not None and session.live:
                 break
         self._session = session
-        return await speak(session, self._key, self._own_info, promises)
+        # It may be here again already, on another channel.
+        return await speak(session, self._key, self._own_info, promises, patient=False)
 
     def vet(self, offer: RawOffer) -> None:
         """Raises InterlockError when it may not offer this."""

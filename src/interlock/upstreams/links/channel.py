@@ -65,8 +65,12 @@ class ChannelLink(OneChannel):
     def drop(self, ticket: Ticket) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
 
-    async def close(self) -> None:
+    def hang_up(self) -> None:
+        """Close it without waiting for the other side, which has a moment to agree."""
         if not self._over:
             self._end("closed by the node")
         self.channel.close()
+
+    async def close(self) -> None:
+        self.hang_up()
         await self.channel.wait_closed()
