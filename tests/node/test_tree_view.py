@@ -98,7 +98,7 @@ def test_the_own_part_says_how_each_link_fares() -> None:
             upstream("ax:edge", "edge", busy_us=900),
         ],
         servers={
-            "web": ServerConfig(url="https://me:pw@example.com:8443/mcp?key=hidden"),
+            "web": ServerConfig(url="https://me:pw@example.com:8443/hidden/mcp?key=hidden"),
             "files": ServerConfig(command="/opt/bin/files --token hidden"),
         },
         subservers={"ax:edge": Registered("edge")},
@@ -110,7 +110,7 @@ def test_the_own_part_says_how_each_link_fares() -> None:
     assert (docs.name, docs.role, docs.link, docs.peer, docs.id) == (
         "docs", "leaf", "stdio", "files", "",
     )  # fmt: skip
-    assert (web.state, web.link, web.peer) == ("failed", "http", "https://example.com:8443/mcp")
+    assert (web.state, web.link, web.peer) == ("failed", "http", "https://example.com:8443")
     assert web.in_trouble
     assert web.problem == "web: nobody answers"
     assert (edge.name, edge.role, edge.link, edge.peer) == ("edge", "aggregator", "ax", "192.0.2.7")
