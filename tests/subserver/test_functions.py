@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +14,8 @@ from msgspec import Meta, Raw
 from interlock.serving.tool import Answer, ToolTrouble
 from interlock.subserver import Progress, Subserver
 from interlock.subserver.functions import FunctionTool
+from interlock.subserver.threads import Threads
+from tests.faces.wire import PATIENCE
 
 
 class Point(msgspec.Struct):
@@ -152,6 +155,45 @@ def test_errors_are_sentences_for_the_model() -> None:
         called(unwritable, {})
 
 
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()]
+)
+def test_no_tool_ends_the_program(raised: BaseException) -> None:
+    def plain() -> None:
+        raise raised
+
+    async def later() -> None:
+        raise raised
+
+    for function in (plain, later):
+        if function is later and isinstance(raised, asyncio.CancelledError):
+            # On the loop that is how a call is ended.
+            continue
+        with pytest.raises(ToolTrouble, match=f"{function.__name__} failed: "):
+            called(function, {})
+
+
+def test_threads_are_used_again_and_bounded() -> None:
+    threads = Threads(most=2)
+    gate, seen = threading.Event(), set()
+
+    def work() -> int:
+        seen.add(threading.current_thread())
+        assert gate.wait(PATIENCE)
+        return len(seen)
+
+    async def run() -> None:
+        jobs = [asyncio.create_task(threads.run(work)) for _ in range(5)]
+        await asyncio.sleep(0)
+        gate.set()
+        assert max(await asyncio.gather(*jobs)) <= 2
+        await threads.run(work)
+
+    asyncio.run(run())
+    assert len(seen) == 2
+    assert all(one.daemon for one in seen)
+
+
 def test_progress_can_be_told_from_threads_and_from_the_loop() -> None:
     def slow(progress: Progress) -> None:
         progress(1, 2, "half")
@@ -204,10 +246,10 @@ def test_what_cannot_be_a_tool() -> None:
 
     with pytest.raises(ValueError, match="latency_class"):
         tool(name="a", latency_class="quick")(lambda: None)
-    with pytest.raises(ValueError, match="is taken, or has more"):
+    with pytest.raises(ValueError, match=r"'a.b' cannot be the name of a tool: use 1 to 63"):
         tool(name="a.b")(lambda: None)
     tool(name="once")(lambda: None)
-    with pytest.raises(ValueError, match="is taken"):
+    with pytest.raises(ValueError, match="There is a tool 'once' already"):
         tool(name="once")(lambda: None)
     with pytest.raises(TypeError, match="cannot be an argument"):
         tool(name="many")(lambda *args: None)

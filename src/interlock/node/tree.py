@@ -426,7 +426,6 @@ class Tree:
         self.registrar.dismiss_bringers([named] if isinstance(named, str) else None)
 
     def _parent_lost(self, reason: str) -> None:
-        _log.warning("the parent is lost: %s", reason)
         self._without_parent()
 
     def _without_parent(self) -> None:

@@ -7,6 +7,7 @@ import inspect
 import logging
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from interlock.protocol.ax import CAPABILITY
 from interlock.protocol.capability import read_capability
 from interlock.protocol.jsonrpc import encode_value
 from interlock.serving.tool import Answer, Report, ToolTrouble, read_arguments, schema_of
+from interlock.subserver.threads import threads
 
 _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _log = logging.getLogger("interlock.subserver")
@@ -80,11 +82,12 @@ class FunctionTool:
             if inspect.iscoroutinefunction(self._function):
                 found = await self._function(**values)
             else:
-                found = await asyncio.to_thread(self._function, **values)
+                found = await threads.run(partial(self._function, **values))
             return _answer(found)
         except ToolTrouble:
             raise
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # Also one that means to end the program: that is for whoever runs it to decide.
             _log.exception("%s failed", self.name)
             raise ToolTrouble(f"{self.name} failed: {type(error).__name__}: {error}") from error
 

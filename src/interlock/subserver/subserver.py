@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,24 +12,18 @@ from typing import Any, Final, TypeVar
 from msgspec import UnsetType
 
 from interlock.channels.channel import Channel
-from interlock.channels.dial import dial
-from interlock.channels.lines import over_stdio
-from interlock.config import ConfigError, ParentConfig
-from interlock.config.problems import BadValue
-from interlock.config.quantities import check_parent_url
 from interlock.errors import InterlockError
-from interlock.faces.ax.refusal import PERMANENT, advice
 from interlock.faces.ax.registrant import Registrant
-from interlock.faces.ax.standing import ParentStatus, State
-from interlock.node.places import make_private, state_home
+from interlock.faces.ax.standing import ParentStatus
 from interlock.protocol import ax, jsonrpc, mcp
 from interlock.serving.conversation import About
-from interlock.stores.tree import TreeStore
 from interlock.subserver.conversation import ParentConversation, working
 from interlock.subserver.functions import FunctionTool
+from interlock.subserver.parent import STDIO, dial_of, known_as, parent_of
+from interlock.subserver.standing import Standing, tell_on_stderr
 
-STDIO: Final = "stdio:"
-"""The address of the node that started this program."""
+_FAREWELL: Final = 1.5
+"""How long a node may take to hear that this subserver leaves, when the program is to end."""
 _NOTHING: Final = object()
 _OFFERS: Final = ax.Offers(tools=True, resources=False, notifications=True)
 _USAGE: Final = (
@@ -96,8 +89,13 @@ class Subserver:
 
         def offer(function: Function) -> Function:
             called = name or function.__name__
-            if not ax.is_segment(called) or called in self._tools:
-                raise ValueError(f"{called!r} is taken, or has more than a-z, 0-9, _ and - in it.")
+            if called in self._tools:
+                raise ValueError(f"There is a tool {called!r} already: give this one another name.")
+            if not ax.is_segment(called):
+                raise ValueError(
+                    f"{called!r} cannot be the name of a tool: use 1 to 63 of a-z, 0-9, _ and -, "
+                    'or give it another one: tool(name="…").'
+                )
             self._tools[called] = FunctionTool(
                 function, name=called, title=title, description=description, capability=capability
             )
@@ -121,56 +119,45 @@ class Subserver:
         certificate: str | None = None,
         key: str | None = None,
     ) -> AsyncIterator[Subserver]:
-        """Registered with a node for as long as the block runs. Raises InterlockError when the node
-        does not want it; one that cannot be reached is waited for."""
-        parent = ParentConfig(
-            url=url, segment=self.segment, token=token, backup=list(backup), heartbeat=heartbeat,
-            authority=authority, authority_key=authority_key, ca=ca, certificate=certificate,
-            key=key,
+        """Registered with a node for as long as the block runs. A node that cannot be reached is
+        waited for, and looked for again when it is lost. Raises InterlockError when it does not
+        want this subserver: before the block, or out of it when it changes its mind."""
+        parent = parent_of(
+            url, self.segment, backup, token=token, heartbeat=heartbeat, authority=authority,
+            authority_key=authority_key, ca=ca, certificate=certificate, key=key,
         )  # fmt: skip
-        if url == STDIO:
-            parent = ParentConfig(
-                url=url, segment=os.environ.get(ax.SEGMENT_VARIABLE, self.segment)
-            )
-        else:
-            for one in (url, *backup):
-                _check(one)
         if self._registrant is not None:
             raise RuntimeError("This subserver is connected already.")
-        self._loop = asyncio.get_running_loop()
-        moved = asyncio.Event()
-        registrant = self._registrant = Registrant(
-            parent=parent,
-            subserver_id=self._id or _given_id(url) or _kept_id(f"{url} {parent.segment}"),
-            transport_class=self._transport_class,
-            role="leaf",
-            converse=self._converse,
-            on_state=lambda _: moved.set(),
-            offers=_OFFERS,
-            once=url == STDIO,
-            dial=_stdio if url == STDIO else dial,
-        )
-        registrant.begin()
-        try:
-            while registrant.state is not State.REGISTERED:
-                moved.clear()
-                problem = registrant.problem
-                if problem is not None and (problem.failure in PERMANENT or url == STDIO):
-                    raise InterlockError(
-                        problem.failure,
-                        f"{problem.message} {advice(problem)}".strip(),
-                        problem.data,
-                    )
-                await moved.wait()
-            yield self
-        finally:
-            self._registrant = self._conversation = self._loop = None
-            await registrant.end()
+        with known_as(parent, self._id) as subserver_id:
+            standing = Standing(parent)
+            self._loop = asyncio.get_running_loop()
+            registrant = self._registrant = Registrant(
+                parent=parent,
+                subserver_id=subserver_id,
+                transport_class=self._transport_class,
+                role="leaf",
+                converse=self._converse,
+                on_state=standing.moved,
+                offers=_OFFERS,
+                once=url == STDIO,
+                stubborn=False,
+                dial=dial_of(parent),
+            )
+            registrant.begin()
+            try:
+                await standing.until_registered()
+                async with standing.watching():
+                    yield self
+            finally:
+                self._registrant = self._conversation = self._loop = None
+                await registrant.end()
 
     def run(self, url: str | None = None, **settings: Any) -> None:
-        """Serve until the program is interrupted, or the node that started it goes. `settings` are
-        those of `connected`. Without `url` it stands on the command line."""
+        """Serve until the program is interrupted, the node that started it goes, or the node does
+        not want it any more. `settings` are those of `connected`. Without `url` it stands on the
+        command line. How it stands with the node is told on stderr."""
         place = url or _named_on_the_command_line()
+        tell_on_stderr()
         try:
             asyncio.run(self._run(place, settings))
         except InterlockError as error:
@@ -179,10 +166,17 @@ class Subserver:
     async def _run(self, url: str, settings: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         serving = loop.create_task(self._serve(url, settings))
+        stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, serving.cancel)
-        await asyncio.wait([serving])
-        if not serving.cancelled():
+            loop.add_signal_handler(number, stopped.set)
+        stopping = loop.create_task(stopped.wait())
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not serving.done():
+            serving.cancel()
+            # A node that hangs is not waited for any longer than this.
+            await asyncio.wait([serving], timeout=_FAREWELL)
+        elif not serving.cancelled():
             serving.result()
 
     async def _serve(self, url: str, settings: dict[str, Any]) -> None:
@@ -265,34 +259,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-async def _stdio(url: str, *, bearer: str | None = None, ssl: Any = None) -> Channel:
-    return await over_stdio()
-
-
-def _check(url: str) -> None:
-    try:
-        check_parent_url(url)
-    except BadValue as bad:
-        raise ConfigError.of(f"{url}: {bad.message}", bad.hint) from None
-
-
-def _given_id(url: str) -> str | None:
-    """The id that the node which started this program gave it."""
-    given = os.environ.get(ax.ID_VARIABLE) if url == STDIO else None
-    return given if ax.is_uuid(given) else None
-
-
-def _kept_id(role: str) -> str:
-    """The id of this subserver at this node, made once. Raises InterlockError."""
-    folder = state_home(os.environ)
-    make_private(folder)
-    store = TreeStore(folder / "subservers.db")
-    try:
-        return store.identity(role)
-    finally:
-        store.close()
 
 
 def _named_on_the_command_line() -> str:

@@ -21,14 +21,22 @@ PROOF_SECONDS: Final = 300
 _EC_ALGORITHMS: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 
 
-def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) -> Proof:
-    """A token that proves an authority to one parent, once. Raises InterlockError."""
+def check_key(key: str) -> None:
+    """Raises InterlockError for what no authority can be proven with."""
     try:
-        from joserfc import jwt
+        import joserfc  # noqa: F401
     except ImportError:
         raise InterlockError(
             CONFIG, "A proof of authority needs the package joserfc: install interlock[oauth]."
         ) from None
+    _key(key)
+
+
+def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) -> Proof:
+    """A token that proves an authority to one parent, once. Raises InterlockError."""
+    check_key(key)
+    from joserfc import jwt
+
     signing, algorithm = _key(key)
     now = int(wall_clock())
     claims = {

@@ -12,17 +12,15 @@ import asyncio
 import logging
 import math
 import random
-import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.channels.channel import Channel
 from interlock.channels.dial import dial as dial_channel
-from interlock.channels.tls import client_context
 from interlock.config import ParentConfig
 from interlock.errors import (
     UNKNOWN_SESSION,
@@ -32,16 +30,13 @@ from interlock.errors import (
 )
 from interlock.faces.ax.asking import Conversing
 from interlock.faces.ax.below import about_subtree, only_news
+from interlock.faces.ax.dialling import Dial, reach
 from interlock.faces.ax.introduction import Parent, introduction, read_parent
 from interlock.faces.ax.proof import mint_proof
-from interlock.faces.ax.refusal import (
-    PERMANENT,
-    RefusedError,
-    refusal_at_the_door,
-    refusal_by_symbol,
-)
-from interlock.faces.ax.rounds import Rounds, SilentError
+from interlock.faces.ax.refusal import RefusedError, refusal_by_symbol
+from interlock.faces.ax.rounds import SETTLED, Rounds, SilentError, for_good
 from interlock.faces.ax.standing import Event, ParentStatus, State, move
+from interlock.faces.ax.telling import Telling
 from interlock.ports import Clock
 from interlock.protocol import ax, jsonrpc, mcp
 
@@ -55,21 +50,10 @@ BEAT_AFTER: Final = 0.7
 interval ends."""
 _UNSURE: Final = 30.0
 """When no heartbeats were agreed on: how long an answer may take."""
-_SETTLED: Final = 10.0
-"""A registration that held for less counts as one more try: else whoever is thrown out at once
-would come back at once."""
 _EVERYTHING: Final = ax.Offers(tools=True, resources=True, notifications=True)
 
 _log = logging.getLogger("interlock.faces.ax")
 T = TypeVar("T")
-
-
-class Dial(Protocol):
-    """Opens a channel to a parent. Raises InterlockError."""
-
-    async def __call__(
-        self, url: str, *, bearer: str | None = None, ssl: ssl.SSLContext | None = None
-    ) -> Channel: ...
 
 
 class Registrant:
@@ -90,6 +74,7 @@ class Registrant:
         offers: ax.Offers = _EVERYTHING,
         transport_class: str = ax.NATIVE,
         once: bool = False,
+        stubborn: bool = True,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -103,6 +88,7 @@ class Registrant:
         another than before; `on_lost` once for each registration that ends. `on_refused`: the
         parent refuses who is below (`data` may say whose `aggregator_id`); it may be asked again
         when they are gone. `once`: when the parent is lost or does not want it, that is the end.
+        `stubborn`: try again also when all parents refuse for a reason that will hardly change.
         """
         self._settings = parent
         self._subserver_id = subserver_id
@@ -117,6 +103,10 @@ class Registrant:
         self._offers = offers
         self._transport_class = transport_class
         self._once = once
+        self.stubborn = stubborn
+        self.refused = False
+        """Whether the last try was refused for a reason that will hardly change."""
+        self._telling = Telling()
         self._clock = clock
         self._wall_clock = wall_clock
         self._sleep = sleep
@@ -251,18 +241,18 @@ class Registrant:
         )
         while True:
             self._url = rounds.url
-            failed, settled = await self._try(self._url)
-            if self._once:
+            failed, lasted = await self._try(self._url)
+            wait = rounds.after(failed, lasted=lasted, refused=self.refused)
+            if self._once or (rounds.hopeless and not self.stubborn):
                 self._move(Event.GIVEN_UP)
                 return
-            wait = rounds.after(failed, settled=settled)
             if wait:
                 await self._sleep(wait)
             self._move(Event.NEXT)
 
-    async def _try(self, url: str) -> tuple[InterlockError, bool]:
-        """Be with one parent until that fails: why it did, and whether it had gone well for long
-        enough to count."""
+    async def _try(self, url: str) -> tuple[InterlockError, float | None]:
+        """Be with one parent until that fails: why it did, and how long it was registered. None: it
+        never was."""
         self._gone = None
         try:
             failed = await self._serve(url)
@@ -277,31 +267,23 @@ class Registrant:
         failed = self._gone or failed
         self._hang_up()
         self._granted = None
-        before, self._problem = self._problem, failed
-        if self._state is not State.REGISTERED:
-            if before is None or before.message != failed.message:
-                _log.warning("not registered with %s: %s", url, failed.message)
+        self._problem = failed
+        registered = self._state is State.REGISTERED
+        self.refused = for_good(failed, registered=registered)
+        if not registered:
+            self._telling.failed(url, failed, refused=self.refused)
             self._move(Event.FAILED)
-            return failed, False
+            return failed, None
+        self._telling.lost(url, failed, refused=self.refused)
         self._move(Event.LOST)
         self._on_lost(failed.message)
-        lasted = self._clock() - self._granted_at >= _SETTLED
-        return failed, lasted and failed.failure not in PERMANENT
+        return failed, self._clock() - self._granted_at
 
     # -- with one parent
 
     async def _serve(self, url: str) -> InterlockError:
         """Register with a parent and stay with it. Why it is over, or raises InterlockError."""
-        settings = self._settings
-        secure = None
-        if url.lower().startswith("wss:"):
-            # Read anew each time: certificates are renewed while a node runs.
-            secure = client_context(settings.ca, settings.certificate, settings.key)
-        try:
-            channel = await self._dial(url, bearer=settings.token, ssl=secure)
-        except InterlockError as error:
-            raise refusal_at_the_door(error) from None
-        self._take(channel)
+        self._take(await reach(url, self._settings, self._dial))
         self._move(Event.DIALLED)
         parent = await self._introduce()
         self._move(Event.INTRODUCED)
@@ -404,7 +386,7 @@ class Registrant:
             tree_id=granted.tree_id or parent.tree_id,
         )
         self._move(Event.GRANTED)
-        _log.info("registered as %s with %s", granted.assigned_segment, self._url)
+        self._telling.registered(granted.assigned_segment, self._url)
         self._on_registered(self._granted)
 
     # -- registered
@@ -472,6 +454,8 @@ class Registrant:
                 return False
             raise
         self._beats += 1
+        if self._clock() - self._granted_at >= SETTLED:
+            self._telling.stayed()
         granted = self._granted
         if granted is not None:
             news = replace(
