@@ -133,7 +133,8 @@ class CutTree:
         if addresses:
             certificate, key = self._authority.certificate(name, [*addresses, "127.0.0.1"])
             document["tls"] = {"certificate": str(certificate), "key": str(key)}
-            document["tokens"] = [{"name": "below", "token": "${env:TREE_TOKEN}"}]
+            tokens = {"name": "below", "token": "${env:TREE_TOKEN}", "may": ["call", "register"]}
+            document["tokens"] = [tokens]
         if parent is not None:
             document["parent"] = {
                 "url": f"wss://{parent}:{PORT}/ax",

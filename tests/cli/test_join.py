@@ -137,7 +137,7 @@ def test_a_parent_that_comes_later_and_comes_back(world: World, join: Join) -> N
 
 def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
     token = "hunter2-hunter2-hunter2"
-    world.config(tokens=[{"name": "me", "token": "${env:T}"}])
+    world.config(tokens=[{"name": "me", "token": "${env:T}", "may": ["register"]}])
     world.up(T=token)
     refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
     if refused.returncode == 0:

@@ -46,7 +46,7 @@ class Root:
                 listen="127.0.0.1:0",
                 state_dir=str(folder / "root"),
                 tls=TlsConfig(certificate=own.certificate, key=own.key, client_ca=self.ca.file),
-                tokens=[TokenConfig(name="edge", token="${env:T}")],
+                tokens=[TokenConfig(name="edge", token="${env:T}", may=["register"])],
                 subservers=SubserversConfig(proof="always", trust=["trusted.pem"]),
             ),
             base_dir=folder,
