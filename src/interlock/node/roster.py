@@ -27,6 +27,7 @@ from interlock.pipeline.questions import ANYTHING, AskPolicy
 from interlock.ports import Upstream
 from interlock.protocol.mcp import Era
 from interlock.upstreams.ax.dial_in import DialIn
+from interlock.upstreams.ax.subserver import key_of
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.listing import RawOffer
 from interlock.upstreams.mask import secret_values
@@ -215,7 +216,11 @@ class Roster:
         elif supervisor.state is State.DEGRADED and self.terms(supervisor):
             # A subserver's tools stay, and say that they cannot be reached now.
             self._offered(supervisor)
-        _log.info("%s is %s", supervisor.key, supervisor.state.value)
+        if supervisor.state is State.FAILED and supervisor.key == key_of(supervisor.server.segment):
+            why = f": {supervisor.problem}" if supervisor.problem else ""
+            _log.info("%s is not registered any more%s", supervisor.server.segment, why)
+        else:
+            _log.info("%s is %s", supervisor.key, supervisor.state.value)
 
     def is_slower(self, upstream: str, own_name: str, latency_class: str) -> None:
         """A tool was measured to be slower than it says."""

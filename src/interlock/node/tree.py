@@ -300,7 +300,9 @@ class Tree:
 
     def _granted(self, info: Subserver) -> None:
         """A new session, or a new budget for the one that there is."""
-        self._pipeline.budgets.grant(info.key, info.subserver_id, info.budget, info.session_id)
+        # Another caller's subserver may have the same id.
+        whose = f"{info.caller} {info.subserver_id}"
+        self._pipeline.budgets.grant(info.key, whose, info.budget, info.session_id)
         self._show_own_tools()
         if self._sessions.get(info.key) != info.session_id:
             self._sessions[info.key] = info.session_id

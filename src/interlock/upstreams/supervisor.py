@@ -162,7 +162,9 @@ class Supervisor:
                     self.set_level(read_level(wanted), None)
             return peer.start(call, back)
         problem = self.problem or "it is still starting"
-        words = f"{self.key} is not available: {problem}"
+        # Who calls knows a subserver by its segment.
+        name = self.server.segment if self._connector.dials_in else self.key
+        words = f"{name} is not available: {problem}"
         error = UpstreamGoneError(UPSTREAM_UNAVAILABLE, words, sent=False)
         error.data = {
             "reason": "subserver_unreachable",

@@ -300,7 +300,7 @@ class Registrar:
             self._on_granted(info)
         if session.place is None:
             if record.dial_in is None:
-                record.dial_in = DialIn(info.key, self.own_info, lambda: self.list_ttl)
+                record.dial_in = DialIn(info.segment, self.own_info, lambda: self.list_ttl)
                 record.supervisor = self._begin(info, record.dial_in)
             record.dial_in.arrive(session)
         if info.subtree_ids:
