@@ -123,6 +123,26 @@ def test_a_taken_segment_is_refused_with_advice(world: World, join: Join) -> Non
     assert "Traceback" not in refused.stderr
 
 
+def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: World, join: Join) -> None:
+    """Also when it was registered before: here the config gives the segment to a server."""
+    world.config()
+    world.up()
+    one = join(parent_of(world), "-s", "demo", "--", *DEMO.split())
+    one.says("registered as demo")
+    world.config({"demo": DEMO})
+    one.says("Choose another segment.")
+    assert one.process.wait(PATIENCE) == 1
+    assert sum("registered as" in line for line in one.seen) == 1
+
+
+def test_what_is_wrong_is_said_once(world: World) -> None:
+    world.config()
+    world.up()
+    refused = world.run("join", parent_of(world) + "/no", "-s", "demo", "--", "no-such-program")
+    assert refused.stderr.count("no-such-program") == 1
+    assert refused.stderr.startswith("interlock: ")
+
+
 def test_a_parent_that_comes_later_and_comes_back(world: World, join: Join) -> None:
     world.config()
     one = join(parent_of(world), "-s", "demo", "--heartbeat", "200ms", "--", *DEMO.split())
@@ -157,19 +177,48 @@ def test_a_token_is_shown_and_never_told(world: World, join: Join) -> None:
         (("http://127.0.0.1:1/ax", "--", "prog"), 2, "is not the address of a node"),
         (("unix:/x", "-s", "A", "--", "prog"), 2, "is not a segment"),
         (("unix:/x", "--authority", "edge", "--", "prog"), 2, "is not an authority"),
-        (("unix:/x", "--authority-key", "k", "--", "prog"), 2, "nothing without authority"),
+        (("unix:/x", "--authority-key", "k", "--", "prog"), 2, "without --authority: give that"),
+        (("wss://x/ax", "--certificate", "c", "--", "prog"), 2, "--certificate is nothing without"),
+        (("wss://x/ax", "--key", "k", "--", "prog"), 2, "without --certificate: give that too"),
+        (("unix:/x", "--token-env", "not a name", "--", "prog"), 2, "wants the name of an"),
         (("unix:/x", "--heartbeat", "soon", "--", "prog"), 2, "is not a duration"),
         (("unix:/x", "--url", "ftp://x"), 2, "not a URL of an MCP server"),
         (("unix:/x", "--url", "http://127.0.0.1/mcp"), 2, "give one with --segment"),
         (("unix:/x", "-H", "a: b", "--", "prog"), 2, "--header is for --url"),
         (("unix:/x", "--url", "http://x", "-e", "A=b"), 2, "--env is for a command"),
         (("unix:/x", "-s", "a", "--", "/no/such/program"), 4, "was not found"),
-        (("wss://x/ax", "--ca", "none.pem", "--", "prog"), 3, "none.pem does not exist"),
-        (("wss://x/ax", "--token-env", "NOPE", "--", "prog"), 3, "NOPE is not set"),
+        (("wss://x/ax", "--ca", "no.pem", "--", "prog"), 3, "--ca: the file no.pem does not exist"),
+        (
+            ("unix:/x", "--authority", "dns:a", "--authority-key", "no.pem", "--", "prog"),
+            3,
+            "--authority-key: the file no.pem does not exist; correct the path",
+        ),
+        (
+            ("unix:/x", "--authority", "dns:a", "--authority-key", "/dev/null", "--", "prog"),
+            3,
+            "--authority-key: The authority's key is no private key",
+        ),
+        (
+            ("wss://x/ax", "--certificate", "c.pem", "--key", "k.pem", "--", "prog"),
+            3,
+            "--certificate: the file c.pem does not exist",
+        ),
+        (
+            ("wss://x/ax", "--token-env", "NOPE", "--", "prog"),
+            3,
+            "NOPE is not set; set the environment variable NOPE to the token",
+        ),
+        (
+            ("unix:/x", "--token-env", "LINES", "--", "prog"),
+            3,
+            "--token-env: the environment variable LINES has a line end around the token",
+        ),
+        (("unix:/x", "--token-env", "EMPTY", "--", "prog"), 3, "variable EMPTY is empty"),
     ],
 )
 def test_mistakes(world: World, arguments: tuple[str, ...], code: int, said: str) -> None:
-    done = world.run_here("join", *arguments)
+    done = world.run_here("join", *arguments, LINES="hunter2hunter2\n", EMPTY="")
+    assert "hunter2" not in done.stderr
     whole = " ".join(done.stderr.replace("│", " ").split())
     assert done.returncode == code, whole
     assert said in whole

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from interlock.config import ParentConfig
 
 
 def join(
@@ -153,58 +150,24 @@ def join(
       interlock join wss://node.example.com/ax --token-env NODE_TOKEN \\
         --authority dns:edge01.example.com --authority-key edge01.pem -- ./my-server
     """
+    from interlock.cli.join_parent import parent_of
     from interlock.cli.join_target import guessed_segment, server_of
 
     server = server_of(command or [], url, env or [], header or [])
     called = segment or guessed_segment(server)
     if not called:
         raise typer.BadParameter("no segment can be made from this: give one with --segment.")
-    settings = _parent(
+    settings = parent_of(
         parent,
         segment=called,
         backup=list(backup or []),
-        token=None if token_env is None else f"${{env:{token_env}}}",
+        token_env=token_env,
         authority=authority,
-        authority_key=None if authority_key is None else f"${{file:{authority_key}}}",
-        heartbeat=_seconds(heartbeat),
-        **{
-            field: None if file is None else str(file)
-            for field, file in (("ca", ca), ("certificate", certificate), ("key", key))
-        },
+        heartbeat=heartbeat,
+        files={"ca": ca, "certificate": certificate, "key": key, "authority_key": authority_key},
     )
     # A mistake on the command line is told before anything slow is imported.
     from interlock.cli.event_loop import run
     from interlock.cli.joined import stay_joined
 
     run(stay_joined(name or called, server, settings))
-
-
-def _parent(url: str, **settings: object) -> ParentConfig:
-    """The parent, held to the same rules as one in a config. Raises BadParameter."""
-    import msgspec
-
-    from interlock.config import ConfigError, parse_config
-
-    given = {name: value for name, value in settings.items() if value not in (None, [])}
-    # It listens nowhere, so no parent can be itself.
-    document = {"listen": "127.0.0.1:0", "parent": {"url": url, **given}}
-    text = msgspec.json.encode(document).decode()
-    try:
-        parent = parse_config(text).parent
-    except ConfigError as error:
-        first = error.problems[0]
-        where = first.path.removeprefix("parent.").partition("[")[0].replace("_", "-")
-        option = "PARENT" if where == "url" else f"--{where}"
-        raise typer.BadParameter(f"{option}: {first.message}; {first.hint}.") from None
-    assert parent is not None
-    return parent
-
-
-def _seconds(text: str) -> float:
-    from interlock.config.problems import BadValue
-    from interlock.config.quantities import parse_duration
-
-    try:
-        return parse_duration(text if not text.isdigit() else float(text), zero=True)
-    except BadValue as bad:
-        raise typer.BadParameter(f"--heartbeat: {bad.message}; {bad.hint}.") from None

@@ -6,12 +6,10 @@ It says when it is registered and when it is not, and ends when told to, with a 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,20 +17,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from interlock.cli import log_lines, say
-from interlock.config import (
-    Config,
-    ConfigError,
-    ParentConfig,
-    ServerConfig,
-    SubserversConfig,
-    resolve_parent,
-)
+from interlock.config import Config, ParentConfig, ServerConfig, SubserversConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.faces.ax.refusal import PERMANENT, advice
+from interlock.faces.ax.refusal import advice
 from interlock.faces.ax.registrant import Registrant
 from interlock.faces.ax.standing import State
+from interlock.node.alone import alone
 from interlock.node.node import Node
-from interlock.node.places import make_private, state_home
+from interlock.node.places import state_home
 from interlock.node.run import end_at_once
 from interlock.upstreams.supervisor import State as ServerState
 
@@ -41,11 +33,10 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
     """Keep a server registered until a signal comes. Raises InterlockError when it cannot be
     started, or is not wanted."""
     log_lines.log_to_stderr(logging.WARNING)
-    # How it stands with the parent is told in words of our own.
-    for name_of_log in ("interlock.faces.ax", "interlock.node"):
+    # How it stands with the parent is told in words of our own; and why the server cannot be
+    # started, which is the end.
+    for name_of_log in ("interlock.faces.ax", "interlock.node", "interlock.upstreams"):
         logging.getLogger(name_of_log).setLevel(logging.ERROR)
-    # What is missing is told before anything is started.
-    resolve_parent(parent, environ=os.environ, base_dir=Path.cwd())
     folder = _folder(parent)
     config = Config(
         listen="127.0.0.1:0",
@@ -54,15 +45,20 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
         parent=parent,
         state_dir=str(folder),
     )
-    with _alone(folder, parent):
+    otherwise = "end that one first, or choose another --segment"
+    with alone(folder / "join.lock", parent.segment, parent.url, otherwise=otherwise):
         stopping = _heed_signals()
         node = Node(config, base_dir=Path.cwd(), leaf=True)
         try:
             node.start()
             await _first_of(stopping, _until_ready(node, name))
             if not stopping.is_set():
+                # From now on it is started again when it fails, and somebody may want to know.
+                logging.getLogger("interlock.upstreams").setLevel(logging.WARNING)
                 node.register()
-                await _first_of(stopping, _Telling(node).until_refused())
+                await _first_of(
+                    stopping, _Telling(node, backed=bool(parent.backup)).until_refused()
+                )
         finally:
             registrant = node.tree.registrant
             left = registrant is not None and registrant.state is State.REGISTERED
@@ -84,38 +80,42 @@ async def _until_ready(node: Node, name: str) -> None:
 class _Telling:
     """Tells a person how it stands with the parent."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, backed: bool) -> None:
+        """`backed`: there are other parents to be tried before a refusal is the end."""
         registrant = node.tree.registrant
         assert registrant is not None
         self._node = node
+        self._backed = backed
         self._registrant = registrant
+        # A person or a script is there to hear of it, and can do something about it.
+        registrant.stubborn = False
         self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._was_registered = False
         self._told = ""
 
     async def until_refused(self) -> None:
-        """Raises InterlockError when the parent does not want it in the first place."""
+        """Raises InterlockError when the parent does not want it, at first or any more."""
         self._registrant.on_state = self._moved
         self._moved(self._registrant)
         await self._refused
 
     def _moved(self, registrant: Registrant) -> None:
-        problem = registrant.problem
         if registrant.state is State.REGISTERED:
-            self._was_registered = True
             tools = len(self._node.catalog.current.tools)
             print(
                 f"registered as {registrant.assigned_segment} at {registrant.url}; "
                 f"{tools} {'tool' if tools == 1 else 'tools'}",
                 flush=True,
             )
-        elif registrant.state is State.WAITING and problem is not None:
-            said = say.printable(f"{problem.message} {advice(problem)}".strip())
-            if problem.failure in PERMANENT and not self._was_registered:
-                refusal = InterlockError(problem.failure, f"{registrant.url}: {said}")
-                if not self._refused.done():
-                    self._refused.set_exception(refusal)
-            elif said != self._told:
+            self._told = ""
+        problem = registrant.problem
+        if problem is None:
+            return
+        said = say.printable(f"{problem.message} {advice(problem)}".strip())
+        if registrant.state is State.ENDED and not self._refused.done():
+            whole = said if registrant.url in said else f"{registrant.url}: {said}"
+            self._refused.set_exception(InterlockError(problem.failure, whole))
+        elif registrant.state is State.WAITING and said != self._told:
+            if not registrant.refused or self._backed:
                 say.note(f"{said} Trying again until Ctrl-C.")
             self._told = said
 
@@ -124,24 +124,6 @@ def _folder(parent: ParentConfig) -> Path:
     """The state folder of a server at a parent: its id there is kept in it."""
     place = blake2b(f"{parent.url} {parent.segment}".encode(), digest_size=6).hexdigest()
     return state_home(os.environ) / "join" / f"{parent.segment}-{place}"
-
-
-@contextmanager
-def _alone(folder: Path, parent: ParentConfig) -> Iterator[None]:
-    """Two of the same would drive each other out for ever. Raises ConfigError."""
-    make_private(folder)
-    lock = os.open(folder / "join.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError.of(
-                f"{parent.segment} has joined {parent.url} already, from this machine",
-                "end that one first, or choose another --segment",
-            ) from None
-        yield
-    finally:
-        os.close(lock)
 
 
 def _heed_signals() -> asyncio.Event:
