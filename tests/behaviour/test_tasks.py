@@ -126,7 +126,7 @@ def test_a_cancelled_task_frees_its_server(
     assert operator.about("cancel", id).result == {"resultType": "complete"}
     supervisor = node.node.supervisor(server)
     peers = [supervisor.peer, *(one.peer for one in supervisor.private._all.values())]
-    assert not any(one.asks or one.pending for one in peers if one is not None)
+    assert not any(one.questions._open or one.pending for one in peers if one is not None)
 
 
 @session_servers
