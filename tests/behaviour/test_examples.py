@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,16 @@ class Example:
         node = self.world.up("--config", str(path))
         wait_until(f"the tools of {config}", lambda: names(node) >= expected)
         return node
+
+    def as_written(self, config: str) -> None:
+        """Every call that the README has, as it stands there."""
+        text = (self.folder / "README.md").read_text()
+        lines = [line.strip() for line in text.splitlines() if "interlock call " in line]
+        assert lines
+        for line in lines:
+            words = shlex.split(line)[1:]
+            done = self.world.run(*words, "--config", str(self.folder / config))
+            assert done.returncode == 0, f"{line}: {done.stderr}"
 
     def tree(self, config: str) -> dict[str, Any]:
         done = self.world.run("tree", "--json", "--config", str(self.folder / config))
@@ -129,6 +140,7 @@ def test_saas(world: World) -> None:
     assert {one["role"] for one in tree["children"]} == {"leaf"}
     assert {one["link"] for one in tree["children"]} == {"ax"}
     assert [one["calls"] for one in tree["children"]] == [1, 2, 1]
+    example.as_written("interlock.yaml")
 
 
 @pytest.mark.spec("AX-C.3-1", "AX-1.1-2")
@@ -145,6 +157,7 @@ def test_regional(world: World) -> None:
     assert shape(tree) == {"global": [{"eu": ["east", "west"]}, {"us": ["east", "west"]}]}
     assert [one["role"] for one in tree["children"]] == ["aggregator", "aggregator"]
     assert [one["calls"] for one in tree["children"]] == [3, 2]
+    example.as_written("global.yaml")
     below = started_below(node.process.pid)
     assert len(below) == 6
     assert node.end() == 0
@@ -176,6 +189,7 @@ def test_three_levels(world: World) -> None:
     assert text.startswith("3 nodes · 4 servers · 8 tools · all well\n")
     assert (regional["role"], edge["role"]) == ("aggregator", "gateway")
     assert "\n    ├ m1" in text
+    example.as_written("root.yaml")
 
 
 @pytest.mark.spec("AX-3.1-3")

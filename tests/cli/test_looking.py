@@ -30,7 +30,7 @@ def test_status_of_a_running_node(world: World) -> None:
     assert re.search(r"^demo +ready +stateless +9 +1 +0 +[\d.]+ ms", done.stdout, re.MULTILINE)
     assert re.search(r"^gone +failed +- +0 +0 +0 +-", done.stdout, re.MULTILINE)
     assert "gone: Cannot start gone: 'no-such-program-anywhere' was not found" in done.stdout
-    assert "1 calls, 0 failed" in lines[-1]
+    assert "1 call, 0 failed" in lines[-1]
     told = json.loads(world.run_here("status", "--json").stdout)
     assert told["pid"] == node.process.pid
     assert {one["key"] for one in told["upstreams"]} == {"demo", "gone"}

@@ -22,10 +22,12 @@ from interlock.call import UpstreamGoneError
 from interlock.catalog.offering import read_offering
 from interlock.cli import say
 from interlock.cli.reach import OWN_INFO
+from interlock.cli.registering import registering
 from interlock.config import Config, ConfigError, ServerConfig, redact, redact_about, resolve_server
 from interlock.errors import InterlockError
 from interlock.node.places import tokens_path
 from interlock.stores.tokens import TokenStore
+from interlock.upstreams.ax.registrar import Registrar
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.listing import list_tools
 from interlock.upstreams.mask import secret_values
@@ -33,6 +35,8 @@ from interlock.upstreams.oauth.keyring import Keyring
 
 _LIST_WITHIN: Final = 30.0
 _STDERR_SHOWN: Final = 8
+_STRAY: Final = "stray line"
+"""Said already of a server that did not register."""
 
 _HOW_TO_INSTALL: Final = {
     "npx": "npx comes with Node.js: install Node.js 20 or later",
@@ -72,14 +76,26 @@ class Diagnosis(msgspec.Struct, frozen=True):
     advice: list[str] = []
     stderr: list[str] = []
     """Its last lines, when it failed."""
+    registered: bool = False
+    """Whether it dialled in to a running node, which is what was asked: it was not tried."""
 
 
 async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Path) -> Diagnosis:
     """Try one upstream, as a node would."""
+    if server.transport != "ax":
+        return await _tried(key, server, config, base_dir, None)
+    with registering() as registrar:
+        return await _tried(key, server, config, base_dir, registrar)
+
+
+async def _tried(
+    key: str, server: ServerConfig, config: Config, base_dir: Path, registrar: Registrar | None
+) -> Diagnosis:
     connector = Connector(
         key,
         server,
         own_info=msgspec.json.encode(OWN_INFO),
+        registrar=registrar,
         resolve=lambda one: _resolved(one, base_dir),
         secrets=lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
         clock=asyncio.get_running_loop().time,
@@ -90,7 +106,11 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
         peer = await connector.connect()
         try:
             definitions = await list_tools(peer, timeout=_LIST_WITHIN)
+            info = None if registrar is None else registrar.subserver(key)
         finally:
+            if registrar is not None:
+                # It is sent away, and not lost.
+                registrar.close()
             await peer.close()
     except InterlockError as error:
         last = last_words(list(connector.stderr))
@@ -100,11 +120,17 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
             seconds=time.monotonic() - begun,
             noise=connector.noise,
             problem=redact_about(key, _sentence(error)),
-            advice=_noise_advice(connector.noise) + advice(server, error, last, base_dir),
+            advice=([] if _STRAY in error.message else _noise_advice(connector.noise))
+            + advice(server, error, last, base_dir),
             stderr=last,
         )
     offering = read_offering(
-        key, server, definitions, root_segment=config.root_segment, http=peer.link.is_http
+        key,
+        server,
+        definitions,
+        root_segment=config.root_segment,
+        http=peer.link.is_http,
+        registered="" if info is None else "aggregator" if info.role == "aggregator" else "leaf",
     )
     set_aside = [{"name": one.name, "reason": one.reason} for one in offering.set_aside]
     about = [str(peer.server_info.get(part, "")) for part in ("name", "version")]
@@ -144,6 +170,9 @@ def advice(
     if not _exists(program, base_dir):
         name = Path(program).name
         return [_HOW_TO_INSTALL.get(name, f"install {name}, or give its whole path in `command`")]
+    if "did not register, but speaks MCP" in error.message:
+        # What to do is in the sentence.
+        return []
     if "did not" in error.message and "within" in error.message:
         return [
             f"give it longer: start_timeout: {server.start_timeout * 4:g}s",

@@ -18,6 +18,7 @@ from interlock.cli import say, where
 if TYPE_CHECKING:
     from interlock.cli.diagnosis import Diagnosis
     from interlock.config import Config
+    from interlock.node import NodeStatus
 
 
 class Finding(Struct, frozen=True):
@@ -34,8 +35,9 @@ def doctor(
 ) -> None:
     """Try each server by itself, and say what is wrong and how to mend it.
 
-    Every server is started or connected to once more, beside a node that may be running. Exit
-    code 1 when anything failed.
+    Every server is started or connected to once more, beside a node that may be running. A running
+    node is asked how it stands with its parent, and with those who registered with it. Exit code 1
+    when anything failed.
 
     \b
     Examples:
@@ -65,8 +67,12 @@ async def _examine(
     from rich.text import Text
 
     from interlock.cli.diagnosis import diagnose
+    from interlock.cli.standing import registered_with
 
+    node = _running(config, base_dir)
     findings = await node_findings(config, base_dir)
+    if config.parent is not None or (node is not None and node.parent is not None):
+        findings.append(_parent(config, base_dir, node))
     if not quiet:
         for finding in findings:
             _print_finding(finding)
@@ -94,7 +100,42 @@ async def _examine(
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-    return findings, [done[key] for key in servers]
+    dialled_in = [] if node is None else registered_with(node)
+    if not quiet:
+        for one in dialled_in:
+            print_diagnosis(one)
+    return findings, [*(done[key] for key in servers), *dialled_in]
+
+
+def _running(config: Config, base_dir: Path) -> NodeStatus | None:
+    """How the node fares, if it runs."""
+    import msgspec
+
+    from interlock.cli import running
+    from interlock.node import NodeStatus
+    from interlock.node.places import socket_path
+
+    told = running.ask(socket_path(config, os.environ, base_dir))
+    return None if told is None else msgspec.json.decode(told, type=NodeStatus)
+
+
+def _parent(config: Config, base_dir: Path, node: NodeStatus | None) -> Finding:
+    """How it stands with the parent; without a running node, whether it could be dialled."""
+    from interlock.cli.standing import parent_is_well, parent_line
+    from interlock.config import ConfigError, resolve_parent
+    from interlock.faces.ax.presented import check_presented
+
+    if node is not None and node.parent is not None:
+        return Finding("parent", parent_is_well(node.parent), parent_line(node.parent))
+    parent = config.parent
+    assert parent is not None
+    try:
+        whole = resolve_parent(parent, environ=os.environ, base_dir=base_dir)
+        fields = ("token", "authority", "authority_key", "certificate", "key", "heartbeat")
+        check_presented(whole, {name: f"parent.{name}" for name in fields})
+    except ConfigError as error:
+        return Finding("parent", False, error.message)
+    return Finding("parent", True, f"{parent.url}, not tried: no node is running")
 
 
 async def node_findings(config: Config, base_dir: Path) -> list[Finding]:
@@ -180,7 +221,8 @@ def print_diagnosis(one: Diagnosis) -> None:
     if one.ok:
         count = "1 tool" if one.tools == 1 else f"{one.tools} tools"
         about = f", {one.server}" if one.server else ""
-        line = f"{count}, {one.era} {one.revision}, ready in {one.seconds:.2f} s{about}"
+        ready = "registered" if one.registered else f"ready in {one.seconds:.2f} s"
+        line = f"{count}, {one.era} {one.revision}, {ready}{about}"
         console.print(Text.assemble(("✓", "green"), f" {one.key}: ", line))
     else:
         console.print(Text.assemble(("✗", "red"), f" {one.key}: {one.problem}"))

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from interlock.catalog import names
 from interlock.catalog.effects import Annotations, classify
 from interlock.config import Config, ServerConfig
+from interlock.protocol.ax import CAPABILITY
 
 CHARACTERS_PER_TOKEN = 4
 """A rule of thumb for English text and JSON; models differ by a quarter or so either way."""
@@ -28,6 +29,16 @@ class ListedTool(msgspec.Struct, frozen=True):
     description: str
     tokens: int
     schema: dict[str, Any] = {}
+    availability: str = ""
+    """What it says of itself, such as `degraded`; empty when it says nothing."""
+
+
+class _Capability(msgspec.Struct):
+    availability: str = ""
+
+
+class _Meta(msgspec.Struct):
+    capability: _Capability = msgspec.field(default_factory=_Capability, name=CAPABILITY)
 
 
 class _Definition(msgspec.Struct, rename="camel"):
@@ -35,6 +46,7 @@ class _Definition(msgspec.Struct, rename="camel"):
     description: str | None = None
     input_schema: dict[str, Any] = {}
     annotations: Annotations | None = None
+    meta: Raw | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
 def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]:
@@ -55,9 +67,20 @@ def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]
                 description=definition.description or "",
                 tokens=estimate_tokens(definition),
                 schema=definition.input_schema,
+                availability=_availability(definition.meta),
             )
         )
     return listed
+
+
+def _availability(meta: Raw | UnsetType) -> str:
+    if meta is UNSET:
+        return ""
+    try:
+        return msgspec.json.decode(meta, type=_Meta).capability.availability
+    except msgspec.DecodeError:
+        # An upstream may write there what it likes.
+        return ""
 
 
 def estimate_tokens(definition: _Definition) -> int:

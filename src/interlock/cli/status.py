@@ -121,6 +121,7 @@ def _authorization(meant: Meant) -> dict[str, str]:
 def _print(body: bytes) -> None:
     import msgspec
 
+    from interlock.cli.standing import parent_is_well, parent_line
     from interlock.cli.upstream_rows import UpstreamRows, upstream_row
     from interlock.config import redact_about
     from interlock.node import NodeStatus
@@ -137,10 +138,17 @@ def _print(body: bytes) -> None:
             console.print(
                 f"{one.key}: {say.printable(redact_about(one.key, one.problem))}", style="red"
             )
+    if node.parent is not None:
+        well = parent_is_well(node.parent)
+        console.print(f"parent: {parent_line(node.parent)}", style=None if well else "red")
     console.print(
-        f"{node.calls} calls, {node.failed} failed · {node.tools} tools · "
-        f"{node.sessions} sessions · journal {_journal(node.journal)}"
+        f"{_counted(node.calls, 'call')}, {node.failed} failed · {_counted(node.tools, 'tool')} · "
+        f"{_counted(node.sessions, 'session')} · journal {_journal(node.journal)}"
     )
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _journal(health: dict[str, Any] | None) -> str:

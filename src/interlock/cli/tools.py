@@ -24,6 +24,9 @@ EFFECT_STYLES: Final = {
     "irreversible": "bold red",
 }
 
+_AWAY: Final = ("degraded",)
+"""Tools of which this is said cannot be called now."""
+
 
 def tools(
     config: where.ConfigOption = None,
@@ -102,6 +105,7 @@ def _as_data(listed: list[ListedTool]) -> dict[str, Any]:
                 "effect": tool.effect,
                 "description": tool.description,
                 "tokens": tool.tokens,
+                "availability": tool.availability,
             }
             for tool in listed
         ],
@@ -128,6 +132,7 @@ def _print_tree(listed: list[ListedTool]) -> None:
                     f"{tool.name:<{widest}}  ",
                     (f"{tool.effect:<12}", EFFECT_STYLES.get(tool.effect, "")),
                     (f" ≈{tool.tokens:<5}", "dim"),
+                    (f"{tool.availability} " if tool.availability in _AWAY else "", "yellow"),
                     say.printable(tool.description.strip().partition("\n")[0]),
                     no_wrap=True,
                     overflow="ellipsis",

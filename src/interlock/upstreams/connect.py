@@ -15,6 +15,12 @@ from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.ports import Clock
 from interlock.protocol.ax import ID_VARIABLE, SEGMENT_VARIABLE
 from interlock.upstreams.ax.dial_in import kinds_of, retry_ms_of, speak
+from interlock.upstreams.ax.plain import (
+    ANSWERS_WITHIN,
+    did_not_register,
+    first_stray,
+    speaks_mcp,
+)
 from interlock.upstreams.ax.session import AxSession
 from interlock.upstreams.ax.started import StartedChild
 from interlock.upstreams.links.http import HttpLink
@@ -203,14 +209,11 @@ class Connector:
                     child.channel, key=self._key, segment=server.segment
                 )
         except BaseException as failed:
-            await child.close()
-            if isinstance(failed, TimeoutError):
-                raise InterlockError(
-                    UPSTREAM_UNAVAILABLE,
-                    f"{self._key} did not register within {server.start_timeout:g} s. "
-                    "`start_timeout` of this server gives it longer.",
-                ) from None
-            raise
+            self.noise = child.channel.noise
+            try:
+                raise await self._not_registered(child, server, failed) from None
+            finally:
+                await child.close()
         return await speak(
             session,
             self._key,
@@ -219,6 +222,19 @@ class Connector:
             self.mask,
             timeout=server.start_timeout,
         )
+
+    async def _not_registered(
+        self, child: StartedChild, server: ServerConfig, failed: BaseException
+    ) -> BaseException:
+        """Why a started child did not register, as far as that can be found out."""
+        if isinstance(failed, TimeoutError):
+            speaks = await speaks_mcp(child, self._own_info, within=ANSWERS_WITHIN)
+            return did_not_register(self._key, server.start_timeout, child, speaks=speaks)
+        if isinstance(failed, InterlockError):
+            said = failed.message if failed.message.endswith(".") else f"{failed.message}."
+            stray = first_stray(child)
+            return InterlockError(failed.failure, said + stray, failed.data) if stray else failed
+        return failed
 
     # -- what the supervisor asks
 

@@ -100,3 +100,10 @@ def refusal_at_the_door(error: InterlockError) -> InterlockError:
 def advice(error: InterlockError) -> str:
     """What to do about it, as a sentence; empty when nothing is known."""
     return _ADVICE.get(error.failure, "")
+
+
+def advice_on(symbol: str) -> str:
+    """The same, for what a status shows of an error."""
+    return next(
+        (said for row, said in _ADVICE.items() if symbol in (row.ax_name or row.name, row.name)), ""
+    )

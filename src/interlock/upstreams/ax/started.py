@@ -16,10 +16,16 @@ class StartedChannel(Endpoint):
     def __init__(self, process: StdioLink) -> None:
         super().__init__(peer=LOCAL, label=f"started as {process.label}")
         self._process = process
+        self.stray = b""
+        """The first line that was no message, of however many there were."""
+        self.noise = 0
 
     # -- what the process brings
 
     def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+        if data[:1] != b"{" and (said := data.strip()) and said[:1] != b"{":
+            self.noise += 1
+            self.stray = self.stray or said
         self._deliver(data)
 
     def undelivered(self, id: int, why: str) -> None:

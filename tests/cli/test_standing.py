@@ -1,0 +1,193 @@
+"""What `doctor`, `status` and `tools` say of a node's place in a tree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.cli.standing import parent_is_well, parent_line
+from interlock.faces.ax.standing import ParentStatus
+from tests.cli.program import DEMO, RunningNode, World
+from tests.cli.waiting import wait_until
+
+LEAF = """
+import sys
+from interlock.subserver import Subserver
+from interlock.subserver.functions import FunctionTool
+
+plant = Subserver("plant")
+
+@plant.tool(mutable=False)
+def look() -> str:
+    "Look around."
+    return "seen"
+
+# As a program in another language may.
+plant._tools["Bad.Name"] = FunctionTool(
+    look, name="Bad.Name", title=None, description=None, capability={}
+)
+plant.run(heartbeat=0.2)
+"""
+CHATTY = 'import time; print("Listening on port 3000", flush=True); time.sleep(600)'
+EXITS = 'import sys; print("no such device", file=sys.stderr); sys.exit(2)'
+
+Start = Callable[[World], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started = []
+
+    def begin(world: World) -> subprocess.Popen[bytes]:
+        url = f"ws://127.0.0.1:{world.port}/ax"
+        one = subprocess.Popen([sys.executable, "-c", LEAF, url], env=world.environ)
+        started.append(one)
+        return one
+
+    yield begin
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+@pytest.fixture
+def below(tmp_path: Path) -> Iterator[World]:
+    """Another machine, for a node below."""
+    folder = tmp_path / "below"
+    folder.mkdir()
+    one = World(folder)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def state_of(node: RunningNode, key: str) -> str:
+    return next((x["state"] for x in node.status()["upstreams"] if x["key"] == key), "")
+
+
+@pytest.mark.spec("AX-4.1-1")
+def test_those_who_dialled_in(world: World, start: Start) -> None:
+    """What is not shown of them, and that they are lost; their tools are marked as degraded."""
+    world.config()
+    node = world.up()
+    leaf = start(world)
+    wait_until("the leaf", lambda: state_of(node, "ax:plant") == "ready")
+    well = world.run("doctor")
+    assert well.returncode == 0, well.stdout
+    assert "✓ ax:plant: 1 tool, stateless 2026-07-28, registered\n" in well.stdout
+    assert "    not shown: Bad.Name: " in well.stdout
+    assert "invalid_tool_name" in well.stdout
+    assert "degraded" not in world.run_here("tools").stdout
+    leaf.kill()
+    wait_until("its end", lambda: state_of(node, "ax:plant") == "degraded")
+    lost = world.run("doctor", "--json")
+    assert lost.returncode == 1
+    (found,) = json.loads(lost.stdout)["upstreams"]
+    assert (found["key"], found["ok"], found["registered"]) == ("ax:plant", False, True)
+    assert found["set_aside"][0]["name"] == "Bad.Name"
+    listed = world.run_here("tools").stdout
+    assert [" degraded " in line for line in listed.splitlines() if "plant.look" in line] == [True]
+    tools = json.loads(world.run_here("tools", "--json").stdout)["tools"]
+    told = {one["name"]: one["availability"] for one in tools}
+    assert told["plant.look"] == "degraded"
+
+
+def test_the_parent(world: World, below: World) -> None:
+    world.config({"plant": DEMO})
+    world.up()
+    url = f"ws://127.0.0.1:{world.port}/ax"
+    below.config(parent={"url": url, "segment": "edge"})
+    offline = below.run("doctor")
+    assert offline.returncode == 0, offline.stdout
+    assert f"✓ parent: {url}, not tried: no node is running\n" in offline.stdout
+    node = below.up()
+    wait_until("the parent", lambda: node.status()["parent"]["state"] == "registered")
+    well = below.run("doctor")
+    assert well.returncode == 0, well.stdout
+    assert f"✓ parent: registered as edge with {url} since " in well.stdout
+    said = below.run_here("status").stdout
+    assert f"\nparent: registered as edge with {url} since " in said
+    below.config(parent={"url": url, "segment": "plant"})
+    wait_until("the refusal", lambda: node.status()["parent"]["symbol"] == "namespace_conflict")
+    refused = below.run("doctor")
+    assert refused.returncode == 1
+    assert f"✗ parent: not registered as plant with {url}: " in refused.stdout
+    assert "Choose another segment." in refused.stdout
+    assert refused.stdout.endswith("Not well: parent.\n")
+    assert "\nparent: not registered as plant with" in below.run_here("status").stdout
+
+
+def test_a_parent_that_cannot_be_dialled(world: World) -> None:
+    world.config(parent={"url": "ws://127.0.0.1:1/ax", "segment": "edge", "token": "${env:T}"})
+    done = world.run("doctor", T="a-token-with-a-line-end\n")
+    assert done.returncode == 1
+    assert "✗ parent: parent.token has a line end around the token" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("problem", "symbol", "said"),
+    [
+        (None, "", "not registered with ws://p/ax yet: waiting"),
+        (
+            "ws://p/ax refused: 401 Unauthorized.", "unauthenticated",
+            "not registered as edge: ws://p/ax refused: 401 Unauthorized. "
+            "Present a token that the parent knows.",
+        ),
+        (
+            "No.", "scope_denied",
+            "not registered as edge with ws://p/ax: No. "
+            "Ask whoever runs the parent for leave to register.",
+        ),
+    ],
+)  # fmt: skip
+def test_how_a_parent_is_told_of(problem: str | None, symbol: str, said: str) -> None:
+    status = ParentStatus(
+        url="ws://p/ax", state="waiting", since=0.0, problem=problem, symbol=symbol,
+        segment="edge", session_id="", parent_id="", tree_id="", beats=0,
+    )  # fmt: skip
+    assert parent_line(status) == said
+    assert parent_is_well(status) is (problem is None)
+
+
+def test_servers_that_register_are_tried_too(world: World) -> None:
+    def program(text: str, *arguments: str) -> dict[str, object]:
+        args = ["-c", text, *arguments]
+        return {
+            "command": sys.executable, "args": args, "transport": "ax", "start_timeout": "1s",
+        }  # fmt: skip
+
+    world.config(
+        {
+            "plant": {**program(LEAF, "--stdio"), "start_timeout": "20s"},
+            "plain": {"command": DEMO, "transport": "ax", "start_timeout": "2s"},
+            "chatty": program(CHATTY),
+            "exits": program(EXITS),
+            "missing": {"command": "no-such-program", "transport": "ax"},
+        }
+    )
+    done = world.run("doctor", "--json")
+    assert done.returncode == 1
+    assert done.stderr == ""
+    found = {one["key"]: one for one in json.loads(done.stdout)["upstreams"]}
+    assert [key for key, one in found.items() if one["ok"]] == ["plant"]
+    assert found["plant"]["tools"] == 1
+    assert found["plant"]["set_aside"][0]["name"] == "Bad.Name"
+    assert "it is a plain MCP server. Remove `transport: ax`" in found["plain"]["problem"]
+    assert "did not register within 1 s, and does not speak MCP" in found["chatty"]["problem"]
+    assert "stray line on its stdout: 'Listening on port 3000'" in found["chatty"]["problem"]
+    assert "exited with status 2; its last words: no such device" in found["exits"]["problem"]
+    assert "install no-such-program" in found["missing"]["advice"][0]
+
+
+def test_a_single_tool_is_one_tool(world: World) -> None:
+    world.config({"demo": {"command": DEMO, "allow": ["roll_dice"]}})
+    node = world.up()
+    node.pids()
+    assert world.run_here("call", "demo.roll_dice").returncode == 0
+    assert "1 call, 0 failed · 1 tool · 0 sessions · " in world.run_here("status").stdout
