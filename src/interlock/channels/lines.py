@@ -195,10 +195,10 @@ class _StdioChannel(LinesChannel):
         # uvloop closes the descriptor and then the object, asyncio only the object.
         closes_it = isinstance(loop, asyncio.BaseEventLoop)
         make = partial(_Pipe, self)
-        end: Any = _PipeEnd(writing, ours_to_close=closes_it)
+        end: Any = PipeEnd(writing, ours_to_close=closes_it)
         self._out, _ = await loop.connect_write_pipe(make, end)
         self._write = self._out.write
-        end = _PipeEnd(reading, ours_to_close=closes_it)
+        end = PipeEnd(reading, ours_to_close=closes_it)
         try:
             self._in, _ = await loop.connect_read_pipe(make, end)
         except BaseException:
@@ -240,8 +240,12 @@ class _Pipe(asyncio.Protocol):
         self._channel.pipe_lost()
 
 
-class _PipeEnd:
-    """One end of a pipe, as a loop wants it. Exactly one party may close it."""
+class PipeEnd:
+    """One end of a pipe, as a loop wants it. Exactly one party may close it.
+
+    uvloop closes the descriptor itself and then the file object, whose number may be another
+    thread's by then; asyncio leaves the closing to the object.
+    """
 
     def __init__(self, fd: int, *, ours_to_close: bool) -> None:
         self._fd = fd

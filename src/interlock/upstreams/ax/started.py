@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from interlock.channels.channel import LOCAL, Endpoint
 from interlock.upstreams.links.link import Receiver, Ticket
@@ -73,19 +73,3 @@ class StartedChild(StdioLink):
         super().__init__(label, stderr, mask)
         self.channel = StartedChannel(self)
         self.receiver: Receiver = self.channel
-
-    @classmethod
-    async def start(
-        cls,
-        label: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: str | None,
-        stderr: deque[str] | None = None,
-        mask: Callable[[str], str] | None = None,
-    ) -> StartedChild:
-        """Raises InterlockError with what to do when it cannot be started."""
-        child = await super().start(label, argv, env=env, cwd=cwd, stderr=stderr, mask=mask)
-        assert isinstance(child, cls)
-        return child

@@ -16,6 +16,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Protocol
 
+from interlock.channels.lines import PipeEnd
+
 STDIN: Final = 0
 STDOUT: Final = 1
 STDERR: Final = 2
@@ -62,26 +64,6 @@ class _Pipe(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._owner.pipe_ended(self._fd)
-
-
-class _End:
-    """Our end of a pipe, as a loop wants it. Exactly one party may close it.
-
-    uvloop closes the descriptor itself and then the file object, whose number may be another
-    thread's by then; asyncio leaves the closing to the object.
-    """
-
-    def __init__(self, fd: int, *, ours_to_close: bool) -> None:
-        self._fd = fd
-        self._ours_to_close = ours_to_close
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def close(self) -> None:
-        if self._ours_to_close:
-            self._ours_to_close = False
-            os.close(self._fd)
 
 
 class Process:
@@ -132,7 +114,7 @@ class Process:
     async def _attach(self) -> None:
         loop = asyncio.get_running_loop()
         for fd in (STDIN, STDOUT, STDERR):
-            end: Any = _End(
+            end: Any = PipeEnd(
                 self._ends.pop(fd), ours_to_close=isinstance(loop, asyncio.BaseEventLoop)
             )
             protocol = partial(_Pipe, self._owner, fd)

@@ -12,7 +12,7 @@ import re
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from interlock.config import redact
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
@@ -81,7 +81,7 @@ class StdioLink(OneChannel):
         cwd: str | None,
         stderr: deque[str] | None = None,
         mask: Callable[[str], str] | None = None,
-    ) -> StdioLink:
+    ) -> Self:
         """Start the process. Raises InterlockError with what to do when it cannot be."""
         link = cls(label, stderr, mask)
         try:
