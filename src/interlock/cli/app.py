@@ -10,6 +10,7 @@ from interlock.cli import about, say
 from interlock.cli.add import add
 from interlock.cli.call import call
 from interlock.cli.check import check
+from interlock.cli.claims import claims
 from interlock.cli.doctor import doctor
 from interlock.cli.import_clients import import_clients
 from interlock.cli.join import join
@@ -70,5 +71,6 @@ app.command(rich_help_panel=_USE)(call)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(status)
 app.command(rich_help_panel=_LOOK)(tree)
+app.add_typer(claims, name="claims", rich_help_panel=_LOOK)
 app.add_typer(journal, name="journal", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(about.version)

@@ -1,0 +1,43 @@
+"""`interlock claims`: who owns a segment, and giving it up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.stores.tree import TreeStore
+from tests.cli.program import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@pytest.mark.spec("AX-4.2-5", "AX-4.2-7")
+def test_a_claim_is_shown_and_given_up(world: World) -> None:
+    folder = world.folder / "state-of-it"
+    world.config(state_dir=str(folder))
+    missing = world.run("claims", "list")
+    assert missing.returncode == 4
+    assert "has ever run here" in missing.stderr
+    folder.mkdir()
+    store = TreeStore(folder / "tree.db")
+    store.keep_claim("edge", "dns:edge.example.com", True)
+    store.close()
+    (claim,) = json.loads(world.run("claims", "list", "--json").stdout)
+    assert (claim["segment"], claim["authority"], claim["verified"]) == (
+        "edge", "dns:edge.example.com", True,
+    )  # fmt: skip
+    assert "proven" in world.run("claims", "list").stdout
+    assert world.run("claims", "forget", "other").returncode == 1
+    gone = world.run("claims", "forget", "edge")
+    assert (gone.returncode, gone.stdout) == (0, "edge belongs to nobody any more.\n")
+    assert json.loads(world.run("claims", "list", "--json").stdout) == []
