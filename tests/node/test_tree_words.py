@@ -92,8 +92,8 @@ def test_everything_on_a_channel_is_json_rpc(
     async def run() -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
-            edge = await grove.start("edge", below=root, heartbeat=0.05)
-            async with plant().connected(ax_url(edge), heartbeat=0.05):
+            edge = await grove.start("edge", below=root, heartbeat=0.5)
+            async with plant().connected(ax_url(edge), heartbeat=0.5):
                 await until(root, lambda: lists(root, "edge.plant.temperature"))
                 # Once everybody is registered, calls need nothing of the tree's ids.
                 with monkeypatch.context() as registered:
