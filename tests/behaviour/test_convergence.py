@@ -110,7 +110,7 @@ from interlock.subserver import Subserver
 
 leaf = Subserver("leaf", subserver_id="6f9b1a52-3b62-4a56-9a55-6a8d1ffb9d11")
 leaf.tool(name="where", mutable=False)(lambda: "here")
-leaf.run(sys.argv[1], heartbeat=0.1)
+leaf.run(sys.argv[1], heartbeat=0.5)
 """
 
 
