@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import queue
 import re
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +32,20 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return cast(int, probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _same_log() -> Iterator[None]:
+    """A program sets its log up as it likes; whoever comes after it has what was before."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        for name in list(logging.root.manager.loggerDict):
+            logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
 
 
 class RunningNode:
@@ -141,7 +157,7 @@ class World:
                 patch.setenv(name, value)
             patch.chdir(self.cwd)
             patch.setattr(sys, "argv", ["interlock", *arguments])
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _same_log():
                 code = main()
         return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 

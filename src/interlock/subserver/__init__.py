@@ -34,9 +34,13 @@ that started this very program (`servers: {plant: {command: ./plant.py --stdio, 
 - `plant.log("warning", "It is hot.")` and `await plant.notify("notifications/…", {...})` go up the
   tree: from inside a tool to that call's caller, else to everybody. `event_id` and `causal_parent`
   (UUIDs) travel with them untouched.
-- A lost node is dialled again, for ever, and `backup=[…]` are tried in turn. `async with
-  plant.connected(url):` is `run` for a program that has a loop of its own.
-- The id by which nodes know a subserver again is kept in the state folder (~/.local/state).
+- A lost node is dialled again, for ever, and `backup=[…]` are tried in turn; that it is lost or
+  back is logged (`interlock.subserver`), on stderr with `run`. A node that refuses for good, at
+  first or later, is the end: `run` exits with the reason.
+- `async with plant.connected(url):` is `run` for a program that has a loop of its own. It raises
+  InterlockError where `run` would exit.
+- The id by which nodes know a subserver again is kept in the state folder (~/.local/state). Only
+  one of the same segment at the same node has it at a time.
 '''
 
 from __future__ import annotations
