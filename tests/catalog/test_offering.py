@@ -298,7 +298,7 @@ def test_more_tools_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [tool.upstream_name for tool in offering.tools] == [f"t{n:03}" for n in range(10)]
     assert len(offering.set_aside) == MAX_REASONS + 1
     assert offering.set_aside[0].reason == "More than 10 entries of this kind."
-    assert offering.set_aside[-1].reason == "7 more entries are not shown."
+    assert offering.set_aside[-1].reason == "7 more, for reasons like these."
 
 
 def test_what_is_filtered_out_does_not_count_as_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:

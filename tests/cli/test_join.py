@@ -119,7 +119,7 @@ def test_a_taken_segment_is_refused_with_advice(world: World, join: Join) -> Non
     world.up()
     refused = world.run("join", parent_of(world), "-s", "demo", "--", *DEMO.split())
     assert refused.returncode == 1
-    assert "Choose another segment." in refused.stderr
+    assert "Choose another segment," in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
@@ -130,7 +130,7 @@ def test_whoever_is_sent_away_for_good_ends_with_the_reason(world: World, join: 
     one = join(parent_of(world), "-s", "demo", "--", *DEMO.split())
     one.says("registered as demo")
     world.config({"demo": DEMO})
-    one.says("Choose another segment.")
+    one.says("Choose another segment,")
     assert one.process.wait(PATIENCE) == 1
     assert sum("registered as" in line for line in one.seen) == 1
 

@@ -118,7 +118,7 @@ def test_the_parent(world: World, below: World) -> None:
     refused = below.run("doctor")
     assert refused.returncode == 1
     assert f"✗ parent: not registered as plant with {url}: " in refused.stdout
-    assert "Choose another segment." in refused.stdout
+    assert "Choose another segment," in refused.stdout
     assert refused.stdout.endswith("Not well: parent.\n")
     assert "\nparent: not registered as plant with" in below.run_here("status").stdout
 

@@ -157,7 +157,7 @@ def test_it_is_known_again_by_its_id(start: Callable[..., Running], tmp_path: Pa
 def test_a_taken_segment_is_told_with_advice(start: Callable[..., Running]) -> None:
     running = start()
     with Joined(running, Subserver("plant", subserver_id=EVENT)):
-        with pytest.raises(InterlockError, match=r"Choose another segment\.") as caught:
+        with pytest.raises(InterlockError, match=r"Choose another segment,") as caught:
             Joined(running, plant()).__enter__()
         assert caught.value.failure is NAMESPACE_CONFLICT
 

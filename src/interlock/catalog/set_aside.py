@@ -55,7 +55,7 @@ class SetAsides:
 
     def all(self) -> tuple[SetAside, ...]:
         if self._more:
-            rest = SetAside("?", f"{self._more} more entries are not shown.", self._kind)
+            rest = SetAside("and others", f"{self._more} more, for reasons like these.", self._kind)
             return (*self._first, rest)
         return tuple(self._first)
 

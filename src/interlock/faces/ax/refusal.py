@@ -38,7 +38,7 @@ _ADVICE: Final = {
     CYCLE_DETECTED: "Name a parent that is not below this node.",
     FORBIDDEN: "Ask whoever runs the parent for leave to register.",
     INVALID_SEGMENT: "Choose a segment of a-z, 0-9, _ and -.",
-    NAMESPACE_CONFLICT: "Choose another segment.",
+    NAMESPACE_CONFLICT: "Choose another segment, or end the one that has it.",
     SPLIT_BRAIN: "It is registered elsewhere in the same tree: end it there, or wait.",
     UNAUTHENTICATED: "Present a token that the parent knows.",
     UNSUPPORTED_VERSION: "Run versions of Interlock that have a revision in common.",
