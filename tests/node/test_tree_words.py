@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from interlock.cli.about import version_text
 from interlock.config import ServerConfig
 from interlock.protocol import ax
 from interlock.protocol.capability import DERIVED
+from interlock.subserver import Subserver
 from interlock.upstreams.ax.registrar import Registrar
 from tests.node.grove import Grove, ax_url, lists, until
 from tests.node.test_tree import plant
@@ -51,6 +53,16 @@ def test_the_keys_are_those_of_the_draft_and_what_the_docs_add() -> None:
     docs = (ROOT / "docs" / "tree.md").read_text()
     assert own
     assert all(f"`{one}`" in docs for one in own)
+
+
+@pytest.mark.spec("AX-1-1")
+def test_it_speaks_of_aggregators_and_subservers_and_not_of_agents_and_objects() -> None:
+    assert Subserver.__name__ == "Subserver"
+    assert {"subserver_id", "segment"} <= set(ax.Registration.__struct_fields__)
+    assert "aggregator_id" in ax.Registered.__struct_fields__
+    said = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    said.append((ROOT / "docs" / "tree.md").read_text())
+    assert not any(re.search(r"\b(OID|MIB|subagent|master agent)\b", text) for text in said)
 
 
 @pytest.mark.spec("AX-14-3", "AX-1.2-4")
