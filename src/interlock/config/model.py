@@ -26,7 +26,7 @@ from interlock.config.quantities import (
     parse_listen,
 )
 
-MIB: Final = 1024 * 1024
+MEBIBYTE: Final = 1024 * 1024
 
 NameStyle = Literal["auto", "dotted", "safe"]
 Transport = Literal["auto", "stdio", "http", "sse", "ax"]
@@ -89,7 +89,7 @@ class TokenConfig(Section, frozen=True):
 class Limits(Section, frozen=True):
     """How much a caller may send or hold open."""
 
-    body_bytes: Annotated[Size, _says("The largest request body, such as 4MiB.")] = 4 * MIB
+    body_bytes: Annotated[Size, _says("The largest request body, such as 4MiB.")] = 4 * MEBIBYTE
     header_bytes: Annotated[Size, _says("The most bytes of request headers.")] = 16 * 1024
     header_count: Annotated[Count, _says("The most request headers.")] = 100
     sessions: Annotated[Count, _says("The most MCP sessions at once.")] = 10_000
