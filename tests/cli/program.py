@@ -28,10 +28,18 @@ INTERLOCK = [sys.executable, "-m", "interlock"]
 DEMO = f"{sys.executable} -m interlock.demo"
 
 
+_given_out: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return cast(int, probe.getsockname()[1])
+    """One that nobody listens on, and that this run has not given to anybody else."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = cast(int, probe.getsockname()[1])
+        if port not in _given_out:
+            _given_out.add(port)
+            return port
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +29,7 @@ SCHEMA_VERSION: Final = 1
 # "ILCK". Tells our file from another program's, so that a wrong path never gets our tables.
 _APPLICATION_ID: Final = 0x494C434B
 _BUSY_SECONDS: Final = 1.0
+_WAL_TRIES: Final = 50
 _WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
 
 # One step per version: step N turns version N into N + 1. A hash chain, for one, is a column that a
@@ -188,6 +190,22 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Put the file into WAL mode. Raises sqlite3.Error.
+
+    SQLite does not wait here when another process does the same, or writes: so this does.
+    """
+    for _ in range(_WAL_TRIES):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as busy:
+            if busy.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(_BUSY_SECONDS / _WAL_TRIES)
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
 def _check_and_prepare(connection: sqlite3.Connection, path: Path) -> None:
     # One look at all of it: another process may be making the tables this very moment.
     connection.execute("BEGIN")
@@ -195,7 +213,7 @@ def _check_and_prepare(connection: sqlite3.Connection, path: Path) -> None:
         version = _version(connection, path)
     finally:
         connection.execute("ROLLBACK")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     # A commit survives the end of this process at once, and a power cut from the next checkpoint.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
