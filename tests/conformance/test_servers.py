@@ -6,6 +6,7 @@ the same holds but for what is in `unbridgeable.py`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 import pytest
@@ -26,10 +27,14 @@ NOT_YET: dict[tuple[str, str], str] = {
 """(scenario, check id) → why it is lost through a node, though nothing forces it."""
 
 SESSION, STATELESS = REVISIONS
-through_nodes = pytest.mark.parametrize("nodes", [1, 2])
+later = pytest.mark.skipif(
+    not os.environ.get("CONF_ALL"), reason="takes long: make conformance runs it"
+)
+through_nodes = pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=later)])
 every_revision = pytest.mark.parametrize("revision", REVISIONS)
 across = pytest.mark.parametrize(
-    ("nodes", "fixture"), [(1, "reference"), (1, "neutral"), (2, "neutral")]
+    ("nodes", "fixture"),
+    [(1, "reference"), (1, "neutral"), pytest.param(2, "neutral", marks=later)],
 )
 
 
