@@ -145,3 +145,20 @@ def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
             assert not root.roster.supervisors
 
     uvloop.run(run())
+
+
+def test_a_store_that_cannot_be_used_turns_nobody_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "root").mkdir()
+    # Where its file should be, there is a folder.
+    (tmp_path / "root" / "tree.db").mkdir()
+
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            async with plant().connected(ax_url(root)):
+                await until(root, lambda: lists(root, "plant.vent"))
+
+    uvloop.run(run())
+    assert "is another one to its tree" in caplog.text

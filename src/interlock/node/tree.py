@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 from msgspec import Raw, UnsetType
 
@@ -110,7 +109,13 @@ class Tree:
         self._store = TreeStore(
             tree_path(config, environ, base_dir), leases=shared_leases_path(config, base_dir)
         )
-        self.id = self._identity("aggregator")
+        try:
+            self.id = self._store.identity("aggregator")
+        except InterlockError as error:
+            _log.warning("%s After a restart this node is another one to its tree.", error.message)
+            # Who registers is no worse off for it.
+            self._store = TreeStore(None, leases=shared_leases_path(config, base_dir))
+            self.id = self._store.identity("aggregator")
         self.registrar = Registrar(
             store=self._store,
             settings=config.subservers,
@@ -133,13 +138,6 @@ class Tree:
         """What the parent calls this node, or the root itself. Empty: it has no name. An attribute,
         as every call from a parent is held against it."""
         self._own = OwnTools(self._dropped)
-
-    def _identity(self, role: str) -> str:
-        try:
-            return self._store.identity(role)
-        except InterlockError as error:
-            _log.warning("%s After a restart this node is another one to its tree.", error.message)
-            return str(uuid4())
 
     def refresh(self) -> None:
         """Who this node is may have changed."""
@@ -389,7 +387,7 @@ class Tree:
             settings = resolve_parent(parent, environ=self._environ, base_dir=self._base_dir)
         subserver_id = self.id
         if self._leaf:
-            subserver_id = self._identity(f"leaf {parent.segment} at {parent.url}")
+            subserver_id = self._store.identity(f"leaf {parent.segment} at {parent.url}")
         self.registrant = Registrant(
             parent=settings,
             subserver_id=subserver_id,

@@ -78,9 +78,14 @@ class TreeStore:
     """The file at `path`, and the one for leases when that is another."""
 
     def __init__(
-        self, path: Path, *, leases: Path | None = None, clock: Callable[[], float] = time.time
+        self,
+        path: Path | None,
+        *,
+        leases: Path | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`leases`: a file that several nodes share. Both are made when they are first used."""
+        """`path` None: in memory, for a node that has nowhere to keep it. `leases`: a file that
+        several nodes share. Both are made when they are first used."""
         self._own = _File(path, clock)
         self._leases = self._own if leases is None else _File(leases, clock)
         self._clock = clock
@@ -175,6 +180,18 @@ class TreeStore:
     ) -> dict[str, Lease]:
         """Write down all of them (the subserver, its authority, until when), but those that another
         aggregator of the same tree has, which are given back."""
+        try:
+            return self._take_leases(aggregator_id, tree_id, wanted)
+        except InterlockError as error:
+            if self._leases is not self._own or error.failure is errors.TOO_BUSY:
+                raise
+            # Nobody else reads them here: a full disk is no reason to turn anybody away.
+            _log.warning("%s Registrations go on without it.", error.message)
+            return {}
+
+    def _take_leases(
+        self, aggregator_id: str, tree_id: str, wanted: Iterable[tuple[str, str, float]]
+    ) -> dict[str, Lease]:
         now = self._clock()
         others = {}
         with self._leases.writing() as file:
@@ -232,8 +249,9 @@ def _other(
 class _File:
     """A database that stays open from its first use on."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, clock: Callable[[], float]) -> None:
+        self._in_memory = path is None
+        self._path = path or Path(":memory:")
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._held = False
@@ -299,9 +317,10 @@ class _File:
         return file
 
     def _open(self, wait: int) -> sqlite3.Connection:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Only its owner may read it; SQLite gives the files beside it the same mode.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if not self._in_memory:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Only its owner may read it; SQLite gives the files beside it the same mode.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         file = sqlite3.connect(
             self._path, timeout=wait / 1000, isolation_level=None, check_same_thread=False
         )

@@ -8,6 +8,7 @@ what is MCP-AX. A session has one timer at most, and a heartbeat does not touch 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
 from typing import ClassVar, Final, NamedTuple
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from interlock.call import Caller
 from interlock.channels.channel import Channel
 from interlock.errors import (
+    INTERNAL,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -47,6 +49,8 @@ IDENTIFY_WAIT: Final = 2.0
 """How long a subserver may take to say who its parent is. Silence counts as none."""
 QUIET_LEASE: Final = 60.0
 """How long the lease of a subserver without heartbeats lasts; it is renewed in time."""
+
+_log = logging.getLogger("interlock.upstreams")
 
 
 class AxSession:
@@ -388,8 +392,13 @@ class AxSession:
             self.channel.send(jsonrpc.result_response(id, result))
 
     def _refuse(self, id: bytes | None, error: InterlockError) -> None:
-        if id is not None:
-            self.channel.send(refusal(id, error))
+        if id is None:
+            return
+        if error.failure is INTERNAL:
+            # Where this node keeps what is no business of whoever dials in.
+            _log.error("%s: %s", self.channel.label, error.message)
+            error = InterlockError(INTERNAL, "The node could not do this; its log says why.")
+        self.channel.send(refusal(id, error))
 
     # -- time
 
