@@ -77,7 +77,7 @@ def works(node: RunningNode, name: str) -> bool:
     return asyncio.run(ask())
 
 
-@pytest.mark.spec("AX-13.3-3", "AX-13.3-4")
+@pytest.mark.spec("AX-13.3-1", "AX-13.3-3", "AX-13.3-4")
 def test_a_lost_branch_is_known_at_the_root_within_three_intervals(worlds: list[World]) -> None:
     nodes = [start(worlds, level) for level in range(len(LEVELS))]
     root, _, site, cell = nodes
