@@ -7,6 +7,7 @@ future in between. Only what comes before the owner listens is kept.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Protocol
@@ -62,7 +63,7 @@ class Channel(Protocol):
         """Until everything is written or given up, and the connection is gone."""
 
 
-class Endpoint:
+class Endpoint(ABC):
     """Our end of any channel: whom it tells, and what it keeps until there is somebody to tell."""
 
     def __init__(
@@ -133,9 +134,9 @@ class Endpoint:
 
     # -- what the kinds of channels use
 
+    @abstractmethod
     def _cut_off(self, why: str) -> None:
         """End it without further words."""
-        raise NotImplementedError
 
     def _keep(self, payload: bytes) -> None:
         """Nobody listens yet."""
