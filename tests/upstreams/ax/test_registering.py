@@ -362,6 +362,18 @@ def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
     hub_test(body, tmp_path)
 
 
+def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered()
+        await settle()
+        for method in ("tools/call", "tools/list", "resources/read"):
+            code, message = error_of(child.ask(method, {"name": "x"}))
+            assert code == -32601
+            assert "a subserver is called by its parent" in message
+
+    hub_test(body, tmp_path)
+
+
 @pytest.mark.spec("AX-5.1-2", "AX-5.1-3")
 def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
     async def body(hub: Hub) -> None:
