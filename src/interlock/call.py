@@ -32,6 +32,10 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
     known_as: str = ""
     """Set where the node itself chose the other side, as with the parent that it registered with:
     the name of that caller."""
+    certificate: tuple[str, ...] = ()
+    """The names (SAN) in the client certificate that it showed, and that a CA of ours signed."""
+    minted: str | None = None
+    """The token that the node above made for this one call, where it sent one."""
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
@@ -42,6 +46,19 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
     """Whether it may call."""
     registers: bool = True
     """Whether it may register a subserver."""
+    approves: bool = False
+    """Whether it may look at the approvals of others. Only a proof confirms one."""
+    kind: str = "local"
+    """How it is known: `local`, `token`, `jwt`, `introspection`, `certificate` or `parent`."""
+    roles: tuple[str, ...] = ()
+    scopes: tuple[str, ...] | None = None
+    """The most it may do, as `level` or `level:glob`. None: there is no limit."""
+    expires: float | None = None
+    """Until when (wall clock) it is who it says. None: it is asked anew every time."""
+    id: str = ""
+    """What can be revoked: the id of its token, or its subject. Empty: nothing of it can."""
+    above: str = ""
+    """Of a call that a parent sent: who called there."""
 
 
 class Client(msgspec.Struct, frozen=True, gc=False):
@@ -222,6 +239,10 @@ class Call(msgspec.Struct, eq=False):
     """How often its server has asked for input instead of answering."""
     exchange: Any = None
     """The request that is under way for it."""
+    approval: str = ""
+    """The id of the approval that it is made for: a human let exactly this call through."""
+    reserved: Any = None
+    """What it has taken from budgets, until it is settled or given back."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

@@ -186,6 +186,40 @@ ROUTE_MISMATCH = _row(
     ax_name="route_mismatch",
 )  # fmt: skip
 
+# Calls that wait for a human, and what is held back.
+CONFIRMATION_REQUIRED = _row(
+    "confirmation_required", -31033, 200, "FAILED_PRECONDITION", "CONFIRMATION_REQUIRED", _CALLER,
+    ax_name="confirmation_required",
+)  # fmt: skip
+PROOF_INVALID = _row(
+    "proof_invalid", -31007, 403, "PERMISSION_DENIED", "TOKEN_INVALID", _CALLER,
+    ax_name="proof_invalid",
+)  # fmt: skip
+CONFIRMATION_EXPIRED = _row(
+    "confirmation_expired", -31008, 410, "FAILED_PRECONDITION", "TOKEN_EXPIRED", _CALLER,
+    ax_name="confirmation_expired",
+)  # fmt: skip
+UNKNOWN_APPROVAL = _row(
+    "unknown_approval", -31034, 404, "NOT_FOUND", "TOKEN_INVALID", _CALLER,
+    ax_name="unknown_approval",
+)  # fmt: skip
+ALREADY_DECIDED = _row(
+    "already_decided", -31035, 409, "FAILED_PRECONDITION", "TOKEN_ALREADY_USED", _CALLER,
+    ax_name="already_decided",
+)  # fmt: skip
+APPROVAL_REFUSED = _row(
+    "approval_refused", -31038, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    ax_name="approval_refused",
+)  # fmt: skip
+TOOL_HELD = _row(
+    "tool_held", -31036, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _UPSTREAM,
+    ax_name="tool_held",
+)  # fmt: skip
+DENIED = _row(
+    "denied_by_policy", -31039, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    ax_name="denied_by_policy", mcpx="capability_violation",
+)  # fmt: skip
+
 # What an upstream did.
 DEADLINE_EXCEEDED = _row(
     "deadline_exceeded", -31010, 200, "DEADLINE_EXCEEDED", "INTERNAL_ERROR", _UPSTREAM,
@@ -215,6 +249,9 @@ INTERNAL = _row(
 )  # fmt: skip
 SHUTTING_DOWN = _row(
     "shutting_down", -31024, 503, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, retryable=True,
+)  # fmt: skip
+UNRECORDABLE = _row(
+    "journal_unavailable", -31037, 503, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, retryable=True,
 )  # fmt: skip
 CONFIG = _row(
     "config_error", -31025, 500, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,

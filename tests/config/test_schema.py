@@ -9,17 +9,21 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 
-from interlock.config import Config, ConfigError, ServerConfig, config_json_schema, parse_config
-from interlock.config.model import (
+from interlock.config import (
     BreakerConfig,
     BudgetConfig,
+    Config,
+    ConfigError,
     JournalConfig,
     Limits,
     ParentConfig,
+    ServerConfig,
     SubserverLink,
     SubserversConfig,
     TlsConfig,
     TokenConfig,
+    config_json_schema,
+    parse_config,
 )
 from interlock.config.render import plain_server
 from tests.config.strategies import server_sets

@@ -1,152 +1,120 @@
 """What `interlock.yaml` says, as frozen structs. Every default of a node is here.
 
 The fields' types and descriptions drive the reader (`reader.py`) and the JSON Schema
-(`schema.py`); a field added here is read, checked and documented without another line. `_kind`
-marks the fields whose written form differs from the stored one.
+(`schema.py`); a field added here is read, checked and documented without another line.
+
+What a node is told about trust is in `trust.py`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
 from interlock.config.quantities import (
-    HEADER_PATTERN,
-    HOST_PATTERN,
-    ORIGIN_PATTERN,
     PATH_PATTERN,
-    SEGMENT_PATTERN,
-    SERVER_KEY_PATTERN,
-    TOOL_NAME_PATTERN,
-    VARIABLE_PATTERN,
     Address,
     default_segment,
     parse_listen,
+)
+from interlock.config.section import (
+    Count,
+    Duration,
+    DurationOrZero,
+    Glob,
+    HeaderName,
+    Host,
+    Origin,
+    Reference,
+    ScalarReference,
+    SecretReference,
+    Section,
+    Segment,
+    ServerKey,
+    Size,
+    Text,
+    ToolName,
+    VariableName,
+    kind,
+    says,
+)
+from interlock.config.trust import (
+    ApprovalsConfig,
+    BudgetConfig,
+    BudgetsConfig,
+    EffectName,
+    IdentityConfig,
+    JournalConfig,
+    PinsConfig,
+    PolicyConfig,
+    TokenConfig,
 )
 
 MEBIBYTE: Final = 1024 * 1024
 
 NameStyle = Literal["auto", "dotted", "safe"]
 Transport = Literal["auto", "stdio", "http", "sse", "ax"]
-EffectName = Literal["read_only", "additive", "mutating", "irreversible"]
 Exposure = Literal["prefixed", "transparent"]
 Sharing = Literal["auto", "shared", "private"]
 AllowDeny = Literal["allow", "deny"]
-Permission = Literal["call", "register"]
 LatencyClass = Literal["realtime", "fast", "standard", "slow", "batch"]
 ProofPolicy = Literal["remote", "always", "never"]
 GrantName = Literal["authorization_code", "client_credentials"]
 
 
-def _kind(name: str) -> Meta:
-    return Meta(extra={"kind": name})
-
-
-def _says(description: str) -> Meta:
-    return Meta(description=description)
-
-
-Duration = Annotated[float, _kind("duration")]
-DurationOrZero = Annotated[float, _kind("duration_or_zero")]
-Size = Annotated[int, _kind("size")]
-Count = Annotated[int, Meta(ge=1)]
-Text = Annotated[str, Meta(min_length=1)]
-Glob = Annotated[str, Meta(min_length=1)]
-Segment = Annotated[str, Meta(pattern=SEGMENT_PATTERN, extra={"kind": "segment"})]
-ServerKey = Annotated[str, Meta(pattern=SERVER_KEY_PATTERN, extra={"kind": "server_key"})]
-ToolName = Annotated[str, Meta(pattern=TOOL_NAME_PATTERN, extra={"kind": "tool_name"})]
-Origin = Annotated[str, Meta(pattern=ORIGIN_PATTERN, extra={"kind": "origin"})]
-Host = Annotated[str, Meta(pattern=HOST_PATTERN, extra={"kind": "host"})]
-VariableName = Annotated[str, Meta(pattern=VARIABLE_PATTERN, extra={"kind": "variable"})]
-HeaderName = Annotated[str, Meta(pattern=HEADER_PATTERN, extra={"kind": "header"})]
-# Text in which ${env:X} and ${file:path} are resolved when it is used.
-Reference = Annotated[str, _kind("reference")]
-# The same, where a plain number or true/false is taken as the text it was written as.
-ScalarReference = Annotated[str, _kind("scalar_reference")]
-# The same, where only a reference will do: the secret itself must not stand in the file.
-SecretReference = Annotated[str, _kind("secret_reference")]
-
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the config: immutable, every key known."""
-
-
-class TokenConfig(Section, frozen=True):
-    """A bearer token that a caller may present."""
-
-    name: Annotated[Text, _says("Who presents this token; shown in the journal.")]
-    token: Annotated[
-        SecretReference, _says("A reference to the secret: ${env:NAME} or ${file:path}.")
-    ]
-    may: Annotated[
-        list[Permission],
-        _says("What it is for: to call (the default), to register a subserver, or both."),
-    ] = field(default_factory=lambda: ["call"])
-
-
 class Limits(Section, frozen=True):
     """How much a caller may send or hold open."""
 
-    body_bytes: Annotated[Size, _says("The largest request body, such as 4MiB.")] = 4 * MEBIBYTE
-    header_bytes: Annotated[Size, _says("The most bytes of request headers.")] = 16 * 1024
-    header_count: Annotated[Count, _says("The most request headers.")] = 100
-    sessions: Annotated[Count, _says("The most MCP sessions at once.")] = 10_000
-    session_idle: Annotated[Duration, _says("How long an unused session is kept.")] = 3600.0
-    concurrent_calls: Annotated[Count, _says("The most calls under way at once.")] = 10_000
+    body_bytes: Annotated[Size, says("The largest request body, such as 4MiB.")] = 4 * MEBIBYTE
+    header_bytes: Annotated[Size, says("The most bytes of request headers.")] = 16 * 1024
+    header_count: Annotated[Count, says("The most request headers.")] = 100
+    sessions: Annotated[Count, says("The most MCP sessions at once.")] = 10_000
+    session_idle: Annotated[Duration, says("How long an unused session is kept.")] = 3600.0
+    concurrent_calls: Annotated[Count, says("The most calls under way at once.")] = 10_000
 
 
 class BreakerConfig(Section, frozen=True):
     """When calls to a failing upstream stop being tried."""
 
-    failures: Annotated[Count, _says("Failures in a row that open the breaker.")] = 5
-    cooldown: Annotated[Duration, _says("How long it stays open before one call is tried.")] = 10.0
-
-
-class JournalConfig(Section, frozen=True):
-    """The durable record of what happened."""
-
-    enabled: Annotated[bool, _says("Whether calls are recorded.")] = True
-    path: Annotated[
-        Text | None, _says("The SQLite file. Default: journal.db in the state folder.")
-    ] = None
-    max_rows: Annotated[Count, _says("Entries kept before the oldest go.")] = 1_000_000
+    failures: Annotated[Count, says("Failures in a row that open the breaker.")] = 5
+    cooldown: Annotated[Duration, says("How long it stays open before one call is tried.")] = 10.0
 
 
 class OAuthConfig(Section, frozen=True):
     """How the node signs in to a server that asks for it."""
 
-    enabled: Annotated[bool, _says("false: the node never signs in to this server.")] = True
+    enabled: Annotated[bool, says("false: the node never signs in to this server.")] = True
     grant: Annotated[
         GrantName,
-        _says("Whether a human signs in (interlock login), or the node with its own credentials."),
+        says("Whether a human signs in (interlock login), or the node with its own credentials."),
     ] = "authorization_code"
     scopes: Annotated[
-        list[Text], _says("The scopes to ask for. Default: those that the server asks for.")
+        list[Text], says("The scopes to ask for. Default: those that the server asks for.")
     ] = field(default_factory=list)
     issuer: Annotated[
-        Annotated[str, _kind("url")] | None,
-        _says("The only authorization server that may be used; name it when you have a client_id."),
+        Annotated[str, kind("url")] | None,
+        says("The only authorization server that may be used; name it when you have a client_id."),
     ] = None
     client_id: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        _says("The node's client there, when it was registered by hand."),
+        says("The node's client there, when it was registered by hand."),
     ] = None
     client_secret: Annotated[
-        SecretReference | None, _says("The client's secret, by reference: ${env:NAME}.")
+        SecretReference | None, says("The client's secret, by reference: ${env:NAME}.")
     ] = None
     private_key: Annotated[
         SecretReference | None,
-        _says("Instead of a secret: the key (PEM) it signs with, by reference: ${file:path}."),
+        says("Instead of a secret: the key (PEM) it signs with, by reference: ${file:path}."),
     ] = None
     client_metadata_url: Annotated[
-        Annotated[str, _kind("url")] | None,
-        _says("Where a client id metadata document of yours is published; it becomes the id."),
+        Annotated[str, kind("url")] | None,
+        says("Where a client id metadata document of yours is published; it becomes the id."),
     ] = None
     redirect_port: Annotated[
         Annotated[int, Meta(ge=0)],
-        _says("The port of this machine to which the browser comes back; 0 takes a free one."),
+        says("The port of this machine to which the browser comes back; 0 takes a free one."),
     ] = 0
 
     def __repr__(self) -> str:
@@ -158,12 +126,12 @@ class AskConfig(Section, frozen=True):
     """What a server may ask of those who call it."""
 
     sampling: Annotated[
-        AllowDeny, _says("Whether it may have its callers' models write something for it.")
+        AllowDeny, says("Whether it may have its callers' models write something for it.")
     ] = "allow"
-    elicitation: Annotated[AllowDeny, _says("Whether it may ask its callers' users.")] = "allow"
-    roots: Annotated[AllowDeny, _says("Whether it may ask for its callers' roots.")] = "allow"
+    elicitation: Annotated[AllowDeny, says("Whether it may ask its callers' users.")] = "allow"
+    roots: Annotated[AllowDeny, says("Whether it may ask for its callers' roots.")] = "allow"
     max_tokens: Annotated[
-        Count | None, _says("The most tokens it may have sampled at once. Default: no limit.")
+        Count | None, says("The most tokens it may have sampled at once. Default: no limit.")
     ] = None
 
 
@@ -171,87 +139,73 @@ class ServerConfig(Section, frozen=True):
     """One upstream. Exactly one of `url` and `command` is set."""
 
     url: Annotated[
-        Annotated[str, _kind("url")] | None, _says("Where a remote MCP server answers.")
+        Annotated[str, kind("url")] | None, says("Where a remote MCP server answers.")
     ] = None
     command: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        _says("The program to start. Without args it is split as a command line."),
+        says("The program to start. Without args it is split as a command line."),
     ] = None
-    args: Annotated[list[ScalarReference], _says("The program's arguments.")] = field(
+    args: Annotated[list[ScalarReference], says("The program's arguments.")] = field(
         default_factory=list
     )
     env: Annotated[
-        dict[VariableName, ScalarReference], _says("Environment variables set for the program.")
+        dict[VariableName, ScalarReference], says("Environment variables set for the program.")
     ] = field(default_factory=dict)
     cwd: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        _says("The folder the program starts in. Default: the config file's folder."),
+        says("The folder the program starts in. Default: the config file's folder."),
     ] = None
     transport: Annotated[
-        Transport, _says("How to speak to it; auto finds out by asking the server.")
+        Transport, says("How to speak to it; auto finds out by asking the server.")
     ] = "auto"
-    segment: Annotated[Segment, _says("Its name in the catalog. Default: made from its key.")] = ""
-    description: Annotated[str | None, _says("A note for people; shown in listings.")] = None
-    enabled: Annotated[bool, _says("false leaves the server out without removing it.")] = True
+    segment: Annotated[Segment, says("Its name in the catalog. Default: made from its key.")] = ""
+    description: Annotated[str | None, says("A note for people; shown in listings.")] = None
+    enabled: Annotated[bool, says("false leaves the server out without removing it.")] = True
     expose: Annotated[
         Exposure,
-        _says("transparent shows the tools without a prefix; only for a single server."),
+        says("transparent shows the tools without a prefix; only for a single server."),
     ] = "prefixed"
-    allow: Annotated[list[Glob], _says("Globs of tool names to offer. Default: every tool.")] = (
+    allow: Annotated[list[Glob], says("Globs of tool names to offer. Default: every tool.")] = (
         field(default_factory=list)
     )
-    deny: Annotated[list[Glob], _says("Globs of tool names to leave out; wins over allow.")] = (
-        field(default_factory=list)
+    deny: Annotated[list[Glob], says("Globs of tool names to leave out; wins over allow.")] = field(
+        default_factory=list
     )
     rename: Annotated[
-        dict[str, ToolName], _says("New names for tools: the server's name → the name shown.")
+        dict[str, ToolName], says("New names for tools: the server's name → the name shown.")
     ] = field(default_factory=dict)
     descriptions: Annotated[
-        dict[str, str], _says("Descriptions that replace the server's own, by tool name.")
+        dict[str, str], says("Descriptions that replace the server's own, by tool name.")
     ] = field(default_factory=dict)
     effects: Annotated[
         dict[str, EffectName],
-        _says("What tools do to the world, by glob; wins over the server's annotations."),
+        says("What tools do to the world, by glob; wins over the server's annotations."),
     ] = field(default_factory=dict)
     trust_annotations: Annotated[
-        bool, _says("Whether the server's own hints about its tools are believed.")
+        bool, says("Whether the server's own hints about its tools are believed.")
     ] = True
     headers: Annotated[
-        dict[HeaderName, ScalarReference], _says("HTTP headers sent with every request to url.")
+        dict[HeaderName, ScalarReference], says("HTTP headers sent with every request to url.")
     ] = field(default_factory=dict)
     oauth: OAuthConfig = field(default_factory=OAuthConfig)
     timeout: Annotated[
-        Duration | None, _says("Deadline of a call to it. Default: the node's timeout.")
+        Duration | None, says("Deadline of a call to it. Default: the node's timeout.")
     ] = None
-    start_timeout: Annotated[Duration, _says("How long it may take to get ready.")] = 30.0
-    grace: Annotated[DurationOrZero, _says("How long its tools stay listed after it is lost.")] = (
+    start_timeout: Annotated[Duration, says("How long it may take to get ready.")] = 30.0
+    grace: Annotated[DurationOrZero, says("How long its tools stay listed after it is lost.")] = (
         300.0
     )
-    connections: Annotated[Count, _says("The most pooled HTTP connections to url.")] = 16
+    connections: Annotated[Count, says("The most pooled HTTP connections to url.")] = 16
     sessions: Annotated[
         Sharing,
-        _says(
+        says(
             "private gives every client a session (or process) of its own, shared gives all the "
             "same; auto does what the server's own sessions ask for."
         ),
     ] = "auto"
     ask: AskConfig = field(default_factory=AskConfig)
     min_latency_class: Annotated[
-        LatencyClass | None, _says("None of its tools is shown as quicker than this.")
-    ] = None
-
-
-class BudgetConfig(Section, frozen=True):
-    """How much may be called of one registered subserver. Without a number there is no limit."""
-
-    calls_per_minute: Annotated[Count | None, _says("The most calls within any minute.")] = None
-    mutable_calls: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
-        _says("The most calls, in one session, of tools that change something."),
-    ] = None
-    cost_units: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
-        _says("The most units in one session: a metered call is 1, an expensive one 10."),
+        LatencyClass | None, says("None of its tools is shown as quicker than this.")
     ] = None
 
 
@@ -259,54 +213,54 @@ class SubserverLink(Section, frozen=True):
     """What is known beforehand about one registered subserver."""
 
     min_latency_class: Annotated[
-        LatencyClass | None, _says("No tool behind this link is shown as quicker than this.")
+        LatencyClass | None, says("No tool behind this link is shown as quicker than this.")
     ] = None
     timeout: Annotated[
-        Duration | None, _says("Deadline of a call to it. Default: by its tools' latency classes.")
+        Duration | None, says("Deadline of a call to it. Default: by its tools' latency classes.")
     ] = None
-    budget: Annotated[BudgetConfig | None, _says("Its budget instead of the one for all.")] = None
+    budget: Annotated[BudgetConfig | None, says("Its budget instead of the one for all.")] = None
 
 
 class SubserversConfig(Section, frozen=True):
     """Servers and nodes that dial in and register, as MCP-AX describes it."""
 
-    enabled: Annotated[bool, _says("false: nobody may register with this node.")] = True
+    enabled: Annotated[bool, says("false: nobody may register with this node.")] = True
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        _says("Where they dial in (WebSocket). A Unix socket, ax.sock, is in the state folder."),
+        says("Where they dial in (WebSocket). A Unix socket, ax.sock, is in the state folder."),
     ] = "/ax"
-    most: Annotated[Count, _says("The most registrations at once.")] = 10_000
+    most: Annotated[Count, says("The most registrations at once.")] = 10_000
     grace: Annotated[
-        DurationOrZero, _says("How long the tools of a lost one stay listed, as degraded.")
+        DurationOrZero, says("How long the tools of a lost one stay listed, as degraded.")
     ] = 300.0
-    list_ttl: Annotated[Duration, _says("How long a subserver's list is believed.")] = 60.0
+    list_ttl: Annotated[Duration, says("How long a subserver's list is believed.")] = 60.0
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     notifications_per_second: Annotated[
-        Count, _says("So many notifications of one subserver are passed on at once.")
+        Count, says("So many notifications of one subserver are passed on at once.")
     ] = 100
     notifications_kept: Annotated[
-        Annotated[int, Meta(ge=0)], _says("So many more wait; then the oldest are dropped.")
+        Annotated[int, Meta(ge=0)], says("So many more wait; then the oldest are dropped.")
     ] = 1_000
     proof: Annotated[
         ProofPolicy,
-        _says(
+        says(
             "Who must prove the authority for a namespace with tools that change something: those "
             "from other machines, everybody, or nobody."
         ),
     ] = "remote"
     trust: Annotated[
         list[Text],
-        _says("Files with the public keys (PEM, JWK or JWKS) by which proofs are checked."),
+        says("Files with the public keys (PEM, JWK or JWKS) by which proofs are checked."),
     ] = field(default_factory=list)
     sticky: Annotated[
-        bool, _says("Whether a segment stays with the authority that had it, also when it is gone.")
+        bool, says("Whether a segment stays with the authority that had it, also when it is gone.")
     ] = True
     store: Annotated[
         Text | None,
-        _says("A registration store (SQLite file) that several nodes of a tree share."),
+        says("A registration store (SQLite file) that several nodes of a tree share."),
     ] = None
     links: Annotated[
-        dict[Segment, SubserverLink], _says("Settings for single subservers, by segment.")
+        dict[Segment, SubserverLink], says("Settings for single subservers, by segment.")
     ] = field(default_factory=dict)
 
 
@@ -314,35 +268,35 @@ class ParentConfig(Section, frozen=True):
     """The node that this one registers with."""
 
     url: Annotated[
-        Annotated[str, _kind("parent_url")],
-        _says("wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock."),
+        Annotated[str, kind("parent_url")],
+        says("wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock."),
     ]
     segment: Annotated[
-        Segment, _says("What this node is called there: the names of its tools begin with it.")
+        Segment, says("What this node is called there: the names of its tools begin with it.")
     ]
     backup: Annotated[
-        list[Annotated[str, _kind("parent_url")]],
-        _says("Other parents, tried in turn when this one cannot be reached."),
+        list[Annotated[str, kind("parent_url")]],
+        says("Other parents, tried in turn when this one cannot be reached."),
     ] = field(default_factory=list)
     token: Annotated[
-        SecretReference | None, _says("The bearer token for the parent, by reference.")
+        SecretReference | None, says("The bearer token for the parent, by reference.")
     ] = None
     heartbeat: Annotated[
-        DurationOrZero, _says("How often this node says that it is there; 0 never does.")
+        DurationOrZero, says("How often this node says that it is there; 0 never does.")
     ] = 5.0
     authority: Annotated[
-        Annotated[str, _kind("authority")] | None,
-        _says("Who owns the segment, such as dns:edge01.factory.example.com."),
+        Annotated[str, kind("authority")] | None,
+        says("Who owns the segment, such as dns:edge01.factory.example.com."),
     ] = None
     authority_key: Annotated[
         SecretReference | None,
-        _says("The private key (PEM) that signs the proof of it, by reference: ${file:path}."),
+        says("The private key (PEM) that signs the proof of it, by reference: ${file:path}."),
     ] = None
-    ca: Annotated[Text | None, _says("The CA file that signed the parent's certificate.")] = None
+    ca: Annotated[Text | None, says("The CA file that signed the parent's certificate.")] = None
     certificate: Annotated[
-        Text | None, _says("This node's client certificate (PEM), shown to the parent.")
+        Text | None, says("This node's client certificate (PEM), shown to the parent.")
     ] = None
-    key: Annotated[Text | None, _says("The file with the certificate's private key.")] = None
+    key: Annotated[Text | None, says("The file with the certificate's private key.")] = None
 
     def __repr__(self) -> str:
         # Once its references are resolved it holds secrets.
@@ -352,11 +306,11 @@ class ParentConfig(Section, frozen=True):
 class TlsConfig(Section, frozen=True):
     """TLS on the HTTP listener, 1.3 only."""
 
-    certificate: Annotated[Text, _says("The certificate file (PEM), with its chain.")]
-    key: Annotated[Text, _says("The file with its private key (PEM).")]
+    certificate: Annotated[Text, says("The certificate file (PEM), with its chain.")]
+    key: Annotated[Text, says("The file with its private key (PEM).")]
     client_ca: Annotated[
         Text | None,
-        _says("The CA by which clients' certificates are checked, when they show one."),
+        says("The CA by which clients' certificates are checked, when they show one."),
     ] = None
 
 
@@ -364,52 +318,57 @@ class Config(Section, frozen=True):
     """A node's whole config. An empty file is a valid one."""
 
     listen: Annotated[
-        Annotated[str, _kind("listen")], _says("host:port to listen on; loopback needs no token.")
+        Annotated[str, kind("listen")], says("host:port to listen on; loopback needs no token.")
     ] = "127.0.0.1:8420"
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        _says("Where the MCP face answers."),
+        says("Where the MCP face answers."),
     ] = "/mcp"
     servers: Annotated[
-        dict[ServerKey, Annotated[ServerConfig, _kind("server")]],
-        _says("The upstreams by key: a URL, a command line, or the long form."),
+        dict[ServerKey, Annotated[ServerConfig, kind("server")]],
+        says("The upstreams by key: a URL, a command line, or the long form."),
     ] = field(default_factory=dict)
     names: Annotated[
-        NameStyle, _says("How tools are named to clients: jira.create, jira__create, or by client.")
+        NameStyle, says("How tools are named to clients: jira.create, jira__create, or by client.")
     ] = "auto"
-    root_segment: Annotated[
-        Segment | None, _says("A segment in front of every canonical name.")
-    ] = None
+    root_segment: Annotated[Segment | None, says("A segment in front of every canonical name.")] = (
+        None
+    )
     page_size: Annotated[
-        Annotated[int, Meta(ge=0)], _says("Tools on one page of a listing; 0 is one page.")
+        Annotated[int, Meta(ge=0)], says("Tools on one page of a listing; 0 is one page.")
     ] = 0
-    tokens: Annotated[list[TokenConfig], _says("Who may call; needed beyond loopback.")] = field(
+    tokens: Annotated[list[TokenConfig], says("Who may call; needed beyond loopback.")] = field(
         default_factory=list
     )
     allowed_hosts: Annotated[
-        list[Host], _says("Host headers accepted besides the address listened on.")
+        list[Host], says("Host headers accepted besides the address listened on.")
     ] = field(default_factory=list)
     allowed_origins: Annotated[
-        list[Origin], _says("Browser origins that may call, such as https://app.example.com.")
+        list[Origin], says("Browser origins that may call, such as https://app.example.com.")
     ] = field(default_factory=list)
-    tls: Annotated[TlsConfig | None, _says("TLS on the listener. Default: plain HTTP.")] = None
+    tls: Annotated[TlsConfig | None, says("TLS on the listener. Default: plain HTTP.")] = None
     parent: Annotated[
-        ParentConfig | None, _says("The node that this one registers with. Default: none.")
+        ParentConfig | None, says("The node that this one registers with. Default: none.")
     ] = None
     subservers: SubserversConfig = field(default_factory=SubserversConfig)
     latency_in_results: Annotated[
-        bool, _says("Whether results say how long they took: _meta x-mcpax-latency-ms.")
+        bool, says("Whether results say how long they took: _meta x-mcpax-latency-ms.")
     ] = False
-    timeout: Annotated[Duration, _says("Deadline of a call that names none.")] = 60.0
+    timeout: Annotated[Duration, says("Deadline of a call that names none.")] = 60.0
     input_timeout: Annotated[
-        Duration, _says("How long a caller may take to answer what a server asks it.")
+        Duration, says("How long a caller may take to answer what a server asks it.")
     ] = 600.0
     limits: Limits = field(default_factory=Limits)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    identity: IdentityConfig = field(default_factory=IdentityConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    approvals: ApprovalsConfig = field(default_factory=ApprovalsConfig)
+    budgets: BudgetsConfig = field(default_factory=BudgetsConfig)
+    pins: PinsConfig = field(default_factory=PinsConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     state_dir: Annotated[
         Text | None,
-        _says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),
+        says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),
     ] = None
 
     def __post_init__(self) -> None:

@@ -13,9 +13,7 @@ from msgspec import Struct, inspect
 from interlock.config.model import (
     AskConfig,
     BreakerConfig,
-    BudgetConfig,
     Config,
-    JournalConfig,
     Limits,
     OAuthConfig,
     ParentConfig,
@@ -23,11 +21,26 @@ from interlock.config.model import (
     SubserverLink,
     SubserversConfig,
     TlsConfig,
-    TokenConfig,
 )
 from interlock.config.reader import fields_of
 from interlock.config.scalars import unwrap
 from interlock.config.schema import written_default
+from interlock.config.trust import (
+    AnchorConfig,
+    ApprovalsConfig,
+    BudgetConfig,
+    BudgetsConfig,
+    CallerBudget,
+    CertificateConfig,
+    IdentityConfig,
+    IntrospectionConfig,
+    IssuerConfig,
+    JournalConfig,
+    PinsConfig,
+    PolicyConfig,
+    RuleConfig,
+    TokenConfig,
+)
 
 EXAMPLE: Final = """\
 listen: 127.0.0.1:8420          # an address that others can reach needs tokens
@@ -139,6 +152,26 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
         "A call beyond it is answered with `budget_exceeded`.",
     ),
     ("`subservers.links.SEGMENT`", SubserverLink, ""),
+    (
+        "`identity`",
+        IdentityConfig,
+        "Tokens made with `interlock token` need nothing here. See [trust.md](trust.md).",
+    ),
+    ("`identity.issuers`", IssuerConfig, "A list."),
+    ("`identity.introspection`", IntrospectionConfig, "A list."),
+    ("`identity.certificates`", CertificateConfig, "A list; it needs `tls.client_ca`."),
+    ("`policy`", PolicyConfig, ""),
+    (
+        "`policy.rules`",
+        RuleConfig,
+        "A list. `confirm` waits for the proof of any anchor, `verify` for a human's own: a key or "
+        "a passkey of an operator.",
+    ),
+    ("`approvals`", ApprovalsConfig, ""),
+    ("`approvals.anchors`", AnchorConfig, "A list. Exactly one of `key` and `secret` is set."),
+    ("`budgets`", BudgetsConfig, "A call beyond it is answered with `budget_exceeded`."),
+    ("`budgets.callers`", CallerBudget, "A list."),
+    ("`pins`", PinsConfig, "`interlock pins` shows what is pinned and what is held."),
     ("`limits`", Limits, ""),
     ("`breaker`", BreakerConfig, ""),
     ("`journal`", JournalConfig, ""),
@@ -197,7 +230,7 @@ def _type(declared: inspect.Type) -> str:
         case inspect.DictType():
             return f"mapping to {_type(bare.value_type)}"
         case inspect.ListType():
-            return f"list of {_type(bare.item_type)}".replace("keys of its own", "tokens")
+            return f"list of {_type(bare.item_type)}".replace("keys of its own", "entries")
         case inspect.StructType():
             return "keys of its own"
         case inspect.BoolType():

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from interlock.config.model import Section, ServerConfig
+from interlock.config.model import ServerConfig
 from interlock.config.problems import BadValue
 from interlock.config.quantities import (
     default_segment,
@@ -18,6 +18,7 @@ from interlock.config.quantities import (
     is_url,
     split_command,
 )
+from interlock.config.section import Section
 from interlock.config.yaml_text import CORE_SCALARS
 
 _DURATIONS: Final = frozenset({"timeout", "start_timeout", "grace"})

@@ -162,7 +162,7 @@ def test_the_deadline_is_three_intervals(tmp_path: Path, interval: int, deadline
 
 @pytest.mark.spec("AX-6.2-4", "AX-11.4-1")
 def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None:
-    from interlock.config.model import BudgetConfig, SubserverLink
+    from interlock.config import BudgetConfig, SubserverLink
 
     links = {"vip": SubserverLink(budget=BudgetConfig(calls_per_minute=600))}
     everybody = BudgetConfig(calls_per_minute=60, mutable_calls=10)

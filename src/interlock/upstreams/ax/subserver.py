@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from interlock.config.model import BudgetConfig
+from interlock.config.trust import BudgetConfig
 from interlock.protocol.ax import (
     NATIVE,
     UNLIMITED,
