@@ -212,7 +212,7 @@ APPROVAL_REFUSED = _row(
     ax_name="approval_refused",
 )  # fmt: skip
 TOOL_HELD = _row(
-    "tool_held", -31036, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _UPSTREAM,
+    "tool_held", -31036, 200, "FAILED_PRECONDITION", "CONFLICT_STATE", _UPSTREAM,
     ax_name="tool_held",
 )  # fmt: skip
 DENIED = _row(
