@@ -26,7 +26,6 @@ from msgspec import Raw
 from interlock.call import (
     Ask,
     Call,
-    Caller,
     ClientSession,
     Outcome,
     RelayedError,
@@ -37,11 +36,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
-    FORBIDDEN,
-    INTERNAL,
     SHUTTING_DOWN,
-    TOO_BUSY,
-    UNKNOWN_SESSION,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
@@ -51,6 +46,7 @@ from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.budget import Budgets
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
+from interlock.pipeline.entry import Entry
 from interlock.pipeline.fault import fault
 from interlock.pipeline.hearing import may_hear
 from interlock.pipeline.here import AnsweredHere
@@ -65,7 +61,6 @@ from interlock.pipeline.transparent import find_transparently, pass_on
 from interlock.pipeline.validate import validate
 from interlock.pipeline.way import check_way, limit_of, place
 from interlock.ports import Clock, Exchange, Upstream
-from interlock.protocol.ax import REGISTER
 from interlock.protocol.mcp import (
     ABOUT_TASKS,
     COMPLETE,
@@ -103,7 +98,6 @@ class Pipeline:
     ) -> None:
         """`own_segment`: by what name the parent knows this node, or the root calls itself."""
         self._catalog = catalog
-        self._authenticate = authenticate
         self._breakers = breakers
         self._failing = breakers.failing
         self._upstreams = upstreams
@@ -111,7 +105,6 @@ class Pipeline:
         self._audit = audit
         self._clock = clock
         self._timeout = timeout
-        self._concurrent_calls = concurrent_calls
         self._own_segment = own_segment
         self.budgets = budgets or Budgets(clock)
         self._limited = self.budgets.limited
@@ -119,7 +112,14 @@ class Pipeline:
         self.latency_in_results = False
         """Whether results say how long they took."""
         self._under_way: dict[Call, None] = {}
-        self._draining = False
+        self._enter = Entry(
+            authenticate=authenticate,
+            audit=audit,
+            under_way=self._under_way,
+            concurrent_calls=concurrent_calls,
+        )
+        self.admit = self._enter.admit
+        self.refused = self._enter.refused
         self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
         self.subscriptions = Subscriptions(catalog, upstreams)
@@ -381,7 +381,7 @@ class Pipeline:
 
     async def drain(self, seconds: float) -> None:
         """Take no more calls, give those under way this long, and tell the rest that it is over."""
-        self._draining = True
+        self._enter.closed = True
         # Nobody will answer in the time that is left.
         self._input.drop_all("The node is shutting down.")
         for call in [one for one in self._under_way if self._input.asks_for(one)]:
@@ -422,50 +422,11 @@ class Pipeline:
             self.cancel(call)
             raise
 
-    # -- entering
-
-    def refused(self, call: Call, error: InterlockError) -> None:
-        """A face refused a request before it became a call: that is recorded too."""
-        self._audit.record(call, error.failure.name, 0, error.message)
-
-    def admit(self, call: Call) -> Caller:
-        """The caller of a request that is answered by its face alone, such as `initialize`."""
-        word, detail = INTERNAL.name, ""
-        try:
-            caller = self._enter(call)
-            word = OK
-            return caller
-        except InterlockError as error:
-            word, detail = error.failure.name, error.message
-            raise
-        finally:
-            self._audit.record(call, word, 0, detail)
-
-    def _enter(self, call: Call) -> Caller:
-        caller = call.caller = self._authenticate(call.credentials)
-        if not caller.calls and call.verb != REGISTER:
-            raise InterlockError(
-                FORBIDDEN,
-                f"The token of {caller.name} is not for calling: `may: [call]` lets it.",
-            )
-        if call.owner and call.owner != caller.name:
-            raise InterlockError(
-                UNKNOWN_SESSION,
-                "This session has ended or never was: send `initialize` to start a new one.",
-            )
-        if self._draining:
-            raise InterlockError(SHUTTING_DOWN, "The node is shutting down.")
-        if len(self._under_way) > self._concurrent_calls:
-            raise InterlockError(
-                TOO_BUSY, "The node has as many calls under way as it may; try again."
-            )
-        return caller
-
     def configure(
         self, *, authenticate: Authenticator, names: str, timeout: float, concurrent_calls: int
     ) -> None:
         """Apply node settings that may change while it runs."""
-        self._authenticate = authenticate
+        self._enter.authenticate = authenticate
+        self._enter.concurrent_calls = concurrent_calls
         self._here.names = names
         self._timeout = timeout
-        self._concurrent_calls = concurrent_calls
