@@ -24,6 +24,7 @@ from interlock.catalog.entries import (
     sift_templates,
 )
 from interlock.catalog.names import Names, Rule
+from interlock.catalog.pinning import before_rewriting, own_words
 from interlock.catalog.set_aside import SetAside, SetAsides
 from interlock.config import ServerConfig
 from interlock.protocol import ax
@@ -114,17 +115,20 @@ class Prompt(Listed):
 class Tool(Listed):
     """One tool, and what it does to the world.
 
-    Immutable but for `validator`, which the validation stage compiles on the first call.
+    Immutable but for `validator`, which the validation stage compiles on the first call, and for
+    `digest`, which is made when somebody asks for it.
     """
 
     __slots__ = (
         "_session_listed",
         "_stateless_listed",
         "cost_units",
+        "digest",
         "effect",
         "effect_word",
         "latency_class",
         "mutable",
+        "own_words",
         "repeatable",
         "screen",
         "validator",
@@ -143,6 +147,7 @@ class Tool(Listed):
         annotated: Annotated,
         prefix: str = "",
         way: bytes = b"",
+        own_words: dict[str, bytes] | None = None,
     ) -> None:
         super().__init__(
             upstream=upstream,
@@ -172,6 +177,10 @@ class Tool(Listed):
         known = stateless_members(members)
         self._stateless_listed = self.listed if known is members else _behind(known)
         self.validator: Any = None
+        self.own_words = own_words
+        """Members as its upstream has them, where `listed` has them otherwise."""
+        self.digest = ""
+        """Of its contract: ask `pinning.contract_digest`."""
 
     def listed_in(self, era: Era) -> bytes:
         return self._stateless_listed if era is Era.STATELESS else self._session_listed
@@ -297,6 +306,7 @@ def _read(
     called = names.give(list(zip(own, shown, strict=True)), prefix, bare=transparent, rule=rule)
     offered_tools = []
     for (definition, members, params), name in _with_names(wanted, called, own, asides["tool"]):
+        came = before_rewriting(members)
         description = server.descriptions.get(definition.name)
         if description is not None:
             members["description"] = Raw(encode_value(description))
@@ -315,6 +325,7 @@ def _read(
                 annotated=annotated,
                 prefix=prefix,
                 way=_way(prefix, definition.name) if registered else b"",
+                own_words=own_words(came, members),
             )
         )
     read = sift_prompts(prompts, asides["prompt"])

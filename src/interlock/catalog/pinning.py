@@ -1,0 +1,161 @@
+"""The contract of a tool: what its upstream says it is, and a digest that changes when that does.
+
+What counts are the words of the upstream, not what a client sees of them: what the operator writes
+over a description, what the node adds to every tool, how slow a tool was measured or whether it can
+be reached now are no changes of the contract. The order of members and the blanks between them are
+none either. Everything that a model or a human could have judged the tool by is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Raw
+
+from interlock.errors import ProtocolError
+from interlock.protocol.ax import CAPABILITY
+from interlock.protocol.capability import DERIVED, NAMES
+from interlock.protocol.jsonrpc import decode_members, decode_value
+
+if TYPE_CHECKING:
+    from interlock.catalog.offering import Tool
+
+MEMBERS: Final = ("title", "description", "inputSchema", "outputSchema", "annotations")
+"""Members of a definition that belong to the contract, beside its name."""
+DECLARED: Final = ("mutable", "reversible", "idempotent", "auth_scope", "cost_class")
+"""Values of a capability that do, if the tool declares them: they decide what it may do, and at
+what price. The others change with the way to it."""
+_REWRITTEN: Final = ("description", "annotations", "_meta")
+"""What the node writes into."""
+
+
+def before_rewriting(members: Mapping[str, Raw]) -> dict[str, Raw]:
+    """What of a definition the node may write into, as it came."""
+    return {name: members[name] for name in _REWRITTEN if name in members}
+
+
+def own_words(came: Mapping[str, Raw], members: Mapping[str, Raw]) -> dict[str, bytes] | None:
+    """What of that it did write into, as it came; empty where there was nothing. None: nothing."""
+    own: dict[str, bytes] = {}
+    for name in ("description", "annotations"):
+        before = came.get(name)
+        if members.get(name) is not before:
+            own[name] = b"" if before is None else bytes(before)
+    meta = came.get("_meta")
+    if meta is not None and CAPABILITY.encode() in bytes(meta):
+        own["_meta"] = bytes(meta)
+    return own or None
+
+
+def contract_digest(tool: Tool) -> str:
+    """The SHA-256, in hex, of a tool's contract. Made once for each Tool."""
+    digest = tool.digest
+    if not digest:
+        digest = tool.digest = hashlib.sha256(contract(tool)).hexdigest()
+    return digest
+
+
+def contract(tool: Tool) -> bytes:
+    """A tool's contract as canonical JSON: members sorted, no blanks."""
+    listed = decode_members(b"{" + tool.listed[1:])
+    own = tool.own_words or {}
+    said: dict[str, bytes] = {"name": bytes(tool.upstream_name_json)}
+    for name in MEMBERS:
+        raw = own.get(name)
+        if raw is None:
+            raw = bytes(listed.get(name, b""))
+        if raw:
+            said[name] = canonical(raw)
+    declared = _declared(own.get("_meta"))
+    if declared:
+        said["capability"] = canonical(json.dumps(declared).encode())
+    return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), said[name]) for name in sorted(said))
+
+
+def canonical(raw: bytes) -> bytes:
+    """JSON with its members sorted and no blanks between them, in ASCII.
+
+    Members that stand twice stay twice, in their order: which of them counts is for each reader to
+    say, so neither may change unseen. Numbers stay as they are written.
+    """
+    try:
+        value = _read(raw.decode())
+        written: list[str] = []
+        _write(value, written)
+    except (ValueError, RecursionError):
+        # Nested beyond what can be walked: then its very bytes count.
+        return json.dumps(raw.decode(errors="backslashreplace")).encode()
+    return "".join(written).encode()
+
+
+def _declared(meta: bytes | None) -> dict[str, Any]:
+    """What a tool's capability declares of itself, and no node below derived for it."""
+    if meta is None:
+        return {}
+    try:
+        members = decode_members(meta)
+        said = decode_members(members[CAPABILITY])
+        derived = decode_value(members[DERIVED]) if DERIVED in members else None
+    except (KeyError, ProtocolError):
+        return {}
+    if derived is True:
+        return {}
+    left_out = derived if isinstance(derived, list) else ()
+    found: dict[str, Any] = {}
+    for name in DECLARED:
+        if name in said and name in NAMES and name not in left_out:
+            try:
+                found[name] = decode_value(said[name])
+            except ProtocolError:
+                found[name] = bytes(said[name]).decode(errors="backslashreplace")
+    return found
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    """The members of an object, in their order."""
+
+    __slots__ = ()
+
+
+_read = json.JSONDecoder(
+    object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_Number
+).decode
+_quoted = json.encoder.encode_basestring_ascii
+
+
+def _write(value: Any, out: list[str]) -> None:
+    if isinstance(value, _Number):
+        out.append(value)
+    elif isinstance(value, str):
+        out.append(_quoted(value))
+    elif isinstance(value, _Object):
+        between = "{"
+        for name, member in sorted(value, key=_by_name):
+            out.append(between)
+            out.append(_quoted(name))
+            out.append(":")
+            _write(member, out)
+            between = ","
+        out.append("{}" if between == "{" else "}")
+    elif isinstance(value, list):
+        between = "["
+        for item in value:
+            out.append(between)
+            _write(item, out)
+            between = ","
+        out.append("[]" if between == "[" else "]")
+    else:
+        out.append("null" if value is None else "true" if value else "false")
+
+
+def _by_name(member: tuple[str, Any]) -> str:
+    return member[0]
