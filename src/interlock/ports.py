@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from msgspec import Raw
@@ -24,6 +24,10 @@ class Recorder(Protocol):
     """Where journal entries go. Called on the hot path: must not block."""
 
     def record(self, entry: JournalEntry) -> None: ...
+
+    def record_durably(self, entry: JournalEntry, then: Callable[[bool], None]) -> None:
+        """`then` is told once: True when not even a power cut can take the entry, False when it
+        cannot be written now. It may be told before this returns."""
 
 
 class Exchange(Protocol):

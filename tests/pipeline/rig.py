@@ -189,6 +189,10 @@ class KeptJournal:
     def record(self, entry: JournalEntry) -> None:
         self.entries.append(dict(zip(COLUMNS, entry, strict=True)))
 
+    def record_durably(self, entry: JournalEntry, then: Callable[[bool], None]) -> None:
+        self.record(entry)
+        then(True)
+
     @property
     def outcomes(self) -> list[str]:
         return [entry["outcome"] for entry in self.entries]

@@ -18,6 +18,9 @@ Why nothing is lost, doubled or put out of order between `record` and the writer
 - A recorder never waits for the lock in order to cut: when somebody has it, it appends all the
   same, and the next one finds a list that is a little longer.
 - Fragments are let go of only after their commit, and only by the writer.
+- Who wants an entry on disk before going on (`record_durably`) appends it to the same list, under
+  `_lock`, and is told when as many entries are written as there were then: so all that was recorded
+  before it is on disk too. While the disk is busy with one commit, the next one gathers.
 - The writer sleeps only after it set `_idle` and then found nothing; a recorder appends and then
   looks at `_idle`. Whichever comes second sees what the other did, so no entry is left waiting for
   a wake-up. The event is set once per sleep, not once per entry.
@@ -53,6 +56,7 @@ from interlock.stores.journal_pages import (
     mended,
     pages_of,
 )
+from interlock.stores.journal_promises import Deliver, Promises, Then
 from interlock.stores.journal_reader import JournalReader, Row
 
 __all__ = ["Entry", "Journal", "JournalHealth", "JournalReader", "Row"]
@@ -64,6 +68,8 @@ _COMMIT_BYTES: Final = PAGE_BYTES
 _GROUP_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MOST: Final = 5.0
+# As many pages as this in the -wal file, and they go home into the main one.
+_CHECKPOINT_PAGES: Final = 1000
 # Pruning waits until this part of `max_rows` is new: it costs a statement, and so the loop time.
 _PRUNE_PARTS: Final = 16
 _PRUNED_PAGES: Final = 64
@@ -91,6 +97,7 @@ class Journal:
         "_commits",
         "_connection",
         "_encoded",
+        "_failed_at",
         "_fragments",
         "_group_seconds",
         "_hurry",
@@ -106,9 +113,13 @@ class Journal:
         "_max_rows",
         "_pending",
         "_progress",
+        "_promises",
         "_reason",
         "_room",
+        "_synced",
+        "_syncs",
         "_thread",
+        "_unchecked",
         "_unpruned",
         "_wall_ns",
         "_woken",
@@ -154,10 +165,17 @@ class Journal:
         self._lock = threading.Lock()
         # Tells those who wait in `flush` that the counters moved.
         self._progress = threading.Condition(self._lock)
+        self._promises = Promises(self._lock)
         self._closing = False
         self._reason = ""
+        self._failed_at = 0.0
         self._written = 0
         self._commits = 0
+        # Whether the connection waits for the disk at every commit, and how often it did.
+        self._synced = False
+        self._syncs = 0
+        # About as many pages are in the -wal file alone.
+        self._unchecked = 0
         self._lost = 0
         self._lost_noted = 0
         self._lost_from_ns = 0
@@ -174,6 +192,40 @@ class Journal:
         if self._idle:
             self._idle = False
             self._woken.set()
+
+    def record_durably(self, entry: Entry, then: Then) -> None:
+        """Take one entry, and tell `then` once: True when it is on disk, so that not even a power
+        cut takes it; False when that cannot be had now.
+
+        It is written as soon as the writer is free, together with all that came meanwhile. False
+        comes within 2 seconds. An entry that came too late is written all the same.
+        """
+        with self._lock:
+            refused = self._encoded + len(self._pending) >= self._limit or (
+                # Tried a moment ago. Hundreds of calls a second must not try it hundreds of times.
+                self._reason != "" and time.monotonic() - self._failed_at < _RETRY_SECONDS
+            )
+            if not refused:
+                self._pending.append(entry)
+                target = self._written + self._encoded + len(self._pending)
+                self._promises.add(target, then)
+        if refused:
+            self._promises.tell([then], False)
+            return
+        self._hurry.set()
+        if self._idle:
+            self._idle = False
+            self._woken.set()
+
+    @property
+    def deliver(self) -> Deliver:
+        """How those are told that wait for `record_durably`: called by a thread of the journal,
+        with all that one commit made true. By default they are told on that thread."""
+        return self._promises.deliver
+
+    @deliver.setter
+    def deliver(self, deliver: Deliver) -> None:
+        self._promises.deliver = deliver
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until everything recorded so far is committed. False when that took too long.
@@ -206,6 +258,11 @@ class Journal:
         """How many commits the entries took: far fewer than entries, when there is traffic."""
         return self._commits
 
+    @property
+    def syncs(self) -> int:
+        """How many of the commits waited for the disk."""
+        return self._syncs
+
     def close(self) -> JournalHealth:
         """Write what is pending, once, and stop. What could not be written is counted as lost.
 
@@ -225,6 +282,9 @@ class Journal:
             self._lost += self._encoded + left
             self._encoded = 0
             self._fragments.clear()
+            forsaken = self._promises.broken()
+        self._promises.tell(forsaken, False)
+        self._promises.close()
         return self.health()
 
     def read(self, after_seq: int = 0, limit: int = 1000) -> list[Row]:
@@ -322,8 +382,9 @@ class Journal:
             left = self._encoded + len(self._pending)
         while left > 0:
             try:
-                batch, lost = self._take()
+                batch, lost, durable = self._take()
                 connection = self._usable_connection(hurried)
+                self._sync(connection, durable)
                 self._commit(connection, batch, lost - self._lost_noted)
             except Exception as error:
                 # Whatever it is, the thread that writes must outlive it: it is shown in `health`.
@@ -331,17 +392,20 @@ class Journal:
                 return False
             count = sum([fragment.entries for fragment in batch])
             left -= count
-            recovered = self._committed(batch, lost)
+            recovered, kept = self._committed(batch, lost, durable)
+            self._promises.tell(kept, True)
             if recovered:
                 _log.info("The journal %s is written again.", self.path)
+            self._checkpoint(connection, batch)
             if self._max_rows is not None:
                 self._unpruned += count
                 if self._unpruned > self._max_rows // _PRUNE_PARTS:
                     self._prune(connection, self._max_rows)
         return True
 
-    def _take(self) -> tuple[list[Fragment], int]:
-        """The fragments for one commit, which also stay where they are, and what was lost so far.
+    def _take(self) -> tuple[list[Fragment], int, bool]:
+        """The fragments for one commit, which also stay where they are, what was lost so far, and
+        whether somebody waits for the disk.
 
         An unfinished chunk is taken along, unless more than a commit is waiting anyhow.
         """
@@ -359,10 +423,10 @@ class Journal:
                 if batch and (count > _COMMIT_ENTRIES or size > _COMMIT_BYTES):
                     break
                 batch.append(fragment)
-            return batch, self._lost
+            return batch, self._lost, bool(self._promises)
 
-    def _committed(self, batch: list[Fragment], lost: int) -> str:
-        """Let go of what is in the file now. Returns what was wrong until then."""
+    def _committed(self, batch: list[Fragment], lost: int, durable: bool) -> tuple[str, list[Then]]:
+        """Let go of what is in the file now. Returns what was wrong until then, and who waited."""
         with self._progress:
             for fragment in batch:
                 self._fragments.popleft()
@@ -370,10 +434,13 @@ class Journal:
                 self._written += fragment.entries
             self._room = min(CHUNK_ENTRIES, self._limit - self._encoded)
             self._commits += 1
+            self._syncs += durable
             self._lost_noted = lost
             recovered, self._reason = self._reason, ""
             self._progress.notify_all()
-        return recovered
+            # Somebody who came after `_take` does not wait for more than this commit has.
+            kept = self._promises.kept(self._written) if durable else []
+        return recovered, kept
 
     def _usable_connection(self, hurried: bool) -> sqlite3.Connection:
         """The connection, opened anew after a failure or when the file was moved away.
@@ -395,7 +462,29 @@ class Journal:
         if connection is None:
             self._connection = connection = open_for_writing(self.path)
             self._identity = identity(self.path)
+            self._synced = False
         return connection
+
+    def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
+        """Have the next commit wait for the disk, or not."""
+        if durable != self._synced:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._synced = durable
+
+    def _checkpoint(self, connection: sqlite3.Connection, batch: list[Fragment]) -> None:
+        """Bring what is in the -wal file home, once in a while.
+
+        SQLite does that within a commit, and who waits for the disk would wait for this as well.
+        """
+        self._unchecked += 3 + sum([len(fragment.body) for fragment in batch]) // 4096
+        if self._unchecked < _CHECKPOINT_PAGES:
+            return
+        self._unchecked = 0
+        try:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            # It all stays in the -wal file until the next time: nothing is lost.
+            _log.warning("The journal %s could not be tidied up: %s.", self.path, error)
 
     def _commit(self, connection: sqlite3.Connection, batch: list[Fragment], lost: int) -> None:
         pages = pages_of([*batch, fragment_of([self._loss_notice(lost)])] if lost else batch)
@@ -452,6 +541,9 @@ class Journal:
             reason = f"{reason} {advice(self.path, error)}"
         with self._progress:
             known, self._reason = self._reason, reason
+            self._failed_at = time.monotonic()
+            broken = self._promises.broken()
+        self._promises.tell(broken, False)
         if known != reason:
             _log.warning("%s Entries are kept in memory until then.", reason)
 

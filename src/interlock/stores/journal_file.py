@@ -215,7 +215,9 @@ def _check_and_prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("ROLLBACK")
     _write_ahead(connection)
     # A commit survives the end of this process at once, and a power cut from the next checkpoint.
+    # The writer asks for more where somebody waits for it, and makes the checkpoints itself.
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
     if version == SCHEMA_VERSION:
         return
