@@ -285,6 +285,91 @@ def test_a_node_without_a_journal_still_counts() -> None:
     assert audit.total.calls == 1
 
 
+# --- before a call leaves ---
+
+
+def intended(audit: Audit, call: Call) -> list[bool]:
+    told: list[bool] = []
+    audit.intend(call, told.append)
+    return told
+
+
+def test_the_entry_before_a_call_and_the_one_after_it_name_the_same_call() -> None:
+    journal = KeptJournal()
+    audit = Audit(journal, wall_clock=lambda: 255)
+    one, other = tool_call("s.t"), tool_call("s.t")
+    assert intended(audit, one) == intended(audit, other) == [True]
+    audit.record(other, "tool_error", 5)
+    audit.record(one, "upstream_lost", 7, "It went away.")
+    assert [(entry["outcome"], entry["detail"]) for entry in journal.entries] == [
+        ("dispatching", "call:ff-1"),
+        ("dispatching", "call:ff-2"),
+        ("tool_error", "call:ff-2"),
+        ("upstream_lost", "call:ff-1 It went away."),
+    ]
+    assert not audit._intended
+
+
+def test_a_call_that_is_written_down_twice_stays_one_call() -> None:
+    journal = KeptJournal()
+    audit = Audit(journal, wall_clock=lambda: 255)
+    call = tool_call("s.t")
+    intended(audit, call)
+    intended(audit, call)
+    assert [entry["detail"] for entry in journal.entries] == ["call:ff-1", "call:ff-1"]
+
+
+def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
+    journal = KeptJournal()
+    audit = Audit(journal, wall_clock=lambda: 255)
+    call = tool_call("s.t")
+    call.approval = "a1"
+    intended(audit, call)
+    audit.record(call, "ok", 5)
+    plain = tool_call("s.t")
+    plain.approval = "a2"
+    audit.record(plain, "denied_by_policy", 5, "No.")
+    assert [entry["detail"] for entry in journal.entries] == [
+        "call:ff-1 approval:a1",
+        "call:ff-1 approval:a1",
+        "approval:a2 No.",
+    ]
+
+
+def test_what_becomes_of_an_approval_is_written_down() -> None:
+    journal = KeptJournal()
+    audit = Audit(journal, wall_clock=lambda: 255)
+    told: list[bool] = []
+    about = {
+        "approval": "a1",
+        "caller": "ci",
+        "face": "mcp",
+        "verb": "tools/call",
+        "name": "s.t",
+        "upstream": "s",
+        "effect": "irreversible",
+    }
+    audit.record_approval("held", **about)
+    audit.record_approval("approved", **about, detail="by ops", then=told.append)
+    assert told == [True]
+    assert [(entry["outcome"], entry["detail"]) for entry in journal.entries] == [
+        ("held", "approval:a1"),
+        ("approved", "approval:a1 by ops"),
+    ]
+    Audit(None).record_approval("approved", **about, then=told.append)
+    assert told == [True, True]
+
+
+@pytest.mark.parametrize("audit", [Audit(None), Audit(KeptJournal(), durable=False)])
+def test_nobody_waits_where_nothing_is_written_first(audit: Audit) -> None:
+    call = tool_call("s.t")
+    assert not audit.writes_first
+    assert intended(audit, call) == [True]
+    audit.record(call, "ok", 1)
+    if isinstance(audit._recorder, KeptJournal):
+        assert [entry["detail"] for entry in audit._recorder.entries] == [""]
+
+
 # --- a journal in trouble ---
 
 

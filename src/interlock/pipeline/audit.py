@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 import msgspec
 
 from interlock.call import Call
-from interlock.ports import Recorder
+from interlock.ports import JournalEntry, Recorder
 from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 
 OK: Final = "ok"
@@ -20,6 +21,9 @@ REFUSED: Final = "refused"
 WITHDRAWN: Final = "withdrawn"
 GONE: Final = "ax:"
 """Under this key are the sums of subservers that are no more. No upstream can have it."""
+DISPATCHING: Final = "dispatching"
+"""Written before a call leaves that changes something. Alone, without the entry of how it ended, it
+says that the node stopped meanwhile."""
 ASKED: Final = "asked"
 """A question whose answer comes with a request of its own, for its server alone to read."""
 _MOST_CHARACTERS: Final = 500
@@ -43,10 +47,21 @@ class Audit:
     """Writes the journal entry of every call and keeps the tallies."""
 
     def __init__(
-        self, recorder: Recorder | None, wall_clock: Callable[[], int] = time.time_ns
+        self,
+        recorder: Recorder | None,
+        wall_clock: Callable[[], int] = time.time_ns,
+        *,
+        durable: bool = True,
     ) -> None:
+        """`durable`: whether calls that change something are on disk before they leave."""
         self._recorder = recorder
         self._wall_clock = wall_clock
+        self.writes_first = durable and recorder is not None
+        """Whether `intend` has anything to do."""
+        self._intended: dict[Call, str] = {}
+        # Never the same again, not after a restart either.
+        self._run = f"{wall_clock():x}"
+        self._numbers = count(1)
         self.by_upstream: dict[str, Tally] = {}
         """By key; calls that led to no upstream are under the empty one."""
         self._strangers = _Ration(MOST_STRANGERS)
@@ -71,6 +86,18 @@ class Audit:
             sum_of_gone.failed += gone.failed
             sum_of_gone.busy_us += gone.busy_us
 
+    def intend(self, call: Call, then: Callable[[bool], None]) -> None:
+        """Write down that a call is about to leave. `then` is told whether that is on disk: if not,
+        it must not leave. The entry of how it ends names the same call."""
+        recorder = self._recorder
+        if recorder is None or not self.writes_first:
+            then(True)
+            return
+        mark = self._intended.get(call)
+        if mark is None:
+            mark = self._intended[call] = f"call:{self._run}-{next(self._numbers)}"
+        recorder.record_durably(self._entry(call, DISPATCHING, 0, _told_of(call, mark, "")), then)
+
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
         upstream = call.upstream
         if call.verb == TOOLS_CALL:
@@ -91,26 +118,66 @@ class Audit:
                 return
             if folded:
                 detail = f"{detail} (and {folded} more refusals before it)"
+        if self._intended or call.approval:
+            detail = _told_of(call, self._intended.pop(call, ""), detail)
+        recorder.record(self._entry(call, outcome, duration_us, detail))
+
+    def _entry(self, call: Call, outcome: str, duration_us: int, detail: str) -> JournalEntry:
+        caller = call.caller
         route = call.route
         verb = call.verb
         if route is None:
             verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
         else:
             name = route.canonical
-        recorder.record(
-            (
-                self._wall_clock(),
-                "" if caller is None else caller.name,
-                call.face,
-                verb,
-                name,
-                upstream,
-                call.effect,
-                outcome,
-                duration_us,
-                detail[:_MOST_CHARACTERS] if detail else detail,
-            )
+        return (
+            self._wall_clock(),
+            "" if caller is None else caller.name,
+            call.face,
+            verb,
+            name,
+            call.upstream,
+            call.effect,
+            outcome,
+            duration_us,
+            detail[:_MOST_CHARACTERS] if detail else detail,
         )
+
+    def record_approval(
+        self,
+        outcome: str,
+        *,
+        approval: str,
+        caller: str,
+        face: str,
+        verb: str,
+        name: str,
+        upstream: str,
+        effect: str,
+        detail: str = "",
+        then: Callable[[bool], None] | None = None,
+    ) -> None:
+        """What became of an approval. `then`: told whether that is on disk."""
+        if self._recorder is None:
+            if then is not None:
+                then(True)
+            return
+        entry = (
+            self._wall_clock(),
+            caller,
+            face,
+            verb,
+            name[:_MOST_CHARACTERS],
+            upstream,
+            effect,
+            outcome,
+            0,
+            f"approval:{approval} {detail}".rstrip()[:_MOST_CHARACTERS],
+        )
+        if then is None:
+            self._recorder.record(entry)
+        else:
+            self._recorder.record_durably(entry, then)
 
     def record_question(
         self,
@@ -153,6 +220,12 @@ class Audit:
     def _new_tally(self, upstream: str) -> Tally:
         tally = self.by_upstream[upstream] = Tally()
         return tally
+
+
+def _told_of(call: Call, mark: str, detail: str) -> str:
+    """The detail of an entry, behind the words by which others find it."""
+    approval = f"approval:{call.approval}" if call.approval else ""
+    return " ".join(word for word in (mark, approval, detail) if word)
 
 
 class _Ration:
