@@ -354,6 +354,10 @@ class Config(Section, frozen=True):
     latency_in_results: Annotated[
         bool, says("Whether results say how long they took: _meta x-mcpax-latency-ms.")
     ] = False
+    wakeful: Annotated[
+        bool,
+        says("Whether the node looks out for a lonely call's answer a moment before it sleeps."),
+    ] = True
     timeout: Annotated[Duration, says("Deadline of a call that names none.")] = 60.0
     input_timeout: Annotated[
         Duration, says("How long a caller may take to answer what a server asks it.")

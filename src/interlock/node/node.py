@@ -34,6 +34,7 @@ from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.measure import Measures
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.sealing import KEY_BYTES, Seals
+from interlock.pipeline.wakeful import can_stay_awake
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
 from interlock.stores.tokens import TokenStore
@@ -107,6 +108,7 @@ class Node:
             # uvloop's own clock stands still between two turns of the loop; durations need better.
             clock=time.monotonic,
             call_later=loop.call_later,
+            call_soon=loop.call_soon if config.wakeful and can_stay_awake() else None,
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,

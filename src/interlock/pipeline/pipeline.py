@@ -59,6 +59,7 @@ from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.subscriptions import Subscriptions
 from interlock.pipeline.transparent import find_transparently, pass_on
 from interlock.pipeline.validate import validate
+from interlock.pipeline.wakeful import Wakeful
 from interlock.pipeline.way import check_way, limit_of, place
 from interlock.ports import Clock, Exchange, Upstream
 from interlock.protocol.mcp import (
@@ -85,6 +86,7 @@ class Pipeline:
         audit: Audit,
         clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Any],
+        call_soon: Callable[[Callable[[], None]], Any] | None = None,
         names: str,
         timeout: float,
         concurrent_calls: int,
@@ -96,7 +98,8 @@ class Pipeline:
         budgets: Budgets | None = None,
         measures: Measures | None = None,
     ) -> None:
-        """`own_segment`: by what name the parent knows this node, or the root calls itself."""
+        """`own_segment`: by what name the parent knows this node, or the root calls itself.
+        `call_soon`: given where the node may stay awake for a lonely call."""
         self._catalog = catalog
         self._breakers = breakers
         self._failing = breakers.failing
@@ -112,6 +115,7 @@ class Pipeline:
         self.latency_in_results = False
         """Whether results say how long they took."""
         self._under_way: dict[Call, None] = {}
+        self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
         self._enter = Entry(
             authenticate=authenticate,
             audit=audit,
@@ -201,6 +205,8 @@ class Pipeline:
         if not self._deadlines.ticking:
             self._deadlines.start()
         call.exchange = upstream.start(call, self)
+        if self._wakeful is not None and len(self._under_way) == 1:
+            self._wakeful.sent(now)
 
     # -- back
 
