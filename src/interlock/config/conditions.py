@@ -1,0 +1,92 @@
+"""Conditions of the policy: CEL expressions over a call. The one room that knows the CEL library.
+
+Nothing of it is imported before a rule has a condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from interlock.config.problems import BadValue
+
+VARIABLES: Final = ("args", "tool", "caller", "roles", "scopes", "effect", "server")
+"""What an expression can speak of."""
+_MOST_CHARACTERS: Final = 200
+
+
+class CannotJudge(Exception):
+    """The expression has no answer for this call, such as when an argument is not there."""
+
+
+class Condition:
+    """One expression, compiled."""
+
+    __slots__ = ("_evaluate", "text")
+
+    def __init__(self, text: str, evaluate: Any) -> None:
+        self.text = text
+        self._evaluate = evaluate
+
+    def holds(self, about: Mapping[str, Any]) -> bool:
+        """Whether it is true of this call. Raises CannotJudge when it is neither true nor false."""
+        try:
+            value = self._evaluate(data=about).value()
+        except (RuntimeError, TypeError, ValueError) as exc:
+            raise CannotJudge(_first_line(str(exc))) from None
+        if value is True or value is False:
+            return bool(value)
+        raise CannotJudge(_first_line(str(value)))
+
+
+@lru_cache(maxsize=20_000)
+def compile_condition(text: str) -> Condition:
+    """Compile an expression. Raises BadValue for one that can never be used."""
+    from cel_expr_python import cel  # type: ignore[import-untyped]
+
+    try:
+        expression = _environment().compile(text)
+    except RuntimeError as exc:
+        raise BadValue(
+            f"this is not a CEL expression: {_complaint(str(exc))}",
+            f"it can speak of {', '.join(VARIABLES)}",
+        ) from None
+    answers = expression.return_type()
+    if answers not in (cel.Type.BOOL, cel.Type.DYN):
+        raise BadValue(
+            f"this expression gives {answers.name().lower()}, not true or false",
+            "compare it with something",
+        )
+    return Condition(text, expression.eval)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Any:
+    from cel_expr_python import cel
+
+    words = cel.Type.List(cel.Type.STRING)
+    return cel.NewEnv(
+        variables={
+            "args": cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
+            "tool": cel.Type.STRING,
+            "caller": cel.Type.STRING,
+            "roles": words,
+            "scopes": words,
+            "effect": cel.Type.STRING,
+            "server": cel.Type.STRING,
+        }
+    )
+
+
+def _complaint(text: str) -> str:
+    """The library's sentence, without its codes and its drawing of the place."""
+    line = _first_line(text)
+    for noise in ("INVALID_ARGUMENT:", "ERROR:", "<input>:"):
+        line = line.partition(noise)[2].strip() if noise in line else line
+    return line
+
+
+def _first_line(text: str) -> str:
+    line = text.partition("\n")[0].strip()
+    return line if len(line) <= _MOST_CHARACTERS else line[:_MOST_CHARACTERS] + "…"

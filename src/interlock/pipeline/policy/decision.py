@@ -1,0 +1,40 @@
+"""What the policy says of a call, and which rule says so."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+
+class Action(IntEnum):
+    """From the freest to the most restrictive."""
+
+    ALLOW = 0
+    CONFIRM = 1
+    VERIFY = 2
+    DENY = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+ACTIONS: Final = {action.word: action for action in Action}
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """One per rule and one per default, made with the policy: nothing is made for a call."""
+
+    action: Action
+    rule: str
+    """The name of the rule that decided; `default:…` when none did."""
+    reason: str = ""
+    """Why, in the operator's words."""
+    gated: bool = False
+    """Whether the call waits for a human: confirm or verify."""
+
+
+def decision(action: Action, rule: str, reason: str = "") -> Decision:
+    return Decision(action, rule, reason, action in (Action.CONFIRM, Action.VERIFY))

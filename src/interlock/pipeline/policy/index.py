@@ -1,0 +1,147 @@
+"""Which of ten thousand rules can fit at all? Looked up, not tried.
+
+Every rule stands in one place of the index: under that of its selectors which the fewest other
+rules share. Whoever asks gets all rules that can fit, and some that do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from interlock.call import Caller
+from interlock.pipeline.policy.globs import grams_of, is_literal, pieces, prefix_of
+from interlock.pipeline.policy.rule import Asked, Rule
+
+Key = tuple[str, str]
+"""What a name must have to be found: the whole of it, its beginning, or a piece."""
+_WHOLE: Final = "="
+_BEGINS: Final = "^"
+_HAS: Final = "~"
+
+
+class NameTable:
+    """Rules under globs, found by a name that could fit."""
+
+    __slots__ = ("_begins", "_has", "_lengths", "_whole")
+
+    def __init__(self) -> None:
+        self._whole: dict[str, list[Rule]] = {}
+        self._begins: dict[str, list[Rule]] = {}
+        self._has: dict[str, list[Rule]] = {}
+        self._lengths: tuple[int, ...] = ()
+
+    def add(self, key: Key, rule: Rule) -> None:
+        how, text = key
+        table = {_WHOLE: self._whole, _BEGINS: self._begins, _HAS: self._has}[how]
+        table.setdefault(text, []).append(rule)
+        if how == _BEGINS and len(text) not in self._lengths:
+            self._lengths = tuple(sorted((*self._lengths, len(text))))
+
+    def find(self, name: str) -> Iterable[Rule]:
+        yield from self._whole.get(name, ())
+        begins, longest = self._begins, len(name)
+        for length in self._lengths:
+            if length > longest:
+                break
+            found = begins.get(name[:length])
+            if found is not None:
+                yield from found
+        if self._has:
+            has = self._has
+            for piece in pieces(name):
+                found = has.get(piece)
+                if found is not None:
+                    yield from found
+
+
+def _keys(pattern: str) -> tuple[Key, ...]:
+    """The keys under which a glob can stand: one of them is enough. None: it must be tried."""
+    if is_literal(pattern):
+        return ((_WHOLE, pattern),)
+    prefix = prefix_of(pattern)
+    if prefix is not None:
+        return ((_BEGINS, prefix),) if prefix else ()
+    return tuple((_HAS, gram) for gram in sorted(grams_of(pattern)))
+
+
+class Index:
+    """All rules of one sort: about calls of tools, or about any other request."""
+
+    __slots__ = ("_by_caller", "_by_kind", "_by_role", "_by_scope", "_by_tool", "_everywhere")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._by_tool, self._by_kind, self._by_caller = NameTable(), NameTable(), NameTable()
+        self._by_role: dict[str, list[Rule]] = {}
+        self._by_scope: dict[str, list[Rule]] = {}
+        self._everywhere: list[Rule] = []
+        shared: dict[str, Counter[Key]] = {}
+        choices = [(rule, _choices(rule)) for rule in rules]
+        for _, selectors in choices:
+            for where, alternatives in selectors:
+                counter = shared.setdefault(where, Counter())
+                for keys in alternatives:
+                    counter.update(keys)
+        for rule, selectors in choices:
+            best: tuple[int, str, set[Key]] | None = None
+            for where, alternatives in selectors:
+                counter = shared[where]
+                rarest = {min(keys, key=counter.__getitem__) for keys in alternatives}
+                crowd = sum(counter[key] for key in rarest)
+                if best is None or crowd < best[0]:
+                    best = (crowd, where, rarest)
+            if best is None:
+                self._everywhere.append(rule)
+            else:
+                for key in best[2]:
+                    self._put(best[1], key, rule)
+
+    def _put(self, where: str, key: Key, rule: Rule) -> None:
+        if where == "role":
+            self._by_role.setdefault(key[1], []).append(rule)
+        elif where == "scope":
+            self._by_scope.setdefault(key[1], []).append(rule)
+        else:
+            table = {"tool": self._by_tool, "kind": self._by_kind, "caller": self._by_caller}
+            table[where].add(key, rule)
+
+    def candidates(self, caller: Caller, asked: Asked) -> dict[int, Rule]:
+        """Every rule that can fit, by its number; each must still be held against both."""
+        found: dict[int, Rule] = {rule.number: rule for rule in self._everywhere}
+        if asked.tool:
+            for rule in self._by_tool.find(asked.tool):
+                found[rule.number] = rule
+        for kinds in asked.kinds:
+            for kind in kinds:
+                for rule in self._by_kind.find(kind):
+                    found[rule.number] = rule
+        for name in (caller.name, caller.above) if caller.above else (caller.name,):
+            for rule in self._by_caller.find(name):
+                found[rule.number] = rule
+        if self._by_role:
+            for role in caller.roles:
+                for rule in self._by_role.get(role, ()):
+                    found[rule.number] = rule
+        if self._by_scope:
+            for scope in caller.scopes or ():
+                for rule in self._by_scope.get(scope, ()):
+                    found[rule.number] = rule
+        return found
+
+
+def _choices(rule: Rule) -> list[tuple[str, list[tuple[Key, ...]]]]:
+    """The selectors under which the rule can stand, each with the keys of all its alternatives."""
+    choices: list[tuple[str, list[tuple[Key, ...]]]] = []
+    if rule.tools is not None:
+        choices.append(("tool", [_keys(pattern) for pattern in rule.tools.patterns]))
+    if rule.callers is not None:
+        choices.append(("caller", [_keys(pattern) for pattern in rule.callers.patterns]))
+    if rule.roles is not None:
+        choices.append(("role", [((_WHOLE, role),) for role in rule.roles]))
+    if rule.scopes is not None:
+        choices.append(("scope", [((_WHOLE, scope),) for scope in rule.scopes]))
+    if rule.kinds:
+        fixed = [pattern.fixed for pattern in rule.kinds]
+        choices.append(("kind", [((_BEGINS, text),) if text else () for text in fixed]))
+    return [(where, keys) for where, keys in choices if all(keys)]

@@ -1,0 +1,267 @@
+"""The policy: who may do what. Compiled once, asked for every request.
+
+What does not depend on arguments is found out once for a caller and a tool, and remembered. The
+memory is by the tool itself, not by its name: a tool that was listed anew is judged anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, cast
+
+import msgspec
+
+from interlock.call import Call, Caller
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.effects import EffectLevel
+from interlock.catalog.offering import Tool
+from interlock.config.trust import PolicyConfig
+from interlock.errors import DENIED, InterlockError
+from interlock.pipeline.policy.decision import Action, Decision, decision
+from interlock.pipeline.policy.index import Index
+from interlock.pipeline.policy.reading import annotations_of, kinds_of, read_arguments
+from interlock.pipeline.policy.rule import Asked, Rule
+from interlock.protocol import mcp
+from interlock.protocol.jsonrpc import decode_members
+from interlock.protocol.kinds import REQUEST, request_kind
+
+Profile = tuple[str, str, tuple[str, ...], tuple[str, ...] | None]
+_MOST_PLANS: Final = 200_000
+"""How many pairs of caller and tool are remembered before all are forgotten."""
+_ABOUT_TOOL_CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
+_EVERYBODY: Final[Profile] = ("", "", (), None)
+_NOBODY: Final = Caller("")
+_SHOWN: Final = 100
+
+FREE: Final = frozenset(
+    {
+        mcp.INITIALIZE,
+        mcp.DISCOVER,
+        mcp.PING,
+        mcp.SET_LEVEL,
+        mcp.LISTEN,
+        mcp.UNSUBSCRIBE,
+        *mcp.LISTS,
+        *mcp.ABOUT_TASKS,
+    }
+)
+"""What `default: deny` leaves open: lists, what holds a connection up, and the tasks of calls that
+a rule allowed."""
+
+_ALLOWED: Final = decision(Action.ALLOW, "default:allow")
+_SAFE: Final = decision(Action.ALLOW, "default:safe")
+_CONFIRMED: Final = decision(
+    Action.CONFIRM, "default:safe", "What this tool does cannot be undone."
+)
+_DENIED: Final = decision(Action.DENY, "default:deny", "No rule allows it.")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What remains to be found out with the arguments of a call."""
+
+    conditional: tuple[Rule, ...]
+    """Rules that fit but for their condition, the most restrictive first. All of them are more
+    restrictive than what stands otherwise, or there is nothing else."""
+    otherwise: Decision
+
+
+class Policy:
+    """All rules, compiled."""
+
+    def __init__(self, config: PolicyConfig, catalog: Catalog | None = None) -> None:
+        """`catalog`: knows prompts by all their names. Raises what `Rule` raises."""
+        self._catalog = catalog
+        self.default: str = config.default
+        self.rules: tuple[Rule, ...] = tuple(
+            Rule(rule, number) for number, rule in enumerate(config.rules)
+        )
+        self.version: str = version_of(config)
+        """Changes whenever the rules do."""
+        about_others = [rule for rule in self.rules if rule.kinds]
+        self._about_tools = Index([rule for rule in self.rules if _may_be_tool_call(rule)])
+        self._about_others = Index(about_others)
+        self._others = bool(about_others)
+        self._who_matters = any(rule.about_who for rule in self.rules)
+        self._plans: dict[Profile, dict[Tool, Decision | Plan]] = {}
+        self._planned = 0
+        self._annotations: dict[Tool, dict[str, Any]] = {}
+
+    # -- asked for every request
+
+    def decide(self, call: Call) -> Decision:
+        """What happens to the call. Raises InterlockError when it is denied."""
+        found = self.judge(call)
+        if found.action is Action.DENY:
+            raise _denial(call, found, self.version)
+        return found
+
+    def judge(self, call: Call) -> Decision:
+        """What happens to the call, denial included. Raises InterlockError for arguments that
+        cannot be judged because they are not one thing."""
+        if call.verb != mcp.TOOLS_CALL:
+            return self._judge_other(call)
+        tool = cast("Tool | None", call.route)
+        if not self.rules:
+            return self._default(call.effect if tool is not None else EffectLevel.MUTATING.word)
+        caller = call.caller or _NOBODY
+        if tool is None:
+            # A tool that no list names: nothing is known of it, so nothing is remembered.
+            plan = self.plan(caller, self.asked_of_unlisted(call))
+        else:
+            profile = (
+                (caller.name, caller.above, caller.roles, caller.scopes)
+                if self._who_matters
+                else _EVERYBODY
+            )
+            plans = self._plans.get(profile)
+            known = None if plans is None else plans.get(tool)
+            plan = self._remember(profile, caller, tool) if known is None else known
+        if type(plan) is Decision:
+            return plan
+        return self._with_arguments(call, caller, cast(Plan, plan))
+
+    def _with_arguments(self, call: Call, caller: Caller, plan: Plan) -> Decision:
+        about = about_call(call, caller, read_arguments(call))
+        for rule in plan.conditional:
+            if rule.holds(about):
+                return rule.decision
+        return plan.otherwise
+
+    def _judge_other(self, call: Call) -> Decision:
+        if not self._others:
+            return self._default_other(call.verb)
+        asked = Asked(kinds_of(call, self._catalog), server=call.upstream)
+        caller = call.caller or _NOBODY
+        plan = self.plan(caller, asked, other=call.verb)
+        if type(plan) is Decision:
+            found = plan
+        else:
+            found = self._with_arguments(call, caller, cast(Plan, plan))
+        if found.gated:
+            # Nobody can be asked about it, so it does not happen.
+            return decision(
+                Action.DENY, found.rule, found.reason or "Only tool calls can wait for a human."
+            )
+        return found
+
+    # -- once for a caller and a tool
+
+    def _remember(self, profile: Profile, caller: Caller, tool: Tool) -> Decision | Plan:
+        if self._planned >= _MOST_PLANS:
+            self._plans.clear()
+            self._annotations.clear()
+            self._planned = 0
+        plan = self.plan(caller, self.asked_of(tool), tool=tool)
+        self._plans.setdefault(profile, {})[tool] = plan
+        self._planned += 1
+        return plan
+
+    def asked_of(self, tool: Tool) -> Asked:
+        """What rules see of a call of this tool, but for its annotations."""
+        kind = request_kind(mcp.TOOLS_CALL, tool.canonical)
+        return Asked(((kind,),), tool.canonical, tool.effect_word, tool.upstream)
+
+    def asked_of_unlisted(self, call: Call) -> Asked:
+        kind = request_kind(mcp.TOOLS_CALL, call.name)
+        return Asked(((kind,),), call.name, EffectLevel.MUTATING.word, call.upstream)
+
+    def annotations_of(self, tool: Tool) -> dict[str, Any]:
+        found = self._annotations.get(tool)
+        if found is None:
+            listed = decode_members(b"{" + tool.listed[1:])
+            found = self._annotations[tool] = annotations_of(listed, tool.capability())
+        return found
+
+    def plan(
+        self, caller: Caller, asked: Asked, *, tool: Tool | None = None, other: str = ""
+    ) -> Decision | Plan:
+        """What the rules come to for this caller. `other`: the verb, when it is no tool call."""
+        index = self._about_others if other else self._about_tools
+        settled: Rule | None = None
+        conditional: list[Rule] = []
+        for rule in sorted(index.candidates(caller, asked).values(), key=_by_number):
+            if not rule.fits_caller(caller):
+                continue
+            if rule.annotations and tool is not None and not asked.annotations:
+                asked = msgspec.structs.replace(asked, annotations=self.annotations_of(tool))
+            if not rule.fits(asked):
+                continue
+            if rule.condition is not None:
+                conditional.append(rule)
+            elif settled is None or rule.action > settled.action:
+                settled = rule
+        if settled is not None:
+            found = settled.decision
+            floor = settled.action
+            conditional = [rule for rule in conditional if rule.action > floor]
+        else:
+            found = self._default_other(other) if other else self._default(asked.effect)
+        if not conditional:
+            return found
+        conditional.sort(key=_most_restrictive_first)
+        return Plan(tuple(conditional), found)
+
+    # -- when no rule fits
+
+    def _default(self, effect: str) -> Decision:
+        if self.default == "safe":
+            return _CONFIRMED if effect == EffectLevel.IRREVERSIBLE.word else _SAFE
+        return _ALLOWED if self.default == "allow" else _DENIED
+
+    def _default_other(self, verb: str) -> Decision:
+        if self.default == "deny" and verb not in FREE:
+            return _DENIED
+        return _SAFE if self.default == "safe" else _ALLOWED
+
+
+def about_call(
+    call: Call, caller: Caller, arguments: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """What conditions can speak of."""
+    if arguments is None:
+        return None
+    route = call.route
+    return {
+        "args": arguments,
+        "tool": call.name if route is None else route.canonical,
+        "caller": caller.name,
+        "roles": list(caller.roles),
+        "scopes": list(caller.scopes or ()),
+        "effect": call.effect or EffectLevel.MUTATING.word,
+        "server": call.upstream,
+    }
+
+
+def version_of(config: PolicyConfig) -> str:
+    """The same for the same rules, in whatever order they stand."""
+    rules = sorted(msgspec.json.encode(rule, order="deterministic") for rule in config.rules)
+    whole = b"\n".join([config.default.encode(), *rules])
+    return hashlib.sha256(whole).hexdigest()[:16]
+
+
+def _may_be_tool_call(rule: Rule) -> bool:
+    """Whether any of its kinds can be that of a tool call."""
+    return not rule.kinds or any(
+        pattern.fixed.startswith(_ABOUT_TOOL_CALLS) or _ABOUT_TOOL_CALLS.startswith(pattern.fixed)
+        for pattern in rule.kinds
+    )
+
+
+def _by_number(rule: Rule) -> int:
+    return rule.number
+
+
+def _most_restrictive_first(rule: Rule) -> tuple[int, int]:
+    return (-rule.action, rule.number)
+
+
+def _denial(call: Call, found: Decision, version: str) -> InterlockError:
+    route = call.route
+    what = (call.name if route is None else route.canonical) or call.verb
+    shown = what if len(what) <= _SHOWN else what[:_SHOWN] + "…"
+    why = f" {found.reason}" if found.reason else ""
+    return InterlockError(
+        DENIED,
+        f"The policy of this node does not allow {shown} (rule {found.rule}).{why}",
+        {"rule": found.rule, "reason": found.reason, "subject": shown, "policy": version},
+    )

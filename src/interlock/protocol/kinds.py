@@ -1,0 +1,209 @@
+"""Kinds of MCPx messages (section 3.1), and the patterns that grant them (section 4.1).
+
+A kind is `chat`, `mcp/request:METHOD[:CONTEXT]` and so on. A pattern is a kind with stars in it:
+
+- a star at the end stands for anything, `/` and `:` included;
+- a star elsewhere stands for one or more characters but no `:`, so that what a tool or a URI is
+  called cannot make a method out of it: `mcp/request:*/list` does not grant
+  `mcp/request:tools/call:x/list`;
+- a method without a context grants every context, a context grants only itself;
+- nothing grants `system/…`: only a gateway says that.
+
+Pure: text in, answers out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from interlock.errors import INVALID_REQUEST, ProtocolError
+from interlock.protocol.mcp import (
+    PROMPTS_GET,
+    RESOURCES_READ,
+    SUBSCRIBE,
+    TOOLS_CALL,
+    UNSUBSCRIBE,
+)
+
+REQUEST: Final = "mcp/request"
+RESPONSE: Final = "mcp/response"
+PROPOSAL: Final = "mcp/proposal"
+CHAT: Final = "chat"
+RESERVED: Final = "system/"
+LONGEST: Final = 4_096
+"""The longest pattern that is read."""
+
+CONTEXT_MEMBER: Final = {
+    TOOLS_CALL: "name",
+    PROMPTS_GET: "name",
+    RESOURCES_READ: "uri",
+    SUBSCRIBE: "uri",
+    UNSUBSCRIBE: "uri",
+}
+"""The member of `params` that is the context. Other methods have none."""
+
+_WITH_METHOD: Final = frozenset({REQUEST, RESPONSE, PROPOSAL})
+_SHOWN: Final = 100
+
+
+class Kind(NamedTuple):
+    """A kind, taken apart. Empty: it has none."""
+
+    family: str
+    method: str = ""
+    context: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in self if part)
+
+
+def read_kind(text: str) -> Kind:
+    """Take a kind apart. Raises ProtocolError for one that cannot be.
+
+    The method ends at the second colon, and all the rest is the context: a URI has colons too.
+    """
+    family, colon, rest = text.partition(":")
+    if family not in _WITH_METHOD:
+        if not family or (colon and family == CHAT):
+            raise _malformed(text, "its first part means nothing")
+        return Kind(text)
+    method, colon, context = rest.partition(":")
+    if not method:
+        raise _malformed(text, "it names no method")
+    if colon and not context:
+        raise _malformed(text, "its context is empty")
+    if context and method not in CONTEXT_MEMBER:
+        raise _malformed(text, f"{method[:_SHOWN]} has no context")
+    return Kind(family, method, context)
+
+
+def request_kind(method: str, context: str = "") -> str:
+    """What a request is called; the context only where the method has one."""
+    if context and method in CONTEXT_MEMBER:
+        return f"{REQUEST}:{method}:{context}"
+    return f"{REQUEST}:{method}"
+
+
+def _malformed(text: str, why: str) -> ProtocolError:
+    return ProtocolError(f"The kind {text[:_SHOWN]!r} cannot be read: {why}.", INVALID_REQUEST)
+
+
+class KindPattern:
+    """One pattern, compiled."""
+
+    __slots__ = ("_exact", "_match", "_starts", "fixed", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises ProtocolError for a pattern that could never grant anything."""
+        problem = problem_of(text)
+        if problem:
+            raise ProtocolError(f"The pattern {text[:_SHOWN]!r}: {problem}.", INVALID_REQUEST)
+        self.text = text
+        collapsed = re.sub(r"\*+", "*", text)
+        self.fixed: str = collapsed.partition("*")[0]
+        """How every kind begins that it grants."""
+        self._exact: str | None = None
+        self._starts: str | None = None
+        self._match: re.Pattern[str] | None = None
+        if collapsed == self.fixed:
+            self._exact = text
+            if _names_method_only(text):
+                self._starts = text + ":"
+        elif collapsed == self.fixed + "*":
+            self._starts = self.fixed
+        else:
+            self._match = re.compile(_expression(collapsed), re.DOTALL)
+
+    def grants(self, kind: str) -> bool:
+        if kind.startswith(RESERVED):
+            return False
+        if self._match is not None:
+            return self._match.fullmatch(kind) is not None
+        return kind == self._exact or (self._starts is not None and kind.startswith(self._starts))
+
+    def __repr__(self) -> str:
+        return f"KindPattern({self.text!r})"
+
+
+def problem_of(text: str) -> str:
+    """What is wrong with a pattern. Empty: nothing."""
+    if not text:
+        return "it is empty"
+    if len(text) > LONGEST:
+        return f"it is longer than {LONGEST} characters"
+    if any(character.isspace() or not character.isprintable() for character in text):
+        return "it has spaces or unprintable characters"
+    if text.startswith(RESERVED):
+        return "nobody may send what begins with system/"
+    family, _, rest = text.partition(":")
+    if family in _WITH_METHOD and not rest:
+        return f"it names no method; {family}:* stands for all"
+    return ""
+
+
+def _names_method_only(pattern: str) -> bool:
+    family, _, rest = pattern.partition(":")
+    return family in _WITH_METHOD and bool(rest) and ":" not in rest
+
+
+def _expression(pattern: str) -> str:
+    """The pattern as a regular expression that never goes back over what it has read.
+
+    The first place where the text behind a star stands is as good as any later one: what follows
+    has only more room, and no star can cross a colon. So all but the last are atomic.
+    """
+    first, *chunks = pattern.split("*")
+    open_end = chunks[-1] == ""
+    if open_end:
+        chunks.pop()
+    parts = [re.escape(first)]
+    for place, chunk in enumerate(chunks):
+        if place < len(chunks) - 1 or open_end:
+            parts.append(f"(?>[^:]+?{re.escape(chunk)})")
+        else:
+            parts.append(f"[^:]+{re.escape(chunk)}")
+    if open_end:
+        parts.append(".*")
+    elif _names_method_only(pattern):
+        parts.append("(?::.*)?")
+    return "".join(parts)
+
+
+@lru_cache(maxsize=4_096)
+def compiled(text: str) -> KindPattern:
+    return KindPattern(text)
+
+
+class Grants:
+    """A set of patterns: what somebody may send."""
+
+    __slots__ = ("patterns",)
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.patterns = tuple(compiled(text) for text in patterns)
+
+    def grants(self, kind: str) -> bool:
+        return any(pattern.grants(kind) for pattern in self.patterns)
+
+
+PROFILES: Final[dict[str, tuple[str, ...]]] = {
+    "full_access": ("mcp/*", CHAT),
+    "proposal_only": ("mcp/proposal:*", "mcp/response:*", CHAT),
+    "response_only": ("mcp/response:*", CHAT),
+    "read_only": ("mcp/request:resources/read", "mcp/request:*/list", "mcp/response:*", CHAT),
+    "tool_only": ("mcp/request:tools/*", "mcp/response:tools/*", CHAT),
+    "initial": ("mcp/proposal:*", CHAT),
+}
+"""Sets of patterns that have a name in the draft. `initial` is for whoever nobody knows: it may
+propose and talk. Who serves tools as well needs `proposal_only`."""
+
+PROGRESSIVE_TRUST: Final[tuple[tuple[str, ...], ...]] = (
+    PROFILES["initial"],
+    (*PROFILES["initial"], "mcp/request:resources/read"),
+    (*PROFILES["initial"], "mcp/request:resources/read", "mcp/request:tools/*"),
+    ("mcp/*", CHAT),
+)
+"""The steps by which the draft's example comes to trust somebody."""
