@@ -1,0 +1,168 @@
+"""What a caller is told whose call waits for a human, in the words of its wire.
+
+A plain client gets a tool result that a model and its person understand. A client that can open a
+page for its user (`elicitation` by `url`) is given the address of this one approval instead.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.call import Call, Client, Outcome, UpstreamAnsweredError
+from interlock.errors import CONFIRMATION_REQUIRED, InterlockError, ProtocolError, by_name
+from interlock.pipeline.approval.record import VERIFY, Approval, Trouble, utc
+from interlock.pipeline.questions import capabilities_of
+from interlock.protocol import ax
+from interlock.protocol.input_required import write_needed
+from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
+from interlock.protocol.mcp import ELICITATION, Era, glance_at
+
+CONFIRM_METHOD: Final = "mcpax/confirm"
+STATUS: Final = ax.PREFIX + "status"
+"""The key in `_meta` by which a program knows such a result."""
+REQUIRED: Final = CONFIRMATION_REQUIRED.name
+COMPLETE_NOTICE: Final = "notifications/elicitation/complete"
+URL_FIRST: Final = -32042
+"""How a session server says that its user must go somewhere before it can begin."""
+INPUT: Final = "approval"
+"""The key of the one question in an `input_required` result."""
+
+
+class UrlFirstError(UpstreamAnsweredError):
+    """The caller's user must open a page first."""
+
+    def __init__(self, message: str, data: bytes) -> None:
+        super().__init__(URL_FIRST, message, Raw(data))
+        self.failure = CONFIRMATION_REQUIRED
+
+
+def opens_pages(client: Client) -> bool:
+    """Whether a client said that it can open an address for its user."""
+    able = capabilities_of(client.capabilities).get("elicitation")
+    return isinstance(able, dict) and "url" in able
+
+
+def sentence(approval: Approval, url: str | None) -> str:
+    """What a model reads, and should tell its person."""
+    how = f"at {url}" if url else f"with `interlock approve {approval.id}`"
+    who = "a human, with a key or passkey of their own," if approval.action == VERIFY else "a human"
+    why = f" ({approval.reason})" if approval.reason else ""
+    return (
+        f"{approval.tool} was not called: {who} must confirm it first{why}. Ask your user to "
+        f"decide {how} until {utc(approval.expires)}. You cannot confirm it yourself. Once it is "
+        "confirmed it is executed; make exactly the same call again to get its result. "
+        f"Approval: {approval.id}."
+    )
+
+
+def held_result(approval: Approval, url: str | None) -> Outcome:
+    """`confirmation_required`, as a tool result."""
+    content: dict[str, Any] = {
+        "status": REQUIRED,
+        "confirmation_id": approval.id,
+        "tool": approval.tool,
+        "arguments": Raw(approval.shown),
+        "capability": Raw(approval.capability),
+        "route": approval.route,
+        "expires_at": utc(approval.expires),
+        "args_sha256": approval.digest,
+        "nonce": approval.nonce,
+        "aud": approval.audience,
+        "action": approval.action,
+    }
+    if approval.reason:
+        content["reason"] = approval.reason
+    if url is not None:
+        content["url"] = url
+    result = {
+        "content": [{"type": "text", "text": sentence(approval, url)}],
+        "structuredContent": content,
+        "isError": True,
+        "_meta": {STATUS: REQUIRED},
+    }
+    return Outcome(encode_value(result), Era.SESSION)
+
+
+def page_question(approval: Approval, url: str) -> dict[str, Any]:
+    """The elicitation that opens the page of an approval."""
+    return {
+        "mode": "url",
+        "elicitationId": approval.id,
+        "url": url,
+        "message": f"{approval.tool} wants to be confirmed by a human before it is called.",
+    }
+
+
+def url_error(approval: Approval, url: str) -> UrlFirstError:
+    """For the session wire."""
+    data = {"elicitations": [page_question(approval, url)]}
+    return UrlFirstError(sentence(approval, url), encode_value(data))
+
+
+def url_needed(approval: Approval, url: str, state: str) -> Outcome:
+    """For the stateless wire: the client opens the page, and makes its request again."""
+    question = encode_value(page_question(approval, url))
+    return Outcome(write_needed({INPUT: (ELICITATION, question)}, state), Era.STATELESS)
+
+
+def accepted(call: Call) -> bool | None:
+    """What the user did with the page, where the request brings that. None: it brings nothing."""
+    raw = (call.extra or {}).get("inputResponses")
+    if raw is None:
+        return None
+    try:
+        answer = decode_value(decode_members(raw)[INPUT])
+    except (KeyError, ProtocolError):
+        return None
+    return isinstance(answer, dict) and answer.get("action") == "accept"
+
+
+def needed_below(result: bytes | Raw) -> tuple[str, float] | None:
+    """The id of the approval that a node below demands, and until when (0: it does not say)."""
+    if STATUS.encode() not in bytes(result):
+        return None
+    try:
+        members = decode_members(result)
+        if decode_value(decode_members(members["_meta"])[STATUS]) != REQUIRED:
+            return None
+        content = decode_value(members["structuredContent"])
+    except (KeyError, ProtocolError):
+        return None
+    id = content.get("confirmation_id") if isinstance(content, dict) else None
+    if not isinstance(id, str) or not 1 <= len(id) <= 200:
+        return None
+    return id, _seconds(content.get("expires_at"))
+
+
+def _seconds(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+# -- what a call came to, written down and told again
+
+
+def trouble_of(error: InterlockError) -> Trouble:
+    if isinstance(error, UpstreamAnsweredError):
+        data = b"" if error.raw_data is None else bytes(error.raw_data)
+        return Trouble(error.failure.name, error.message, error.code, data)
+    data = b"" if not error.data else encode_value(error.data)
+    return Trouble(error.failure.name, error.message, None, data)
+
+
+def error_of(trouble: Trouble) -> InterlockError:
+    if trouble.code is not None:
+        data = Raw(trouble.data) if trouble.data else None
+        return UpstreamAnsweredError(trouble.code, trouble.message, data)
+    known: Any = decode_value(trouble.data) if trouble.data else None
+    return InterlockError(by_name(trouble.failure), trouble.message, known)
+
+
+def outcome_of(approval: Approval) -> Outcome:
+    raw = Raw(approval.result)
+    return Outcome(approval.result, Era(approval.era), glance_at(raw))

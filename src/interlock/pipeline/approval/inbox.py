@@ -1,0 +1,361 @@
+"""All approvals that a node knows: what waits, what became of the others, and every step between.
+
+A step is written down before anybody acts on it or hears of it. One record takes one step at a
+time, so of two who decide at once exactly one does. Time is looked at twice: on the wall clock, by
+which a record says when it expires, and on the clock that never goes back, so that a wall clock
+that is set back gives nobody more time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from interlock.call import Call, Caller, ClientSession, Outcome
+from interlock.config.trust import ApprovalsConfig
+from interlock.errors import TOO_BUSY, InterlockError
+from interlock.pipeline.approval import faults
+from interlock.pipeline.approval.keeping import Keeper, Kept
+from interlock.pipeline.approval.record import (
+    APPROVED,
+    DISPATCHING,
+    EXPIRED,
+    LOST,
+    PENDING,
+    VOID,
+    Approval,
+)
+from interlock.ports import Clock, Recorder
+
+FUTURE: Final = 5.0
+"""So much may a wall clock be behind the one by which a record was made."""
+VERB: Final = "approval"
+"""What its entries in the journal are about."""
+
+_log = logging.getLogger("interlock.approvals")
+
+Whose = tuple[str, str, str, str]
+Told = Callable[["Outcome | None", "InterlockError | None"], None]
+
+
+def whose(caller: Caller, digest: str) -> Whose:
+    """By what the identical call of the same caller is known."""
+    return caller.name, caller.kind, caller.above, digest
+
+
+class Entry:
+    """A record, and what there is beside it for as long as the process lives."""
+
+    __slots__ = (
+        "call",
+        "early",
+        "live",
+        "on_over",
+        "on_written",
+        "record",
+        "session",
+        "timer",
+        "until",
+        "url_offered",
+        "waiters",
+        "writing",
+        "written",
+    )  # fmt: skip
+
+    def __init__(self, record: Approval, written: str | None) -> None:
+        self.record = record
+        self.written = written
+        """The state that is on disk. None: none is yet."""
+        self.writing = False
+        """A step is on its way to the disk."""
+        self.until = 0.0
+        """When it expires, on the clock that never goes back."""
+        self.timer: Any = None
+        self.session: ClientSession | None = None
+        self.url_offered = False
+        self.live = False
+        """Whether somebody has just approved it, and it is about to be dispatched."""
+        self.call: Call | None = None
+        """The call that it is used for."""
+        self.early: tuple[Outcome | None, InterlockError | None] | None = None
+        self.on_written: list[Callable[[Kept], None]] = []
+        self.waiters: list[Told] = []
+        """The identical calls of its caller that wait for what becomes of it."""
+        self.on_over: list[Told] = []
+        """Those who confirmed it."""
+
+
+class Inbox:
+    """Keeps the entries, and takes them from state to state."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        *,
+        settings: ApprovalsConfig,
+        recorder: Recorder | None,
+        clock: Clock,
+        wall_clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any],
+    ) -> None:
+        self.settings = settings
+        self.wall_clock = wall_clock
+        self._keeper = keeper
+        self._recorder = recorder
+        self._clock = clock
+        self._call_later = call_later
+        self._entries: dict[str, Entry] = {}
+        self._by_call: dict[Whose, Entry] = {}
+        self._watchers: list[Callable[[Approval], None]] = []
+        self.on_ended: Callable[[Entry], None] = lambda _: None
+        """Told when a record that nobody used for a call came to its end."""
+
+    # -- what there is
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def get(self, id: str) -> Entry | None:
+        return self._entries.get(id)
+
+    def of_call(self, caller: Caller, digest: str) -> Entry | None:
+        """What became of the identical call of this caller, if it was not told yet."""
+        return self._by_call.get(whose(caller, digest))
+
+    def watch(self, callback: Callable[[Approval], None]) -> Callable[[], None]:
+        """Hear of every step of every record. Returns what ends that."""
+        self._watchers.append(callback)
+
+        def stop() -> None:
+            if callback in self._watchers:
+                self._watchers.remove(callback)
+
+        return stop
+
+    # -- life
+
+    def load(self) -> None:
+        """Take up what an earlier process left. Raises InterlockError when it cannot be read."""
+        now = self.wall_clock()
+        for record in self._keeper.load():
+            entry = Entry(record, record.state)
+            self._entries[record.id] = entry
+            if record.over:
+                self._keep(entry, record.ended + self.settings.keep - now)
+                if not record.collected:
+                    self._index(entry)
+                continue
+            self._index(entry)
+            # What is left of its time, and never more than it had in all.
+            left = min(record.expires - now, record.expires - record.created)
+            entry.until = self._clock() + left
+            if record.state == DISPATCHING:
+                self.end(
+                    entry,
+                    LOST,
+                    note="The node stopped while the call was under way. Whether it was executed "
+                    "is not known: look before it is made again.",
+                    outcome="lost",
+                )
+            elif record.created > now + FUTURE:
+                self.end(entry, VOID, note="It was made in the future: the clock was set back.")
+            else:
+                self._arm(entry)
+
+    def close(self) -> None:
+        for entry in self._entries.values():
+            if entry.timer is not None:
+                entry.timer.cancel()
+        self._keeper.close()
+
+    # -- steps
+
+    def add(self, record: Approval, session: ClientSession | None) -> Entry:
+        """Write a new one down. Raises InterlockError when too many wait already."""
+        waiting = [one.record for one in self._entries.values() if one.record.waits]
+        settings = self.settings
+        if len(waiting) >= settings.most:
+            raise InterlockError(TOO_BUSY, "Too many calls wait for an approval. Try again later.")
+        own = sum(one.caller.name == record.caller.name for one in waiting)
+        if own >= settings.most_per_caller:
+            raise InterlockError(
+                TOO_BUSY,
+                f"{own} calls of {record.caller.name} wait for an approval already: wait until "
+                "some are decided.",
+            )
+        entry = Entry(record, None)
+        entry.session = session
+        entry.until = self._clock() + (record.expires - record.created)
+        self._entries[record.id] = entry
+        self._index(entry)
+        faults.at("hold.begun")
+
+        def then(kept: Kept) -> None:
+            if kept is Kept.WRITTEN:
+                faults.at("hold.written")
+                self._arm(entry)
+            else:
+                self._drop(entry)
+            told, entry.on_written = entry.on_written, []
+            for tell in told:
+                tell(kept)
+
+        self.step(entry, record, then)
+        return entry
+
+    def step(
+        self,
+        entry: Entry,
+        record: Approval,
+        then: Callable[[Kept], None],
+        *,
+        token: tuple[str, str] | None = None,
+    ) -> None:
+        """Write a step, and take it once it is written. One at a time: see `Entry.writing`."""
+        assert not entry.writing
+        entry.writing = True
+        before = entry.record
+        new = entry.written is None
+
+        def written(kept: Kept) -> None:
+            entry.writing = False
+            # An end that cannot be written is an end all the same: nothing of it is called again.
+            if kept is Kept.WRITTEN or (kept is Kept.FAILED and record.over):
+                entry.record = record
+                if kept is Kept.WRITTEN:
+                    entry.written = record.state
+                if new or record.state != before.state:
+                    self._stepped(entry)
+            then(kept)
+
+        self._keeper.write(record, entry.written, written, token=token)
+
+    def end(self, entry: Entry, state: str, then: Told | None = None, **changes: Any) -> None:
+        """Bring a record to its end without a call."""
+        record = entry.record.step(state, ended=self.wall_clock(), **changes)
+
+        def written(kept: Kept) -> None:
+            if kept is Kept.TAKEN:
+                _log.warning("approval %s was decided elsewhere", record.id)
+            else:
+                self.on_ended(entry)
+
+        self.step(entry, record, written)
+
+    def collected(self, entry: Entry, then: Callable[[], None]) -> None:
+        """Its caller is about to be told: once."""
+        self.unindex(entry)
+        if entry.writing or entry.record.collected:
+            then()
+            return
+        faults.at("collect.begun")
+        record = entry.record.step(entry.record.state, collected=True)
+
+        def written(kept: Kept) -> None:
+            faults.at("collect.written")
+            then()
+
+        self.step(entry, record, written)
+
+    def expired(self, entry: Entry) -> bool:
+        """Whether its time is over, by either clock."""
+        now = self.wall_clock()
+        record = entry.record
+        return (
+            now >= record.expires or self._clock() >= entry.until or now < record.created - FUTURE
+        )
+
+    def unindex(self, entry: Entry) -> None:
+        """The next identical call is a new one."""
+        key = whose(entry.record.caller, entry.record.digest)
+        if self._by_call.get(key) is entry:
+            del self._by_call[key]
+
+    def note(self, record: Approval, word: str, detail: str = "") -> None:
+        """Write an entry of the journal about it."""
+        if self._recorder is None:
+            return
+        about = f"approval:{record.id}"
+        self._recorder.record(
+            (
+                int(self.wall_clock() * 1e9),
+                record.caller.name,
+                record.face,
+                VERB,
+                record.tool,
+                record.upstream,
+                record.effect,
+                word,
+                0,
+                f"{about} {detail}"[:500] if detail else about,
+            )
+        )
+
+    # -- inside
+
+    def _stepped(self, entry: Entry) -> None:
+        record = entry.record
+        word = "held" if record.state == PENDING else record.state
+        detail = record.note
+        if record.state == PENDING:
+            detail = f"{record.action} by {record.rule}"
+        elif record.state == APPROVED:
+            detail = f"by {record.by} ({record.proof})"
+        elif record.over and record.outcome:
+            detail = f"{record.outcome} {record.note}".rstrip()
+        if record.over:
+            if entry.timer is not None:
+                entry.timer.cancel()
+            self._keep(entry, self.settings.keep)
+        if record.by and record.state != APPROVED:
+            detail = f"{detail} (by {record.by})".lstrip()
+        try:
+            self.note(record, word, detail)
+        except Exception:
+            _log.exception("a step of approval %s could not be recorded", record.id)
+        for callback in list(self._watchers):
+            try:
+                callback(record)
+            except Exception:
+                _log.exception("somebody who watches approvals failed")
+
+    def _index(self, entry: Entry) -> None:
+        self._by_call[whose(entry.record.caller, entry.record.digest)] = entry
+
+    def _arm(self, entry: Entry) -> None:
+        left = min(entry.until - self._clock(), entry.record.expires - self.wall_clock())
+        entry.timer = self._call_later(max(0.0, left), lambda: self._time_is_up(entry))
+
+    def _time_is_up(self, entry: Entry) -> None:
+        entry.timer = None
+        if entry.record.state not in (PENDING, APPROVED) or entry.call is not None:
+            return
+        if entry.writing:
+            # Somebody decides this very moment: who was in time is in time.
+            entry.timer = self._call_later(1.0, lambda: self._time_is_up(entry))
+        elif self.expired(entry):
+            self.expire(entry)
+        else:
+            self._arm(entry)
+
+    def expire(self, entry: Entry) -> None:
+        """Nobody answered in time."""
+        waited = entry.record.state == PENDING
+        note = "Nobody decided in time." if waited else "It was not made in time."
+        self.end(entry, EXPIRED, note=f"{note} It was not executed.")
+
+    def _keep(self, entry: Entry, seconds: float) -> None:
+        entry.timer = self._call_later(max(0.0, seconds), lambda: self._forget(entry))
+
+    def _forget(self, entry: Entry) -> None:
+        entry.timer = None
+        if entry.writing:
+            self._keep(entry, 1.0)
+            return
+        self._drop(entry)
+        self._keeper.forget([entry.record.id])
+
+    def _drop(self, entry: Entry) -> None:
+        self._entries.pop(entry.record.id, None)
+        self.unindex(entry)

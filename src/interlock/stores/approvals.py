@@ -1,0 +1,327 @@
+"""Approvals on disk: one SQLite file, one thread that writes, every commit through to the platter.
+
+A record is written before anybody is told of it. The thread commits all that came in while it was
+busy in one go, so that many approvals cost few waits for the disk. A step is only written from the
+state in which the record was last seen: whoever comes second, in this process or in another, is
+told that it is taken.
+
+Several nodes may share a state folder. Each looks after its own records, which it marks; a locked
+file beside the database says that it lives. The records of one that is gone are taken over by the
+next that starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from interlock import errors
+from interlock.errors import InterlockError
+from interlock.pipeline.approval import faults
+from interlock.pipeline.approval.keeping import Kept
+from interlock.pipeline.approval.record import Approval
+from interlock.stores.journal_file import advice
+
+SCHEMA_VERSION: Final = 1
+# "ILAP". Tells our file from another program's.
+_APPLICATION_ID: Final = 0x494C4150
+_BUSY_MS: Final = 2_000
+_SCHEMA: Final = (
+    """CREATE TABLE approval (
+        id     TEXT PRIMARY KEY,
+        state  TEXT NOT NULL,
+        keeper TEXT NOT NULL,
+        record BLOB NOT NULL
+    ) WITHOUT ROWID""",
+    """CREATE TABLE used_token (
+        anchor TEXT NOT NULL,
+        token  TEXT NOT NULL,
+        PRIMARY KEY (anchor, token)
+    ) WITHOUT ROWID""",
+)
+
+_log = logging.getLogger("interlock.stores")
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Approval).decode
+
+
+class _Step(NamedTuple):
+    """One thing to be written."""
+
+    approval: Approval
+    before: str | None
+    then: Callable[[Kept], None]
+    token: tuple[str, str] | None
+
+
+class ApprovalStore:
+    """The file at `path`. It is made when it is first used."""
+
+    def __init__(self, path: Path, *, deliver: Callable[[Callable[[], None]], object]) -> None:
+        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        self.path = path
+        self._deliver = deliver
+        self._keeper = secrets.token_hex(8)
+        self._lock_file: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._using = threading.Lock()
+        """Held by whoever uses the connection."""
+        self._wanted = threading.Condition()
+        self._steps: list[_Step] = []
+        self._forgotten: list[str] = []
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.reason = ""
+        """Why it cannot be written at the moment. Empty: it can."""
+        self.commits = 0
+
+    # -- on the event loop
+
+    def load(self) -> list[Approval]:
+        """All that nobody else looks after, which is this store's from now on, the oldest first."""
+        try:
+            with self._using:
+                file = self._opened()
+                file.execute("BEGIN IMMEDIATE")
+                try:
+                    rows = self._take_over(file)
+                    file.execute("COMMIT")
+                except BaseException:
+                    file.execute("ROLLBACK")
+                    raise
+        except (sqlite3.Error, OSError) as error:
+            self._let_go()
+            raise self._trouble(error) from error
+        found = []
+        for id, raw in rows:
+            try:
+                found.append(_decode(raw))
+            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+                _log.warning("the approval %.40s in %s cannot be read: %s", id, self.path, wrong)
+        return sorted(found, key=lambda one: one.created)
+
+    def write(
+        self,
+        approval: Approval,
+        before: str | None,
+        then: Callable[[Kept], None],
+        *,
+        token: tuple[str, str] | None = None,
+    ) -> None:
+        with self._wanted:
+            if not self._closed:
+                self._steps.append(_Step(approval, before, then, token))
+                self._wake()
+                return
+        self._deliver(lambda: then(Kept.FAILED))
+
+    def forget(self, ids: Iterable[str]) -> None:
+        with self._wanted:
+            if not self._closed:
+                self._forgotten += ids
+                self._wake()
+
+    def close(self) -> None:
+        """Write what is left, and stop. Waits for the disk."""
+        with self._wanted:
+            self._closed = True
+            self._wanted.notify()
+        if self._thread is not None:
+            self._thread.join()
+        with self._using:
+            self._let_go()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+            self._lock_path(self._keeper).unlink(missing_ok=True)
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="approvals", daemon=True)
+            self._thread.start()
+        self._wanted.notify()
+
+    # -- on the thread that writes
+
+    def _run(self) -> None:
+        while True:
+            with self._wanted:
+                self._wanted.wait_for(lambda: self._steps or self._forgotten or self._closed)
+                steps, self._steps = self._steps, []
+                forgotten, self._forgotten = self._forgotten, []
+                if not steps and not forgotten:
+                    return
+            became = self._commit(steps, forgotten)
+            if steps:
+                self._tell(steps, became)
+
+    def _tell(self, steps: list[_Step], became: list[Kept]) -> None:
+        def tell() -> None:
+            for step, what in zip(steps, became, strict=True):
+                step.then(what)
+
+        try:
+            self._deliver(tell)
+        except RuntimeError:
+            # The loop has ended, and with it everybody who waited.
+            _log.debug("nobody waits for %d approvals any more", len(steps))
+
+    def _commit(self, steps: list[_Step], forgotten: list[str]) -> list[Kept]:
+        with self._using:
+            try:
+                file = self._opened()
+                file.execute("BEGIN IMMEDIATE")
+                became = [self._put(file, step) for step in steps]
+                file.executemany(
+                    "DELETE FROM approval WHERE id = ? AND keeper = ?",
+                    [(id, self._keeper) for id in forgotten],
+                )
+                faults.at("store.committing")
+                file.execute("COMMIT")
+            except (sqlite3.Error, OSError, InterlockError) as error:
+                # A connection that failed is not trusted again; closing it rolls back as well.
+                self._let_go()
+                self._failed(error)
+                return [Kept.FAILED] * len(steps)
+        self.commits += 1
+        if self.reason:
+            self.reason = ""
+            _log.info("The approvals %s are written again.", self.path)
+        return became
+
+    def _put(self, file: sqlite3.Connection, step: _Step) -> Kept:
+        one = step.approval
+        if step.before is None:
+            file.execute(
+                "INSERT INTO approval VALUES (?, ?, ?, ?)",
+                (one.id, one.state, self._keeper, _encode(one)),
+            )
+            return Kept.WRITTEN
+        here = file.execute(
+            "SELECT 1 FROM approval WHERE id = ? AND state = ? AND keeper = ?",
+            (one.id, step.before, self._keeper),
+        ).fetchone()
+        if here is None:
+            return Kept.TAKEN
+        if step.token is not None:
+            anchor, token = step.token
+            used = file.execute("INSERT OR IGNORE INTO used_token VALUES (?, ?)", (anchor, token))
+            if used.rowcount == 0:
+                return Kept.USED
+        file.execute(
+            "UPDATE approval SET state = ?, record = ? WHERE id = ?",
+            (one.state, _encode(one), one.id),
+        )
+        return Kept.WRITTEN
+
+    # -- the file, for whoever has `_using`
+
+    def _take_over(self, file: sqlite3.Connection) -> list[tuple[str, bytes]]:
+        keepers = [row[0] for row in file.execute("SELECT DISTINCT keeper FROM approval")]
+        for keeper in keepers:
+            if keeper != self._keeper and not self._lives(keeper):
+                file.execute(
+                    "UPDATE approval SET keeper = ? WHERE keeper = ?", (self._keeper, keeper)
+                )
+        return file.execute(
+            "SELECT id, record FROM approval WHERE keeper = ?", (self._keeper,)
+        ).fetchall()
+
+    def _lives(self, keeper: str) -> bool:
+        """Whether the node that looks after its records still runs: then it has its file locked."""
+        path = self._lock_path(keeper)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            path.unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(lock)
+
+    def _lock_path(self, keeper: str) -> Path:
+        return self.path.with_name(f"{self.path.name}-{keeper}.lock")
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._lock_file is None:
+                lock = os.open(
+                    self._lock_path(self._keeper), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+                )
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock_file = lock
+            # Only its owner may read it; SQLite gives the files beside it the same mode.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            file = sqlite3.connect(
+                self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare(file)
+            except BaseException:
+                file.close()
+                raise
+            self._connection = file
+        return self._connection
+
+    def _prepare(self, file: sqlite3.Connection) -> None:
+        file.execute("PRAGMA journal_mode = WAL")
+        # What is told to somebody must outlive a power cut.
+        file.execute("PRAGMA synchronous = FULL")
+        # Arguments that are no longer needed are not left lying in free pages.
+        file.execute("PRAGMA secure_delete = ON")
+        file.execute("BEGIN IMMEDIATE")
+        version: int = file.execute("PRAGMA user_version").fetchone()[0]
+        application: int = file.execute("PRAGMA application_id").fetchone()[0]
+        tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application != _APPLICATION_ID and (application or version or tables):
+            raise InterlockError(
+                errors.CONFIG,
+                f"{self.path} is another program's database, not a store of approvals: move it.",
+                {"path": str(self.path)},
+            )
+        if version > SCHEMA_VERSION:
+            raise InterlockError(
+                errors.CONFIG,
+                f"The approvals {self.path} were written by a newer Interlock: upgrade this one.",
+                {"path": str(self.path), "schema": version},
+            )
+        if version == 0:
+            for statement in _SCHEMA:
+                file.execute(statement)
+            file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        file.execute("COMMIT")
+
+    def _let_go(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _failed(self, error: Exception) -> None:
+        known, self.reason = self.reason, self._trouble(error).message
+        if known != self.reason:
+            _log.warning("%s Calls that need an approval are refused until then.", self.reason)
+
+    def _trouble(self, error: Exception) -> InterlockError:
+        if isinstance(error, InterlockError):
+            return error
+        return InterlockError(
+            errors.UNRECORDABLE,
+            f"The approvals {self.path} cannot be written: {error}. {advice(self.path, error)}",
+            {"path": str(self.path)},
+        )
