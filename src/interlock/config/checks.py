@@ -13,6 +13,7 @@ from typing import Any, Final
 from interlock.config import quantities
 from interlock.config.model import Config, ServerConfig
 from interlock.config.own_node import OWN_ADDRESS, is_own_url
+from interlock.config.policy_checks import check_policy
 from interlock.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path, quoted
 from interlock.config.reader import NodeReader
 from interlock.config.secrets import resolve
@@ -35,6 +36,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     _check_exposure(reader, values)
     _check_own_address(reader, servers, values)
     check_tree(reader, values)
+    check_policy(reader, values)
 
 
 def exposure_refusal(config: Config) -> tuple[str, str] | None:

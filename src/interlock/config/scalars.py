@@ -37,6 +37,7 @@ _PATTERN_MESSAGES: Final = {
     "variable": ("is not the name of a variable", "use A-Z, 0-9 and _"),
     "header": ("is not the name of a header", "use letters, digits and -"),
     "path": ("is not a path", "write it with a slash in front, such as /mcp"),
+    "scope": ("is not a scope", "write read, write or admin, with :NAMES if it is for some tools"),
 }
 
 
@@ -153,6 +154,17 @@ def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
     return quantities.parse_duration(_text_or_number(node), zero=kind == "duration_or_zero")
 
 
+def _read_plain(node: Node, declared: inspect.Type, kind: str) -> bool | int | float | str:
+    """Whatever one value can be, as YAML reads it."""
+    if not isinstance(node, ScalarNode):
+        raise BadValue(f"expected one value, found {DESCRIBED[node.tag]}", "write one value")
+    if node.tag == yaml_text.BOOLEAN:
+        return _read_bool(node, declared, kind)
+    if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER):
+        return _as_number(node)
+    return as_text(node)
+
+
 def _text_or_number(node: Node, *, size: bool = False) -> str | int | float:
     if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER):
         return _as_number(node)
@@ -170,6 +182,7 @@ _READERS: Final[dict[type[inspect.Type], Callable[[Node, inspect.Type, str], Any
     inspect.BoolType: _read_bool,
     inspect.IntType: _read_integer,
     inspect.FloatType: _read_float,
+    inspect.AnyType: _read_plain,
 }
 
 

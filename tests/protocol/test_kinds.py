@@ -1,0 +1,263 @@
+"""Kinds of MCPx and the patterns that grant them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.errors import ProtocolError
+from interlock.protocol.kinds import (
+    CONTEXT_MEMBER,
+    PROFILES,
+    PROGRESSIVE_TRUST,
+    Grants,
+    Kind,
+    KindPattern,
+    compiled,
+    problem_of,
+    read_kind,
+    request_kind,
+)
+
+
+def grants(pattern: str, kind: str) -> bool:
+    return KindPattern(pattern).grants(kind)
+
+
+# --- kinds ---
+
+
+@pytest.mark.spec("MX-3.1-1", "MX-3.1-2")
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            "mcp/request:resources/read:file:///a:b",
+            Kind("mcp/request", "resources/read", "file:///a:b"),
+        ),
+        ("mcp/request:tools/list", Kind("mcp/request", "tools/list")),
+        ("mcp/request:prompts/get:summary", Kind("mcp/request", "prompts/get", "summary")),
+        ("mcp/response:tools/call:x", Kind("mcp/response", "tools/call", "x")),
+        ("mcp/proposal:tools/call:x", Kind("mcp/proposal", "tools/call", "x")),
+        ("mcp/request:notifications/progress", Kind("mcp/request", "notifications/progress")),
+        ("chat", Kind("chat")),
+        ("system/presence", Kind("system/presence")),
+    ],
+)
+def test_a_kind_is_taken_apart(text: str, kind: Kind) -> None:
+    assert read_kind(text) == kind
+    assert str(kind) == text
+
+
+@pytest.mark.spec("MX-3.1-2")
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "chat:x", "mcp/request", "mcp/request:", "mcp/request::x", "mcp/request:tools/call:",
+     "mcp/request:tools/list:foo", "mcp/request:resources/templates/list:x"],
+)  # fmt: skip
+def test_what_is_no_kind(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        read_kind(text)
+
+
+def test_requests_have_a_context_where_their_method_has_one() -> None:
+    assert request_kind("tools/call", "a.b") == "mcp/request:tools/call:a.b"
+    assert request_kind("tools/list", "a.b") == "mcp/request:tools/list"
+    assert request_kind("tools/call") == "mcp/request:tools/call"
+
+
+# --- patterns ---
+
+TABLE = [
+    pytest.param("mcp/*", ["mcp/request:x", "mcp/response:x", "mcp/proposal:x:y"], ["chat", "mcp"],
+                 marks=pytest.mark.spec("MX-4.1-2")),
+    pytest.param("mcp/request:*", ["mcp/request:notifications/progress", "mcp/request:x:y"],
+                 ["mcp/response:x"], marks=pytest.mark.spec("MX-4.1-3")),
+    pytest.param("mcp/request:tools/*", ["mcp/request:tools/call", "mcp/request:tools/list"],
+                 ["mcp/request:resources/read", "mcp/request:tool"],
+                 marks=pytest.mark.spec("MX-4.1-4")),
+    pytest.param("mcp/request:tools/*", ["mcp/request:tools/call:read_file"], [],
+                 marks=pytest.mark.spec("MX-4.1-18")),
+    pytest.param("mcp/request:resources/*",
+                 ["mcp/request:resources/read", "mcp/request:resources/list",
+                  "mcp/request:resources/subscribe"],
+                 ["mcp/request:tools/list"], marks=pytest.mark.spec("MX-4.1-5")),
+    pytest.param("mcp/response:*", ["mcp/response:tools/call:x"], ["mcp/request:tools/call:x"],
+                 marks=pytest.mark.spec("MX-4.1-6")),
+    pytest.param("mcp/proposal:*", ["mcp/proposal:tools/call:x"], ["mcp/request:tools/call:x"],
+                 marks=pytest.mark.spec("MX-4.1-7")),
+    pytest.param("mcp/request:*/list",
+                 ["mcp/request:tools/list", "mcp/request:resources/templates/list",
+                  "mcp/request:prompts/list"],
+                 ["mcp/request:tools/call:foo/list", "mcp/request:tools/call:x/list",
+                  "mcp/request:/list", "mcp/request:tools/listen", "MCP/REQUEST:tools/list",
+                  "mcp/request:resources/read:file:///x/list"],
+                 marks=pytest.mark.spec("MX-4.1-17")),
+    pytest.param("*", ["chat", "mcp/request:x", "anything"], ["system/presence", "system/"],
+                 marks=pytest.mark.spec("MX-4.1-17")),
+    pytest.param("mcp/request:resources/read",
+                 ["mcp/request:resources/read", "mcp/request:resources/read:file:///x"],
+                 ["mcp/request:resources/reader", "mcp/request:resources/rea"],
+                 marks=pytest.mark.spec("MX-4.1-19")),
+    pytest.param("mcp/request:tools/call:a", ["mcp/request:tools/call:a"],
+                 ["mcp/request:tools/call", "mcp/request:tools/call:ab",
+                  "mcp/request:tools/call:a:b"],
+                 marks=pytest.mark.spec("MX-4.1-19")),
+    pytest.param("mcp/request:tools/call:a.*", ["mcp/request:tools/call:a.b:c/d"],
+                 ["mcp/request:tools/call:b.a.c", "mcp/request:tools/call"]),
+    pytest.param("mcp/request:*/call:x", ["mcp/request:tools/call:x"],
+                 ["mcp/request:tools/call", "mcp/request:a/b:tools/call:x"]),
+    pytest.param("mcp/*:tools/**", ["mcp/request:tools/call:x", "mcp/response:tools/list"],
+                 ["mcp/:tools/x", "mcp/request:x:tools/y"]),
+    pytest.param("chat", ["chat"], ["chats", "chat:x", "Chat"]),
+    pytest.param("*at", ["chat", "what"], ["at", "chats"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "granted", "refused"), TABLE)
+def test_what_a_pattern_grants(pattern: str, granted: list[str], refused: list[str]) -> None:
+    assert [kind for kind in granted if not grants(pattern, kind)] == []
+    assert [kind for kind in refused if grants(pattern, kind)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "system/*", "system/presence", "mcp/request", "mcp/response:", "a b", "a\n", "x" * 4_097],
+)
+def test_a_pattern_that_grants_nothing_is_refused(text: str) -> None:
+    assert problem_of(text)
+    with pytest.raises(ProtocolError):
+        KindPattern(text)
+
+
+# --- profiles ---
+
+READ = "mcp/request:resources/read:file:///x"
+CALL = "mcp/request:tools/call:x"
+KINDS = [
+    READ, CALL, "mcp/request:tools/list", "mcp/request:resources/list", "mcp/request:prompts/list",
+    "mcp/response:tools/call:x", "mcp/response:resources/read:file:///x",
+    "mcp/proposal:tools/call:x", "chat",
+]  # fmt: skip
+LISTS = {"mcp/request:tools/list", "mcp/request:resources/list", "mcp/request:prompts/list"}
+RESPONSES = {"mcp/response:tools/call:x", "mcp/response:resources/read:file:///x"}
+PROPOSAL = {"mcp/proposal:tools/call:x"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "granted"),
+    [
+        pytest.param("full_access", set(KINDS), marks=pytest.mark.spec("MX-4.1-11")),
+        pytest.param(
+            "proposal_only", PROPOSAL | RESPONSES | {"chat"}, marks=pytest.mark.spec("MX-4.1-12")
+        ),
+        pytest.param("response_only", RESPONSES | {"chat"}, marks=pytest.mark.spec("MX-4.1-13")),
+        pytest.param(
+            "read_only", {READ, "chat"} | LISTS | RESPONSES, marks=pytest.mark.spec("MX-4.1-14")
+        ),
+        pytest.param(
+            "tool_only",
+            {CALL, "mcp/request:tools/list", "mcp/response:tools/call:x", "chat"},
+            marks=pytest.mark.spec("MX-4.1-15"),
+        ),
+        ("initial", PROPOSAL | {"chat"}),
+    ],
+)
+def test_what_a_profile_grants(profile: str, granted: set[str]) -> None:
+    set_of = Grants(PROFILES[profile])
+    assert {kind for kind in KINDS if set_of.grants(kind)} == granted
+    assert not set_of.grants("system/presence")
+
+
+def test_the_initial_profile_is_exactly_this() -> None:
+    assert PROFILES["initial"] == ("mcp/proposal:*", "chat")
+
+
+def test_trust_grows_step_by_step() -> None:
+    steps = [{kind for kind in KINDS if Grants(one).grants(kind)} for one in PROGRESSIVE_TRUST]
+    assert steps[0] == PROPOSAL | {"chat"}
+    assert steps[1] == steps[0] | {READ}
+    assert steps[2] == steps[1] | {CALL, "mcp/request:tools/list"}
+    assert steps[3] == set(KINDS)
+
+
+# --- whatever comes ---
+
+PIECES = st.sampled_from(["a", "b", "/", ":", "ab", "mcp/request", ":tools/call", "list", "é"])
+TEXTS = st.lists(PIECES, max_size=7).map("".join)
+PATTERNS = (
+    st.lists(PIECES | st.just("*"), min_size=1, max_size=8)
+    .map("".join)
+    .filter(lambda text: not problem_of(text))
+)
+
+
+def reference(pattern: str, kind: str) -> bool:
+    """The rules, tried one by one: slow and plain."""
+    while "**" in pattern:
+        pattern = pattern.replace("**", "*")
+    if kind.startswith("system/"):
+        return False
+
+    def tries(p: int, k: int) -> bool:
+        if p == len(pattern):
+            family, _, rest = pattern.partition(":")
+            method_only = family in ("mcp/request", "mcp/response", "mcp/proposal") and (
+                ":" not in rest
+            )
+            return k == len(kind) or (
+                method_only and bool(rest) and not pattern.endswith("*") and kind[k] == ":"
+            )
+        if pattern[p] != "*":
+            return k < len(kind) and kind[k] == pattern[p] and tries(p + 1, k + 1)
+        if p == len(pattern) - 1:
+            return True
+        end = k
+        while end < len(kind) and kind[end] != ":":
+            end += 1
+            if tries(p + 1, end):
+                return True
+        return False
+
+    return tries(0, 0)
+
+
+@given(PATTERNS, TEXTS)
+def test_the_compiled_pattern_is_the_rules_tried_one_by_one(pattern: str, kind: str) -> None:
+    assert grants(pattern, kind) == reference(pattern, kind)
+
+
+@given(PATTERNS, TEXTS, st.data())
+def test_a_kind_made_to_fit_fits(pattern: str, filling: str, data: st.DataObject) -> None:
+    kind = "".join(
+        data.draw(st.sampled_from(["x", "ab", "list"])) if character == "*" else character
+        for character in pattern
+    )
+    assert grants(pattern, kind) == reference(pattern, kind)
+    assert grants(pattern, kind)
+    assert grants(pattern, kind + filling) == reference(pattern, kind + filling)
+
+
+@given(PATTERNS, st.text(max_size=20))
+def test_nothing_grants_what_only_a_gateway_says(pattern: str, rest: str) -> None:
+    assert not grants(pattern, f"system/{rest}")
+
+
+@pytest.mark.spec("MX-4.1-19")
+@given(st.sampled_from(sorted(CONTEXT_MEMBER)), st.text(min_size=1, max_size=30))
+def test_a_method_grants_every_context_and_a_context_no_method(method: str, context: str) -> None:
+    whole = request_kind(method, context)
+    assert grants(request_kind(method), whole)
+    assert read_kind(whole) == Kind("mcp/request", method, context)
+    if not problem_of(whole) and "*" not in whole:
+        assert not grants(whole, request_kind(method))
+
+
+def test_no_kind_takes_long() -> None:
+    pattern = compiled("mcp/" + "*a" * 40 + "*b")
+    began = time.perf_counter()
+    assert not pattern.grants("mcp/" + "a" * 4_000)
+    assert time.perf_counter() - began < 1.0
