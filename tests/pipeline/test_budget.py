@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from interlock.call import Call
 from interlock.catalog.offering import Offering
 from interlock.errors import BUDGET_EXCEEDED, INVALID_ARGUMENTS, InterlockError
-from interlock.pipeline.budget import GRAIN, MINUTE, Budgets, Window
+from interlock.pipeline.accounts import GRAIN, MINUTE, Window
+from interlock.pipeline.budget import Budgets
 from interlock.protocol.ax import UNLIMITED, Budget
 from tests.catalog.offers import offer
 from tests.pipeline.calls import tool_call
@@ -43,6 +44,7 @@ def leaf() -> Offering:
 
 def rig(budget: Budget, **session: Any) -> Rig:
     node = Rig(leaf(), offer("other", ["t"]))
+    node.pipeline.budgets._wall_clock = lambda: 1_700_000_000
     node.pipeline.budgets.grant("leaf", LEAF, budget, **session)
     return node
 
@@ -77,10 +79,13 @@ def test_the_fourth_of_three_in_a_minute() -> None:
     assert (error.failure.ax_code, error.failure.ax_name) == (-32003, "budget_exceeded")
     assert error.data == {
         "budget": "max_calls_per_minute",
+        "of": "subserver",
         "limit": 3,
         "used": 3,
+        "left": 0,
         "upstream": "leaf",
         "retry_after_ms": 50_000,
+        "refills_at": "2023-11-14T22:14:10.000Z",
     }
     assert "in 50.0 s" in error.message
     # Nobody else's budget.
@@ -116,8 +121,10 @@ def test_mutable_calls_of_a_session() -> None:
     assert passes(node, "leaf.write")
     assert refusal(node, "leaf.write") == {
         "budget": "max_mutable_calls_per_session",
+        "of": "subserver",
         "limit": 1,
         "used": 1,
+        "left": 0,
         "upstream": "leaf",
     }
     assert passes(node, "leaf.read")
@@ -182,7 +189,7 @@ def test_those_who_are_gone_are_forgotten() -> None:
         budgets.grant("leaf", f"id-{number}", Budget(max_calls_per_minute=5))
         call = tool_call("leaf.read", upstream="leaf")
         call.route = node.catalog.find("leaf.read")
-        budgets.take(call)
+        budgets.reserve(call)
         budgets.release("leaf")
         clock.advance(1)
     assert len(budgets._left) <= MINUTE + 1
@@ -231,7 +238,7 @@ def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> N
 
 def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
     try:
-        budgets.take(call)
+        budgets.reserve(call)
     except InterlockError as error:
         return error
     return None

@@ -1,139 +1,117 @@
-"""How much is too much? What a registered subserver may be called, in a minute and in a session.
+"""How much is too much? What may be called in a minute and in a session, by whom and of whom.
 
-The minute belongs to the subserver, whoever carries its calls: who leaves and comes back finds it
-as it was. Those without a limit are not looked at.
+A call has up to three accounts: that of its session, that of its caller, and that of the subserver
+it goes to. It takes from all of them or from none, before it leaves; what never left is given back.
+A minute belongs to whom it is counted for, so leaving and coming back does not begin a new one: a
+subserver's goes on when it registers again, and a caller's is one over all its sessions.
+
+A caller's own session is one stretch of calls: it is over when the caller has been quiet for as
+long as an unused session is kept. The same goes for clients that have no sessions.
+
+Those without a limit are not looked at.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
-from interlock.call import Call
+from interlock.call import Call, Outcome, RelayedError, UpstreamAnsweredError, UpstreamGoneError
 from interlock.catalog.offering import Tool
+from interlock.config import BudgetConfig, BudgetsConfig
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
+from interlock.pipeline.accounts import MINUTE, NO_LIMIT, Account, Short, Taken, Window
 from interlock.ports import Clock
 from interlock.protocol.ax import UNLIMITED, Budget
 
-MINUTE: Final = 60.0
-GRAIN: Final = 0.1
-"""Calls this close to each other are counted as one group: so many calls take no more memory than
-a few. A group counts for as long as the last of it."""
-
-
-class Window:
-    """How many calls were made within the last minute."""
-
-    __slots__ = ("_groups", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._groups: deque[list[float]] = deque()
-        """When each group began and ended, and how many it has."""
-
-    def look(self, now: float) -> int:
-        groups = self._groups
-        while groups and groups[0][1] + MINUTE <= now:
-            self.count -= int(groups.popleft()[2])
-        return self.count
-
-    def add(self, now: float) -> None:
-        self.count += 1
-        groups = self._groups
-        if groups and now - groups[-1][0] < GRAIN:
-            groups[-1][1] = now
-            groups[-1][2] += 1
-        else:
-            groups.append([now, now, 1])
-
-    def wait(self, now: float) -> float:
-        """How long until one of them is older than a minute."""
-        return self._groups[0][1] + MINUTE - now if self._groups else 0.0
-
-
-class _Account:
-    """The budget of one session, and what was used of it."""
-
-    __slots__ = ("budget", "cost_units", "mutable_calls", "session_id", "subserver_id", "window")
-
-    def __init__(self, subserver_id: str, session_id: str, budget: Budget, window: Window) -> None:
-        self.subserver_id = subserver_id
-        self.session_id = session_id
-        self.budget = budget
-        self.window = window
-        self.mutable_calls = 0
-        self.cost_units = 0
+SESSION_IDLE: Final = 3600.0
+_FEW: Final = 1024
+"""So many accounts of callers are kept before those are looked for that can go."""
+_OF_SESSIONS: Final = " sessions"
+_OF_CALLERS: Final = " callers"
 
 
 class Budgets:
-    """The budgets of all registered subservers."""
+    """The accounts of everybody who has one."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, wall_clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._sessions: dict[str, _Account] = {}
-        self.limited: dict[str, _Account] = {}
-        """Those that can be exceeded, by the key of the upstream. Empty: nobody need ask."""
+        self._wall_clock = wall_clock
+        self._subservers: dict[str, _Registered] = {}
         self._left: dict[str, tuple[float, Window]] = {}
-        """The minutes of those who are gone, the longest gone first."""
+        """The minutes of subservers that are gone, the longest gone first."""
+        self._config = BudgetsConfig()
+        self._session_budget = NO_LIMIT
+        self._idle = SESSION_IDLE
+        self._sessions: dict[object, Account] = {}
+        """By session; those of clients without one by the caller's name."""
+        self._callers: dict[str, Account | None] = {}
+        """None: no budget of the config fits this caller."""
+        self._sweep_at = _FEW
+        self.limited: dict[str, object] = {}
+        """What can be exceeded. Empty: nobody need ask. Always the same object."""
+
+    # -- what is configured
+
+    def configure(self, config: BudgetsConfig, *, idle: float = SESSION_IDLE) -> None:
+        """The budgets of sessions and callers from now on. What was used stays used."""
+        self._config = config
+        self._idle = idle
+        self._session_budget = budget = _limits(config.session)
+        if budget == NO_LIMIT:
+            self._sessions.clear()
+            self.limited.pop(_OF_SESSIONS, None)
+        else:
+            self.limited[_OF_SESSIONS] = budget
+        for key, account in self._sessions.items():
+            account.budget = budget
+            account.idle = idle if isinstance(key, str) else None
+        known, self._callers = self._callers, {}
+        for name, one in known.items():
+            if one is not None and (fits := self._fitting(name)) is not None:
+                one.budget, one.idle = fits, idle
+                self._callers[name] = one
+        if any(_limits(one) != NO_LIMIT for one in config.callers):
+            self.limited[_OF_CALLERS] = config.callers
+        else:
+            self.limited.pop(_OF_CALLERS, None)
+
+    # -- registered subservers
 
     def grant(self, key: str, subserver_id: str, budget: Budget, session_id: str = "") -> None:
         """A session begins. For one that goes on, the limits are others from now on."""
         self._forget_the_gone()
-        account = self._sessions.get(key)
-        if account is None or (account.subserver_id, account.session_id) != (
-            subserver_id,
-            session_id,
-        ):
+        account = self._subservers.get(key)
+        if account is None or account.is_not(subserver_id, session_id):
             self.release(key)
             _, window = self._left.pop(subserver_id, (0.0, None))
-            account = _Account(subserver_id, session_id, budget, window or Window())
-            self._sessions[key] = account
+            account = _Registered(key, subserver_id, session_id, budget, window)
+            self._subservers[key] = account
         account.budget = budget
-        if budget == _NO_LIMIT:
+        if budget == NO_LIMIT:
             self.limited.pop(key, None)
         else:
             self.limited[key] = account
 
     def release(self, key: str) -> None:
         """The session is over."""
-        account = self._sessions.pop(key, None)
+        account = self._subservers.pop(key, None)
         self.limited.pop(key, None)
         if account is not None and account.window.count:
             self._left.pop(account.subserver_id, None)
             self._left[account.subserver_id] = (self._clock(), account.window)
 
-    def take(self, call: Call) -> None:
-        """Count a call of a tool. Raises InterlockError when it would be one too many: that one
-        counts for nothing."""
-        account = self.limited.get(call.upstream)
-        if account is None:
-            return
-        budget, window, now = account.budget, account.window, self._clock()
-        used = window.look(now)
-        if used >= budget.max_calls_per_minute:
-            wait = max(1, ceil(window.wait(now) * 1000))
-            raise _exceeded(call, "max_calls_per_minute", budget.max_calls_per_minute, used, wait)
-        tool = call.route
-        # What nobody knows changes something, and costs nothing.
-        mutable, units = (tool.mutable, tool.cost_units) if isinstance(tool, Tool) else (True, 0)
-        if mutable and account.mutable_calls >= budget.max_mutable_calls_per_session:
-            limit, used = budget.max_mutable_calls_per_session, account.mutable_calls
-            raise _exceeded(call, "max_mutable_calls_per_session", limit, used)
-        if units and account.cost_units + units > budget.max_cost_units_per_session:
-            limit, used = budget.max_cost_units_per_session, account.cost_units
-            raise _exceeded(call, "max_cost_units_per_session", limit, used)
-        window.add(now)
-        account.mutable_calls += mutable
-        account.cost_units += units
-
     def used(self, key: str) -> tuple[int, int, int] | None:
-        """Calls of the last minute, mutable calls and cost units of the session, for those who
-        look. None: it has no limit."""
-        account = self.limited.get(key)
+        """Calls of the last minute, mutable calls and cost units of a subserver's session, for
+        those who look. None: it has no limit."""
+        account = self._subservers.get(key) if key in self.limited else None
         if account is None:
             return None
-        return account.window.look(self._clock()), account.mutable_calls, account.cost_units
+        calls = account.look(self._clock())
+        return calls, account.tally.mutable_calls, account.tally.cost_units
 
     def _forget_the_gone(self) -> None:
         over = self._clock() - MINUTE
@@ -143,21 +121,181 @@ class Budgets:
                 return
             del self._left[subserver_id]
 
+    # -- calls
 
-_NO_LIMIT: Final = Budget(UNLIMITED, UNLIMITED, UNLIMITED)
+    def reserve(self, call: Call) -> None:
+        """Take what a call of a tool needs, from all its accounts or from none.
+
+        Raises InterlockError when it would be one too many: that one counts for nothing.
+        """
+        if call.reserved is not None:
+            return
+        accounts = self._accounts(call)
+        if not accounts:
+            return
+        now, tool = self._clock(), call.route
+        # What nobody knows changes something, and costs nothing.
+        mutable, units = (tool.mutable, tool.cost_units) if isinstance(tool, Tool) else (True, 0)
+        for account in accounts:
+            short = account.lacks(now, mutable, units)
+            if short is not None:
+                raise self._exceeded(account, short)
+        call.reserved = [account.take(now, mutable, units) for account in accounts]
+
+    take = reserve
+
+    def settle(self, call: Call, sent: bool) -> None:
+        """The call is over: what was never sent is given back. Once; later words change nothing."""
+        reserved: list[Taken] | None = call.reserved
+        if reserved is None:
+            return
+        call.reserved = None
+        if not sent:
+            for taken in reserved:
+                taken.give_back()
+
+    def _accounts(self, call: Call) -> list[Account]:
+        accounts: list[Account] = []
+        if self._session_budget is not NO_LIMIT:
+            accounts.append(self._of_session(call))
+        if self._config.callers and call.caller is not None:
+            of_caller = self._of_caller(call.caller.name)
+            if of_caller is not None:
+                accounts.append(of_caller)
+        if call.upstream in self.limited:
+            accounts.append(self._subservers[call.upstream])
+        return accounts
+
+    def _of_session(self, call: Call) -> Account:
+        session = call.session
+        name = "" if call.caller is None else call.caller.name
+        # Of a session that has ended nobody would say so again.
+        key: object = name if session is None or not session.alive else session
+        account = self._sessions.get(key)
+        if account is None:
+            self._sweep()
+            own = isinstance(key, str)
+            idle = self._idle if own else None
+            account = Account("session", name, self._session_budget, idle=idle)
+            self._sessions[key] = account
+            if session is not None and not own:
+                session.closed.append(lambda: self._ended(session))
+        return account
+
+    def _ended(self, session: object) -> None:
+        self._sessions.pop(session, None)
+
+    def _of_caller(self, name: str) -> Account | None:
+        try:
+            return self._callers[name]
+        except KeyError:
+            self._sweep()
+            budget = self._fitting(name)
+            account = None if budget is None else Account("caller", name, budget, idle=self._idle)
+            self._callers[name] = account
+            return account
+
+    def _fitting(self, name: str) -> Budget | None:
+        """The first of the config's budgets that is for this caller, if it limits anything."""
+        for one in self._config.callers:
+            if not one.callers or any(fnmatchcase(name, glob) for glob in one.callers):
+                budget = _limits(one)
+                return None if budget is NO_LIMIT else budget
+        return None
+
+    def _sweep(self) -> None:
+        """Callers may be without number: those go of whom nothing is left to be known."""
+        if len(self._callers) + len(self._sessions) < self._sweep_at:
+            return
+        now = self._clock()
+        self._callers = {
+            name: one
+            for name, one in self._callers.items()
+            if one is not None and not one.is_forgotten(now)
+        }
+        self._sessions = {
+            key: one
+            for key, one in self._sessions.items()
+            if not (isinstance(key, str) and one.is_forgotten(now))
+        }
+        self._sweep_at = max(_FEW, 2 * (len(self._callers) + len(self._sessions)))
+
+    def _exceeded(self, account: Account, short: Short) -> InterlockError:
+        left = max(0, short.limit - short.used)
+        data: dict[str, Any] = {
+            "budget": short.budget,
+            "of": account.kind,
+            "limit": short.limit,
+            "used": short.used,
+            "left": left,
+            "upstream" if account.kind == "subserver" else "caller": account.whose,
+        }
+        if short.never:
+            when = "It has no room for such a call."
+        elif short.wait is None:
+            when = "The next session begins a new one."
+        else:
+            data["retry_after_ms"] = wait = max(1, ceil(short.wait * 1000))
+            data["refills_at"] = _moment(self._wall_clock() + wait / 1000)
+            when = f"Try again in {wait / 1000:.1f} s."
+        whose = _WHOSE[account.kind].format(account.whose)
+        return InterlockError(
+            BUDGET_EXCEEDED,
+            f"The budget of {whose} is used up: {short.used} of {short.limit} ({short.budget}). "
+            f"{when}",
+            data,
+        )
 
 
-def _exceeded(
-    call: Call, which: str, limit: int, used: int, retry_after_ms: int | None = None
-) -> InterlockError:
-    data = {"budget": which, "limit": limit, "used": used, "upstream": call.upstream}
-    if retry_after_ms is None:
-        when = "The next session begins a new one."
-    else:
-        data["retry_after_ms"] = retry_after_ms
-        when = f"Try again in {retry_after_ms / 1000:.1f} s."
-    return InterlockError(
-        BUDGET_EXCEEDED,
-        f"The budget of {call.upstream} is used up: {used} of {limit} ({which}). {when}",
-        data,
+def was_sent(call: Call, outcome: Outcome | None, error: InterlockError | None) -> bool:
+    """Whether a call that is over may have reached its upstream. To be asked before its exchange
+    is taken away."""
+    if isinstance(error, UpstreamAnsweredError | RelayedError):
+        return True
+    if isinstance(error, UpstreamGoneError) and not call.sent_again:
+        # Once it was sent again nobody knows any more of the first time.
+        return error.sent
+    if call.exchange is not None:
+        return True
+    # An outcome that nobody has looked into is the node's own.
+    return outcome is not None and outcome.glance is not None
+
+
+_WHOSE: Final = {
+    "subserver": "{}",
+    "caller": "the caller {}",
+    "session": "this session of {}",
+}
+
+
+class _Registered(Account):
+    """The account of a subserver's session."""
+
+    __slots__ = ("session_id", "subserver_id")
+
+    def __init__(
+        self, key: str, subserver_id: str, session_id: str, budget: Budget, window: Window | None
+    ) -> None:
+        super().__init__("subserver", key, budget, window)
+        self.subserver_id = subserver_id
+        self.session_id = session_id
+
+    def is_not(self, subserver_id: str, session_id: str) -> bool:
+        return (self.subserver_id, self.session_id) != (subserver_id, session_id)
+
+
+def _limits(config: BudgetConfig | None) -> Budget:
+    if config is None:
+        return NO_LIMIT
+    budget = Budget(
+        *(
+            UNLIMITED if one is None else one
+            for one in (config.calls_per_minute, config.mutable_calls, config.cost_units)
+        )
     )
+    return NO_LIMIT if budget == NO_LIMIT else budget
+
+
+def _moment(seconds: float) -> str:
+    whole, rest = divmod(round(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{rest:03d}Z"
