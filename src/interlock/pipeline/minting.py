@@ -1,0 +1,195 @@
+"""A token for the next hop: made here for one caller and one thing that it may do there, good for
+one receiver and for a short time. What the caller showed itself never leaves the node.
+
+A token is kept for as long as half of its life and made anew then: a call costs a look into a
+table. Tokens are only ever in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.call import Call, Caller
+from interlock.catalog.offering import Tool
+from interlock.pipeline.scopes import level_of, name_of
+from interlock.ports import Clock
+from interlock.protocol.scopes import READ, WRITE, beneath, narrow
+
+LONGEST_LIFE: Final = 900.0
+"""No token that a node makes is good for longer."""
+LEEWAY: Final = 30.0
+"""By so much the clocks of two nodes may differ."""
+_WHOLE_SECONDS: Final = 5.0
+"""Tokens that are good for longer than this end on a full second, as most readers expect."""
+_MOST_KEPT: Final = 10_000
+
+Sign = Callable[[dict[str, Any]], str]
+"""Makes a token of claims, by the key of now."""
+Shape = Callable[[str], bytes]
+"""How a token stands in what is sent."""
+
+
+class _Kept(msgspec.Struct, gc=False):
+    """A token that may be sent again."""
+
+    shown: bytes
+    renew_at: float
+    """On the clock that never goes back, as what follows."""
+    ends: float
+
+
+class Stamps(Protocol):
+    """What puts a token on what is sent to one upstream."""
+
+    def __call__(self, call: Call) -> bytes:
+        """What to send along with a caller's call; empty for a caller without a name."""
+        ...
+
+    def own(self) -> bytes:
+        """What to send along with a request of the node's own."""
+        ...
+
+
+class Minter:
+    """Makes the tokens of one node."""
+
+    def __init__(
+        self,
+        sign: Sign,
+        *,
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
+    ) -> None:
+        self._sign = sign
+        self.clock = clock
+        self._wall_clock = wall_clock
+
+    def token(self, call: Call, audience: str, issuer: str, prefix: str = "") -> str:
+        """A token for this call at the next hop, made anew.
+
+        `prefix`: what this node puts in front of the names of that hop.
+        """
+        return self.mint(call, audience, issuer, prefix)[0]
+
+    def mint(self, call: Call, audience: str, issuer: str, prefix: str) -> tuple[str, float]:
+        """The same, and how many seconds it is good for."""
+        caller = call.caller
+        assert caller is not None
+        left = call.deadline - self.clock() if call.deadline else math.inf
+        return self._made(
+            {
+                "iss": issuer,
+                "sub": caller.above or caller.name,
+                "client_id": caller.id or caller.name,
+                "aud": audience,
+                "scope": " ".join(_scope(call, caller, prefix)),
+            },
+            left,
+            caller.expires,
+        )
+
+    def mint_own(self, audience: str, issuer: str) -> tuple[str, float]:
+        """A token for what the node itself wants to know: which tools there are."""
+        claims = {
+            "iss": issuer, "sub": issuer, "client_id": issuer, "aud": audience, "scope": READ,
+        }  # fmt: skip
+        return self._made(claims, math.inf, None)
+
+    def _made(
+        self, claims: dict[str, Any], left: float, expires: float | None
+    ) -> tuple[str, float]:
+        now = self._wall_clock()
+        life = min(LONGEST_LIFE, max(left, 0.0))
+        ends = now + life if expires is None else min(now + life, expires)
+        begins: float = round(now, 3)
+        if ends - now > _WHOLE_SECONDS:
+            begins, ends = math.floor(now), math.floor(ends)
+            ends = min(ends, begins + LONGEST_LIFE)
+        else:
+            ends = math.floor(ends * 1000) / 1000
+        signed = self._sign(
+            {**claims, "iat": begins, "exp": ends, "jti": secrets.token_urlsafe(12)}
+        )
+        return signed, ends - now
+
+
+class Stamp:
+    """Puts tokens on what is sent to one receiver."""
+
+    def __init__(
+        self,
+        minter: Minter,
+        audience: str,
+        *,
+        issuer: Callable[[], str],
+        shape: Shape,
+        prefix: str = "",
+    ) -> None:
+        """`issuer`: as whom the receiver knows this node. `prefix`: what stands before its names
+        in the catalog here."""
+        self._minter = minter
+        self._audience = audience
+        self._issuer = issuer
+        self._shape = shape
+        self._prefix = prefix
+        self._clock = minter.clock
+        self._kept: dict[tuple[Caller, object], _Kept] = {}
+        self._own: _Kept | None = None
+
+    def __call__(self, call: Call) -> bytes:
+        caller = call.caller
+        if caller is None or not caller.name:
+            return b""
+        # Everything that is not about a tool takes the same scope.
+        key = (caller, call.route or call.name if call.verb == _CALL else None)
+        kept = self._kept.get(key)
+        if (
+            kept is not None
+            and self._clock() < kept.renew_at
+            and (kept.ends <= call.deadline or not call.deadline)
+        ):
+            return kept.shown
+        if len(self._kept) >= _MOST_KEPT:
+            self._make_room()
+        now = self._clock()
+        token, life = self._minter.mint(call, self._audience, self._issuer(), self._prefix)
+        kept = self._kept[key] = _Kept(self._shape(token), now + life / 2, now + life)
+        return kept.shown
+
+    def own(self) -> bytes:
+        """The same object for as long as nothing changed."""
+        kept, now = self._own, self._clock()
+        if kept is None or now >= kept.renew_at:
+            token, life = self._minter.mint_own(self._audience, self._issuer())
+            kept = self._own = _Kept(self._shape(token), now + life / 2, now + life)
+        return kept.shown
+
+    def forget(self) -> None:
+        """Make every token anew."""
+        self._kept.clear()
+        self._own = None
+
+    def _make_room(self) -> None:
+        now = self._clock()
+        good = {key: one for key, one in self._kept.items() if now < one.renew_at}
+        self._kept = good if len(good) < _MOST_KEPT // 2 else {}
+
+
+_CALL: Final = "tools/call"
+
+
+def _scope(call: Call, caller: Caller, prefix: str) -> tuple[str, ...]:
+    """Exactly what the call takes, in the names of the next hop."""
+    if call.verb != _CALL:
+        return beneath(caller.scopes, READ, prefix)
+    route = call.route
+    if route is None:
+        return narrow(caller.scopes, WRITE, call.name)
+    level = level_of(route) if isinstance(route, Tool) else WRITE
+    return narrow(caller.scopes, level, name_of(call), route.upstream_name)

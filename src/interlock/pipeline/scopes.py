@@ -1,0 +1,108 @@
+"""May it, by its scopes? What a call takes is held against what its caller was granted, and
+against what its subserver was registered for.
+
+Nobody else's standing counts: a call on behalf of somebody may do what that somebody may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from interlock.call import Call, Caller
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.offering import Listed, Tool
+from interlock.errors import FORBIDDEN, InterlockError
+from interlock.pipeline.authenticate import PARENT_KIND
+from interlock.protocol.capability import read_capability
+from interlock.protocol.mcp import (
+    COMPLETE_ARGUMENT,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+)
+from interlock.protocol.scopes import READ, WRITE, covers, exact, highest, within
+
+RESOURCES: Final = "resources"
+"""The name, behind the segment, by which scopes speak of an upstream's resources."""
+_ABOUT_RESOURCES: Final = frozenset({RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE, COMPLETE_ARGUMENT})
+
+
+def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> None:
+    """Raises InterlockError when the call takes more than its caller or its upstream may.
+
+    `tool` is None for one that no list names. `limits`: the highest level of the subservers that
+    may not be asked for everything, by the key of their upstream.
+    """
+    limit = limits.get(call.upstream)
+    scopes = None if call.caller is None else call.caller.scopes
+    if limit is None and scopes is None:
+        return
+    level = WRITE if tool is None else level_of(tool)
+    if scopes is not None:
+        name = name_of(call)
+        if not covers(scopes, level, name):
+            raise _missing(call.caller, level, name)
+    if limit is not None and not within(level, limit):
+        raise InterlockError(
+            FORBIDDEN,
+            f"{_called(call)} takes the scope {level}, and its subserver is registered for "
+            f"{limit} only.",
+            {"missing": [level], "auth_scope": limit, "upstream": call.upstream},
+        )
+
+
+def check_other_scopes(call: Call, catalog: Catalog) -> None:
+    """The same for what is not about a tool, once its upstream is known: all of it reads. Lists
+    are for everybody who is known."""
+    caller = call.caller
+    if caller is None or caller.scopes is None:
+        return
+    if call.verb == PROMPTS_GET:
+        prompt = catalog.current.prompt(call.name)
+        name = call.name if prompt is None else prompt.canonical
+    elif call.verb in _ABOUT_RESOURCES:
+        name = prefix_of(call.upstream, catalog) + RESOURCES
+    else:
+        return
+    if not covers(caller.scopes, READ, name):
+        raise _missing(caller, READ, name)
+
+
+@lru_cache(maxsize=20_000)
+def level_of(tool: Tool) -> str:
+    """What a call of a tool takes: what it says itself, and `write` if it may change something."""
+    capability, _ = read_capability(tool.capability())
+    return highest(capability.auth_scope, WRITE if tool.mutable else READ)
+
+
+def name_of(call: Call) -> str:
+    """What scopes call the tool: its canonical name; a parent's speak of what the parent called."""
+    caller, route = call.caller, call.route
+    if route is None or (caller is not None and caller.kind == PARENT_KIND):
+        return call.name
+    return route.canonical
+
+
+def prefix_of(upstream: str, catalog: Catalog) -> str:
+    """What the canonical names of an upstream's tools begin with, the dot included."""
+    offering = catalog.offering(upstream)
+    if offering is None:
+        return ""
+    named: tuple[Listed, ...] = offering.tools or offering.prompts
+    if named:
+        one = named[0]
+        return (one.alias or one.canonical).removesuffix(one.upstream_name)
+    return f"{offering.segment}."
+
+
+def _called(call: Call) -> str:
+    return name_of(call)[:200]
+
+
+def _missing(caller: Caller | None, level: str, name: str) -> InterlockError:
+    scope = f"{level}:{exact(name)}"
+    whom = "The caller" if caller is None else caller.above or caller.name
+    return InterlockError(FORBIDDEN, f"{whom} lacks the scope {scope}.", {"missing": [scope]})
