@@ -88,6 +88,11 @@ def tokens_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
     return state_home(environ) / _TOKENS_NAME
 
 
+def access_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Who may come to this node: its API tokens, and what was revoked."""
+    return state_dir(config, environ, base_dir) / "access.db"
+
+
 def seal_key(config: Config, environ: Mapping[str, str], base_dir: Path, size: int) -> bytes:
     """The key with which the node seals what its callers bring back; made when it is not there.
 

@@ -1,0 +1,339 @@
+"""Everything by which a node knows its callers, put together from its config.
+
+The node has one `Identity`. It asks it for the `authenticator`, tells it where the node listens,
+and is told whose tokens do not count any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from interlock.call import Caller, Credentials
+from interlock.config import Config, resolve
+from interlock.config.trust import IntrospectionConfig, IssuerConfig, TokenConfig
+from interlock.errors import CONFIG, InterlockError
+from interlock.faces.http.resource_metadata import ResourceMetadata
+from interlock.node.access_watch import AccessWatch, Told
+from interlock.node.introspection import Introspection
+from interlock.node.key_sets import KeySet
+from interlock.node.places import access_path
+from interlock.pipeline.authenticate import LOCAL_CALLER, PARENT_KIND, Authenticator
+from interlock.pipeline.identity.api_tokens import ApiTokens
+from interlock.pipeline.identity.certificates import Certificates
+from interlock.pipeline.identity.claims import Terms
+from interlock.pipeline.identity.opaque import Authority, OpaqueTokens
+from interlock.pipeline.identity.signed import Issuer, SignedTokens
+from interlock.ports import Clock
+from interlock.upstreams.oauth.fetch import Fetch, fetch
+
+FIRST_KEYS: Final = 3.0
+"""How long a node that starts waits for the keys of its issuers."""
+_RESERVED: Final = frozenset({LOCAL_CALLER.name, PARENT_KIND})
+
+
+class EverybodyBut:
+    """All callers except these: what is asked of whoever ends sessions of those who are not in."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self._names
+
+
+class _Parts(msgspec.Struct):
+    """What one config makes."""
+
+    config: Config
+    authenticator: Authenticator
+    key_sets: dict[str, KeySet]
+    """By issuer."""
+    opaque: OpaqueTokens | None
+    names: frozenset[str]
+    """Callers whom the config itself names."""
+
+
+class Identity:
+    """Who may come to this node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        on_revoked: Told = lambda _: None,
+        on_expired: Told = lambda _: None,
+        clock: Clock = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        call_later: Callable[[float, Callable[[], None]], Any] | None = None,
+        ask: Fetch = fetch,
+    ) -> None:
+        """`on_revoked` gets the names of callers whose sessions, streams and calls must end now;
+        `on_expired` those whose tokens ran out: they are told nothing more until they come with a
+        new one. Raises InterlockError for a config that cannot be used."""
+        self._environ = environ
+        self._base_dir = base_dir
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._fetch = ask
+        self._listens = ""
+        self._minted: Callable[[Credentials], Caller | None] | None = None
+        self._refreshing: set[asyncio.Task[None]] = set()
+        self._api_tokens = ApiTokens(wall_clock)
+        self.watch = AccessWatch(
+            access_path(config, environ, base_dir),
+            self._api_tokens,
+            seconds=config.identity.revocation_seconds,
+            wall_clock=wall_clock,
+            call_later=call_later or _on_this_loop,
+            changed=self._forget,
+            on_revoked=on_revoked,
+            on_expired=on_expired,
+            also=self._keep_keys,
+        )
+        self._parts = self._build(config, {})
+
+    # -- what the node asks
+
+    @property
+    def authenticator(self) -> Authenticator:
+        """The first stage. Another one after `configure`."""
+        return self._parts.authenticator
+
+    @property
+    def minted(self) -> Callable[[Credentials], Caller | None] | None:
+        """Reads the token that the node above made for one call."""
+        return self._minted
+
+    @minted.setter
+    def minted(self, reads: Callable[[Credentials], Caller | None] | None) -> None:
+        self._minted = self._parts.authenticator.minted = reads
+
+    def known(self, name: str) -> bool:
+        """Whether a caller of this name may be here: for ending sessions of those who may not."""
+        return (
+            name in _RESERVED
+            or name in self._parts.names
+            or self.watch.is_there(name)
+            or name in self._api_tokens.access.good_names(self._wall_clock())
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.known(name)
+
+    @property
+    def resource(self) -> str:
+        """The name of this node in tokens: its public address."""
+        return self._parts.config.identity.resource or self._listens
+
+    def metadata(self) -> ResourceMetadata | None:
+        """What clients are told about where to get a token. None: there is nobody to send them to.
+
+        Whoever answers with it asks again after `configure` and `listening_at`.
+        """
+        issuers = [one.issuer for one in self._parts.config.identity.issuers]
+        if not issuers or not self.resource:
+            return None
+        return ResourceMetadata(self.resource, issuers, mcp_path=self._parts.config.path)
+
+    def problems(self) -> list[str]:
+        """What is wrong with it now, for whoever asks how the node fares."""
+        found = [
+            f"the keys of the issuer {one.issuer} cannot be read: {one.problem}"
+            for one in self._parts.key_sets.values()
+            if one.problem is not None
+        ]
+        return found if self.watch.problem is None else [self.watch.problem, *found]
+
+    # -- life
+
+    def listening_at(self, url: str) -> None:
+        """Where the node listens: its name in tokens, unless the config has another."""
+        self._listens = url
+
+    async def start(self) -> None:
+        """Begin to watch, and read the keys of every issuer once; waits for them a little."""
+        self.watch.start()
+        self._keep_keys()
+        if self._refreshing:
+            await asyncio.wait(self._refreshing, timeout=FIRST_KEYS)
+
+    async def close(self) -> None:
+        await self.watch.stop()
+        for keys in self._parts.key_sets.values():
+            await keys.close()
+        await asyncio.gather(*self._refreshing, return_exceptions=True)
+
+    # -- change
+
+    def check(self, config: Config) -> None:
+        """Raises InterlockError for a config that cannot be used; changes nothing."""
+        self._build(config, self._parts.key_sets)
+
+    def configure(self, config: Config) -> None:
+        """Run by a new config. Raises InterlockError, and changes nothing, when it cannot be."""
+        before = self._parts
+        self._parts = self._build(config, before.key_sets)
+        self.watch.seconds = config.identity.revocation_seconds
+        if before.config.identity != config.identity:
+            self.watch.forget(self._api_tokens.access.good_names(self._wall_clock()))
+        self._keep_keys()
+
+    def _build(self, config: Config, key_sets: Mapping[str, KeySet]) -> _Parts:
+        """`key_sets`: those of the config before, which stay where nothing of them changed."""
+        identity = config.identity
+        _check(config)
+        names = frozenset(
+            [*(one.name for one in config.tokens), *(one.name for one in identity.certificates)]
+        )
+        taken = _Taken(names, self._api_tokens)
+        keys = {
+            one.issuer: self._keys_of(one, key_sets.get(one.issuer)) for one in identity.issuers
+        }
+        sources: list[Any] = [self._api_tokens]
+        if identity.issuers:
+            issuers = [self._issuer(one, keys[one.issuer]) for one in identity.issuers]
+            sources.append(
+                SignedTokens(
+                    issuers,
+                    revocations=self._api_tokens,
+                    taken=taken,
+                    wall_clock=self._wall_clock,
+                )
+            )
+        opaque = None
+        if identity.introspection:
+            opaque = OpaqueTokens(
+                [self._authority(one) for one in identity.introspection],
+                revocations=self._api_tokens,
+                taken=taken,
+                wall_clock=self._wall_clock,
+            )
+            sources.append(opaque)
+        scopes = identity.local_scopes
+        authenticator = Authenticator(
+            {self._resolve(one.token): _caller(one) for one in config.tokens},
+            sources=sources,
+            certificates=Certificates(identity.certificates) if identity.certificates else None,
+            local=Caller(
+                LOCAL_CALLER.name,
+                roles=tuple(identity.local_roles),
+                scopes=None if scopes is None else tuple(scopes),
+            ),
+            wall_clock=self._wall_clock,
+            on_known=self.watch.saw,
+        )
+        authenticator.minted = self._minted
+        return _Parts(config, authenticator, keys, opaque, names)
+
+    def _keys_of(self, one: IssuerConfig, before: KeySet | None) -> KeySet:
+        if before is not None and before.config == one:
+            return before
+        return KeySet(one, self._base_dir, clock=self._clock, ask=self._fetch, on_lost=self._forget)
+
+    def _issuer(self, one: IssuerConfig, keys: KeySet) -> Issuer:
+        return Issuer(
+            one.issuer,
+            frozenset(one.algorithms),
+            lambda: one.audience or [self.resource],
+            keys,
+            Terms("jwt", (one.name_claim,), one.roles_claim, one.prefix, one.scopes, one.may),
+        )
+
+    def _authority(self, one: IntrospectionConfig) -> Authority:
+        asks = Introspection(
+            one.url, self._resolve(one.client_id), self._resolve(one.client_secret), ask=self._fetch
+        )
+        names = ("sub", "username", "client_id")
+        return Authority(
+            asks,
+            lambda: one.audience or [self.resource],
+            Terms("introspection", names, prefix=one.prefix, may=one.may),
+        )
+
+    def _resolve(self, text: str) -> str:
+        return resolve(text, environ=self._environ, base_dir=self._base_dir)
+
+    # -- what goes on
+
+    def _forget(self) -> None:
+        """Something was revoked or rotated."""
+        self._parts.authenticator.forget()
+        if self._parts.opaque is not None:
+            self._parts.opaque.forget()
+
+    def _keep_keys(self) -> None:
+        """Read keys again before anybody has to wait for them."""
+        for keys in self._parts.key_sets.values():
+            keys.sweep()
+            if keys.due and not any(one.get_name() == keys.issuer for one in self._refreshing):
+                task = asyncio.get_running_loop().create_task(keys.refresh(), name=keys.issuer)
+                self._refreshing.add(task)
+                task.add_done_callback(self._refreshing.discard)
+
+
+class _Taken:
+    """Names that nobody else's token may claim."""
+
+    def __init__(self, names: frozenset[str], tokens: ApiTokens) -> None:
+        self._names = names
+        self._tokens = tokens
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names or any(
+            one.name == name for one in self._tokens.access.tokens.values()
+        )
+
+
+def _caller(one: TokenConfig) -> Caller:
+    return Caller(
+        one.name,
+        calls="call" in one.may,
+        registers="register" in one.may,
+        approves="approve" in one.may,
+        kind="token",
+        roles=tuple(one.roles),
+        scopes=None if one.scopes is None else tuple(one.scopes),
+    )
+
+
+def _check(config: Config) -> None:
+    """What must hold between the parts. Raises InterlockError."""
+    identity = config.identity
+    seen: set[str] = set()
+    for issuer in identity.issuers:
+        if issuer.issuer in seen:
+            raise InterlockError(
+                CONFIG, f"`identity.issuers` names {issuer.issuer} twice: keep one of them."
+            )
+        seen.add(issuer.issuer)
+    prefixes = [one.prefix for one in identity.issuers]
+    prefixes += [one.prefix for one in identity.introspection]
+    if len(set(prefixes)) != len(prefixes):
+        raise InterlockError(
+            CONFIG,
+            "Two of `identity.issuers` and `identity.introspection` have the same `prefix`, so a "
+            "caller of one could pass for one of the other: give each its own.",
+        )
+    if identity.certificates and (config.tls is None or config.tls.client_ca is None):
+        raise InterlockError(
+            CONFIG, "`identity.certificates` needs `tls.client_ca`, by which they are checked."
+        )
+    for one in identity.certificates:
+        if one.name in _RESERVED or one.name.startswith("config:"):
+            raise InterlockError(
+                CONFIG,
+                f"`identity.certificates` has a caller {one.name}, which is what the node itself "
+                "calls somebody: choose another name.",
+            )
+
+
+def _on_this_loop(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, what)
