@@ -109,19 +109,25 @@ def test_what_the_stateless_wire_has_not() -> None:
 # --- `_meta` that belongs to one hop ---
 
 
+@pytest.mark.spec("AX-10.1-3")
 def test_what_of_a_callers_meta_goes_on() -> None:
     meta = {
         key: Raw(b"1")
         for key in (
             mcp.META_VERSION, mcp.META_CLIENT_INFO, mcp.META_CLIENT_CAPABILITIES,
             mcp.META_LOG_LEVEL, mcp.META_SUBSCRIPTION, mcp.META_PROGRESS_TOKEN, mcp.META_TIMEOUT,
-            "traceparent", "com.example/key", "io.modelcontextprotocol/related-task",
+            "traceparent", "tracestate", "baggage", "com.example/key", "authorization",
+            "x-mcpax-event-id", "x-mcpax-causal-parent", "x-mcpax-authorization",
+            "io.modelcontextprotocol/related-task",
         )
     }  # fmt: skip
     before = dict(meta)
     assert set(forwardable_meta(meta)) == {
         "traceparent",
-        "com.example/key",
+        "tracestate",
+        "baggage",
+        "x-mcpax-event-id",
+        "x-mcpax-causal-parent",
         "io.modelcontextprotocol/related-task",
     }
     assert meta == before

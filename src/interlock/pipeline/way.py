@@ -9,7 +9,7 @@ from typing import Final
 
 from interlock.call import Call
 from interlock.errors import ROUTE_MISMATCH, InterlockError
-from interlock.protocol.ax import PREFIX, ROUTE, Hop
+from interlock.protocol.ax import OF_EVENTS, PREFIX, ROUTE, Hop
 
 HOP_SECONDS: Final = 0.25
 """So much longer waits each further hop, so that the innermost is the first to tell."""
@@ -34,7 +34,11 @@ def check_way(call: Call, hop: Hop, own_segment: str) -> None:
             {"route": list(route), "cursor": cursor},
         )
     if call.meta is not None and ROUTE in call.meta:
-        call.meta = {key: raw for key, raw in call.meta.items() if not key.startswith(PREFIX)}
+        call.meta = {
+            key: raw
+            for key, raw in call.meta.items()
+            if not key.startswith(PREFIX) or key in OF_EVENTS
+        }
 
 
 def place(call: Call, own_segment: str) -> str:

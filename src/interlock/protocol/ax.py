@@ -22,6 +22,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol.jsonrpc import decode_members, encode_value
+from interlock.protocol.scopes import LEVELS
 
 DRAFT: Final = "draft-abbott-mcp-ax-00"
 VERSIONS: Final = ("2026-05-01",)
@@ -41,6 +42,8 @@ SUBSERVER_LOST: Final = "notifications/mcpax/subserver_lost"
 NOTIFICATION_OVERFLOW: Final = "notifications/mcpax/notification_overflow"
 SESSION_ENDED: Final = "notifications/mcpax/session_ended"
 """Not in the draft: an aggregator says why it ends a registration, before it closes the channel."""
+KEYS_CHANGED: Final = "notifications/mcpax/keys_changed"
+"""Not in the draft: an aggregator signs its tokens with other keys (`jwks`) from now on."""
 
 SEGMENT_VARIABLE: Final = "INTERLOCK_SEGMENT"
 """The environment variable by which a parent tells a child that it starts what to register as."""
@@ -63,6 +66,10 @@ CAPABILITY: Final = "x-mcpax-capability"
 SOURCE: Final = "x-mcpax-source"
 REQUEST: Final = "x-mcpax-request"
 """On a notification: the id, on this channel, of the request that it is about."""
+AUTHORIZATION: Final = "x-mcpax-authorization"
+"""On a call: the token that the sender made for this hop. Described in docs/trust-hops.md."""
+OF_EVENTS: Final = frozenset({EVENT_ID, CAUSAL_PARENT})
+"""The keys that mean the same to everybody on the way."""
 
 NATIVE: Final = "native"
 BRIDGED: Final = ("uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json")
@@ -144,6 +151,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=False):
     authority_proof: Proof | None = None
     subtree_ids: tuple[str, ...] | None = None
     """The ids of an aggregator and of all below it. None: this is a leaf."""
+    auth_scope: str | None = None
+    """The most it wants to be asked for: read, write or admin. None: it does not say."""
 
     @property
     def is_aggregator(self) -> bool:
@@ -165,6 +174,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=False):
             members["authority_proof"] = self.authority_proof
         if self.subtree_ids is not None:
             members[SUBTREE_IDS] = self.subtree_ids
+        if self.auth_scope is not None:
+            members["auth_scope"] = self.auth_scope
         return encode_value(members)
 
 
@@ -198,6 +209,10 @@ class Registered(msgspec.Struct, frozen=True, gc=False):
     aggregator_id: str = ""
     tree_id: str = ""
     """Which tree this is: the id of its root."""
+    auth_scope: str | UnsetType = UNSET
+    """Not in the draft: the most that it will be asked for."""
+    jwks: Raw | UnsetType = UNSET
+    """Not in the draft: the keys by which tokens of the aggregator are checked."""
 
 
 class Beat(msgspec.Struct, frozen=True, gc=False):
@@ -221,6 +236,7 @@ class Beaten(msgspec.Struct, frozen=True, gc=False):
     status: str = "ok"
     tree_id: str = ""
     budget: Budget | None = None
+    jwks: Raw | UnsetType = UNSET
 
 
 class Farewell(msgspec.Struct, frozen=True, gc=False):
@@ -315,6 +331,9 @@ def read_registration(params: bytes | Raw | UnsetType) -> Registration:
     transport = _take(members, "transport_class", str)
     if transport not in TRANSPORT_CLASSES:
         raise _bad("transport_class", f"must be one of {', '.join(TRANSPORT_CLASSES)}")
+    auth_scope = _take(members, "auth_scope", str, None)
+    if auth_scope is not None and auth_scope not in LEVELS:
+        raise _bad("auth_scope", f"must be one of {', '.join(LEVELS)}")
     return Registration(
         subserver_id=subserver_id.lower(),
         segment=segment,
@@ -325,6 +344,7 @@ def read_registration(params: bytes | Raw | UnsetType) -> Registration:
         authority=authority,
         authority_proof=_take(members, "authority_proof", Proof, None),
         subtree_ids=_subtree_ids(members),
+        auth_scope=auth_scope,
     )
 
 
@@ -365,6 +385,11 @@ def _check_tree(tree_id: str, method: str) -> None:
         raise ProtocolError(
             f"The answer to {method} cannot be read: `tree_id` is neither a UUID nor empty."
         )
+
+
+def read_keys_changed(params: bytes | Raw | UnsetType) -> Raw:
+    """The keys that an aggregator shows from now on. Raises ProtocolError."""
+    return Raw(bytes(_take(_members(params), "jwks", Raw)))
 
 
 def read_identity(result: bytes | Raw) -> Identity:

@@ -135,11 +135,11 @@ META_PROGRESS_TOKEN: Final = "progressToken"
 META_TIMEOUT: Final = "dev.interlock/timeoutMs"
 """A caller's own limit for one call, in milliseconds. The node's limits still hold."""
 
-_HOP_KEYS: Final = frozenset({META_PROGRESS_TOKEN, META_TIMEOUT})
 TASK_KEYS: Final = frozenset({RESERVED + "related-task", RESERVED + "model-immediate-response"})
 """Reserved keys that mean the same to everybody on the way; all others are between neighbours."""
-_OF_A_HOP: Final = (RESERVED, ax.PREFIX)
-"""How keys begin that no caller says for the next hop: where a call goes is for the node to say."""
+FORWARDED: Final = frozenset({"traceparent", "tracestate", "baggage"}) | ax.OF_EVENTS | TASK_KEYS
+"""The keys of a caller's `_meta` that go on. Any other may be a secret that is for this node only,
+or claim for the next hop what only the node may say."""
 
 # Members that only a stateless result has.
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
@@ -283,12 +283,8 @@ def unsupported_version(requested: str) -> ProtocolError:
 
 
 def forwardable_meta(meta: dict[str, Raw]) -> dict[str, Raw]:
-    """What of a caller's `_meta` goes on: everything but the keys that belong to one hop."""
-    return {
-        key: value
-        for key, value in meta.items()
-        if key not in _HOP_KEYS and (not key.startswith(_OF_A_HOP) or key in TASK_KEYS)
-    }
+    """What of a caller's `_meta` goes on: traces, events and tasks, and nothing else."""
+    return {key: value for key, value in meta.items() if key in FORWARDED}
 
 
 def past_this_hop(message: bytes | Raw) -> bytes:
