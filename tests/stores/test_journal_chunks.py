@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interlock.stores import journal as journal_module
+from interlock.stores import journal_writer
 from interlock.stores.journal import Entry, Journal, JournalReader
 from interlock.stores.journal_pages import (
     CHUNK_ENTRIES,
@@ -243,7 +243,7 @@ def test_nonsense_beyond_the_bound_is_only_counted(tmp_path: Path, make: Callabl
 def test_a_moved_journal_is_noticed_without_a_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "_IDENTITY_SECONDS", 0.0)
+    monkeypatch.setattr(journal_writer, "_IDENTITY_SECONDS", 0.0)
     journal = Journal(tmp_path / "journal.db", group_seconds=0.0)
     journal.path.rename(tmp_path / "aside.db")
     journal.record(entry(1))

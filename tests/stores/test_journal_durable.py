@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from interlock.stores import journal as journal_module
-from interlock.stores import journal_promises
+from interlock.stores import journal_promises, journal_writer
 from interlock.stores.journal import Entry, Journal, JournalReader
 from interlock.stores.journal_file import open_for_writing
+from interlock.stores.journal_pages import Fragment
 from interlock.stores.journal_promises import Then
 
 # Long enough that no group ends by itself: whatever is written was asked for.
@@ -102,10 +103,11 @@ class SlowDisk(Journal):
         self.go_on = threading.Event()
         super().__init__(path, group_seconds=NEVER)
 
-    def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
+    def _take(self) -> tuple[list[Fragment], int, bool]:
+        taken = super()._take()
         self.begun.set()
         assert self.go_on.wait(10)
-        super()._sync(connection, durable)
+        return taken
 
 
 def test_what_comes_while_the_disk_is_busy_shares_the_next_commit(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_a_full_disk_breaks_the_promise_at_once_and_recovers_by_itself(
         connection.execute(f"PRAGMA max_page_count = {pages}")
         return connection
 
-    monkeypatch.setattr(journal_module, "open_for_writing", open_small)
+    monkeypatch.setattr(journal_writer, "open_for_writing", open_small)
     # The entry alone is larger than what the disk has left.
     large = (*entry(1)[:9], "x" * 40_000)
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)

@@ -14,7 +14,7 @@ import pytest
 
 from interlock import errors
 from interlock.errors import InterlockError
-from interlock.stores import journal as journal_module
+from interlock.stores import journal_writer
 from interlock.stores.journal import Entry, Journal, JournalReader
 from interlock.stores.journal_file import open_for_writing
 
@@ -57,7 +57,7 @@ def test_a_full_database_keeps_entries_and_recovers(
         connection.execute(f"PRAGMA max_page_count = {pages}")
         return connection
 
-    monkeypatch.setattr(journal_module, "open_for_writing", open_small)
+    monkeypatch.setattr(journal_writer, "open_for_writing", open_small)
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     journal.record(entry(1))
     assert journal.flush()
@@ -189,13 +189,46 @@ def test_a_file_broken_under_the_writer_is_reported_and_mended_by_moving_it(
 def test_opening_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"plain text\n" * 1000)
-    for opening in (Journal, lambda p: JournalReader(p).tail()):
-        with pytest.raises(InterlockError) as caught:
-            opening(path)
-        assert caught.value.failure is errors.INTERNAL
-        assert str(path) in caught.value.message
-        assert "Move it aside" in caught.value.message
+    with pytest.raises(InterlockError) as caught:
+        JournalReader(path).tail()
+    assert caught.value.failure is errors.INTERNAL
+    assert str(path) in caught.value.message
+    assert "Move it aside" in caught.value.message
+    # A damaged journal keeps no node from serving: it says so, and promises nothing.
+    journal = Journal(path, group_seconds=NEVER)
+    health = journal.health()
+    assert health.state == "failing"
+    assert health.reason == caught.value.message
+    journal.record(entry(1))
+    told: list[bool] = []
+    journal.deliver = lambda thens, kept: told.extend([kept] * len(thens))
+    journal.record_durably(entry(2), lambda kept: None)
+    assert not journal.flush(0.01)
+    journal.close()
+    assert told == [False]
     assert path.read_bytes() == b"plain text\n" * 1000
+
+
+def test_a_journal_whose_end_was_changed_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+    for number in range(3):
+        journal.record(entry(number))
+        assert journal.flush()
+    journal.close()
+    with closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute("UPDATE page SET body = replace(body, 'jira', 'jura') WHERE last_seq = 3")
+    journal = Journal(path, group_seconds=NEVER)
+    reason = journal.health().reason
+    assert "with entries 3 to 3, is not what was written" in reason
+    assert "interlock audit verify" in reason
+    journal.record(entry(4))
+    assert until_failing(journal) == reason
+    for file in tmp_path.glob("journal.db*"):
+        file.rename(tmp_path / f"aside-{file.name}")
+    assert journal.flush()
+    assert journal.close().state == "ok"
+    assert times(path) == [4]
 
 
 def test_opening_a_newer_schema(tmp_path: Path) -> None:

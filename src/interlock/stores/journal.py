@@ -30,24 +30,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from interlock.errors import InterlockError
-from interlock.stores.journal_file import (
-    Entry,
-    FileIdentity,
-    advice,
-    identity,
-    open_for_writing,
-)
+from interlock.stores.journal_file import Entry, advice
 from interlock.stores.journal_pages import (
     CHUNK_ENTRIES,
     PAGE_BYTES,
@@ -58,6 +50,8 @@ from interlock.stores.journal_pages import (
 )
 from interlock.stores.journal_promises import Deliver, Promises, Then
 from interlock.stores.journal_reader import JournalReader, Row
+from interlock.stores.journal_retention import Retention
+from interlock.stores.journal_writer import JournalWriter
 
 __all__ = ["Entry", "Journal", "JournalHealth", "JournalReader", "Row"]
 
@@ -68,13 +62,6 @@ _COMMIT_BYTES: Final = PAGE_BYTES
 _GROUP_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MOST: Final = 5.0
-# As many pages as this in the -wal file, and they go home into the main one.
-_CHECKPOINT_PAGES: Final = 1000
-# Pruning waits until this part of `max_rows` is new: it costs a statement, and so the loop time.
-_PRUNE_PARTS: Final = 16
-_PRUNED_PAGES: Final = 64
-# How long entries may go on into a file that was moved away, when nobody waits for them.
-_IDENTITY_SECONDS: Final = 1.0
 
 _log = logging.getLogger("interlock.journal")
 
@@ -95,14 +82,11 @@ class Journal:
     __slots__ = (
         "_closing",
         "_commits",
-        "_connection",
         "_encoded",
         "_failed_at",
         "_fragments",
         "_group_seconds",
         "_hurry",
-        "_identified",
-        "_identity",
         "_idle",
         "_limit",
         "_lock",
@@ -110,19 +94,17 @@ class Journal:
         "_lost_from_ns",
         "_lost_noted",
         "_lost_until_ns",
-        "_max_rows",
         "_pending",
         "_progress",
         "_promises",
         "_reason",
+        "_retention",
         "_room",
-        "_synced",
         "_syncs",
         "_thread",
-        "_unchecked",
-        "_unpruned",
         "_wall_ns",
         "_woken",
+        "_writer",
         "_written",
         "path",
     )
@@ -132,27 +114,30 @@ class Journal:
         path: Path | str,
         *,
         max_rows: int | None = None,
+        max_age: float | None = None,
+        archive: bool = False,
         max_pending: int = MAX_PENDING,
         group_seconds: float = _GROUP_SECONDS,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Open the file, making it when it is not there, and start the writer.
 
-        Raises InterlockError when the file cannot be used: better at the start than never.
-        `max_rows` is how many of the newest entries are kept at least; None keeps all.
+        Raises InterlockError when the file cannot be used: better at the start than never. Only a
+        damaged one is no reason not to serve: `health` says so, and `record_durably` says no.
+        `max_rows` is how many of the newest entries are kept at least, `max_age` for how many
+        seconds one is kept at most; None keeps all. `archive`: they go into files beside it.
         """
         if max_rows is not None and max_rows < 1:
             raise ValueError("max_rows is at least 1")
         self.path = Path(path)
-        self._max_rows = max_rows
-        # Beyond any limit: what an earlier run left is looked at with the first commit.
-        self._unpruned = max_rows or 0
         self._limit = max_pending
         self._group_seconds = group_seconds
         self._wall_ns = wall_ns
-        self._connection: sqlite3.Connection | None = open_for_writing(self.path)
-        self._identity: FileIdentity | None = identity(self.path)
-        self._identified = time.monotonic()
+        self._retention = Retention(
+            self.path, max_rows=max_rows, max_age=max_age, archive=archive, wall_ns=wall_ns
+        )
+        self._writer = JournalWriter(self.path, self._retention)
+        self._reason = self._open()
         self._pending: list[Entry] = []
         self._fragments: deque[Fragment] = deque()
         # How many entries the fragments hold.
@@ -167,15 +152,10 @@ class Journal:
         self._progress = threading.Condition(self._lock)
         self._promises = Promises(self._lock)
         self._closing = False
-        self._reason = ""
         self._failed_at = 0.0
         self._written = 0
         self._commits = 0
-        # Whether the connection waits for the disk at every commit, and how often it did.
-        self._synced = False
         self._syncs = 0
-        # About as many pages are in the -wal file alone.
-        self._unchecked = 0
         self._lost = 0
         self._lost_noted = 0
         self._lost_from_ns = 0
@@ -309,6 +289,17 @@ class Journal:
             name, caller=caller, outcome=outcome, since_ns=since_ns, limit=limit
         )
 
+    def _open(self) -> str:
+        """Open the file. What is wrong with it, when it is damaged."""
+        try:
+            self._writer.open()
+        except InterlockError as error:
+            if not (error.data or {}).get("damaged"):
+                raise
+            _log.error("%s Until then nothing is done here that changes something.", error.message)
+            return error.message
+        return ""
+
     def _make_room(self, entry: Entry) -> bool:
         """Encode a full chunk. False when memory has no room, and `entry` was counted as lost."""
         # Read in this order, an entry that is just being moved is counted once or not at all.
@@ -350,8 +341,9 @@ class Journal:
             if self._has_nothing():
                 self._idle = True
                 # Looked at again: an entry that came before the flag would not have set the event.
-                if self._has_nothing():
-                    self._woken.wait()
+                while self._has_nothing() and not self._woken.wait(self._retention.pause):
+                    # Nobody calls, and still entries get too old.
+                    self._writer.tidy()
                 self._idle = False
                 self._woken.clear()
             # The pause in which a group forms; somebody who waits for the commit ends it.
@@ -364,9 +356,7 @@ class Journal:
                 pause = min(max(2 * pause, _RETRY_SECONDS), _RETRY_SECONDS_MOST)
             if last:
                 break
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._writer.close()
 
     def _has_nothing(self) -> bool:
         return not (self._pending or self._fragments or self._closing)
@@ -383,24 +373,20 @@ class Journal:
         while left > 0:
             try:
                 batch, lost, durable = self._take()
-                connection = self._usable_connection(hurried)
-                self._sync(connection, durable)
-                self._commit(connection, batch, lost - self._lost_noted)
+                pages = pages_of(
+                    batch if lost == self._lost_noted else [*batch, self._notice(lost)]
+                )
+                self._writer.write(pages, durable=durable, look=hurried)
             except Exception as error:
                 # Whatever it is, the thread that writes must outlive it: it is shown in `health`.
                 self._failed(error)
                 return False
-            count = sum([fragment.entries for fragment in batch])
-            left -= count
+            left -= sum([fragment.entries for fragment in batch])
             recovered, kept = self._committed(batch, lost, durable)
             self._promises.tell(kept, True)
             if recovered:
                 _log.info("The journal %s is written again.", self.path)
-            self._checkpoint(connection, batch)
-            if self._max_rows is not None:
-                self._unpruned += count
-                if self._unpruned > self._max_rows // _PRUNE_PARTS:
-                    self._prune(connection, self._max_rows)
+            self._writer.tidy()
         return True
 
     def _take(self) -> tuple[list[Fragment], int, bool]:
@@ -442,98 +428,19 @@ class Journal:
             kept = self._promises.kept(self._written) if durable else []
         return recovered, kept
 
-    def _usable_connection(self, hurried: bool) -> sqlite3.Connection:
-        """The connection, opened anew after a failure or when the file was moved away.
-
-        Without the second, entries would go on into a file that nobody can find any more. That is
-        looked at once a second, and always when somebody waits for the commit.
-        """
-        connection = self._connection
-        now = time.monotonic()
-        if connection is not None and (hurried or now - self._identified >= _IDENTITY_SECONDS):
-            self._identified = now
-            if identity(self.path) != self._identity:
-                # A new file must not meet the old one's -wal, so what that holds goes home first.
-                # By itself SQLite does not do that for a file that has moved.
-                self._connection = None
-                with closing(connection):
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                connection = None
-        if connection is None:
-            self._connection = connection = open_for_writing(self.path)
-            self._identity = identity(self.path)
-            self._synced = False
-        return connection
-
-    def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
-        """Have the next commit wait for the disk, or not."""
-        if durable != self._synced:
-            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._synced = durable
-
-    def _checkpoint(self, connection: sqlite3.Connection, batch: list[Fragment]) -> None:
-        """Bring what is in the -wal file home, once in a while.
-
-        SQLite does that within a commit, and who waits for the disk would wait for this as well.
-        """
-        self._unchecked += 3 + sum([len(fragment.body) for fragment in batch]) // 4096
-        if self._unchecked < _CHECKPOINT_PAGES:
-            return
-        self._unchecked = 0
-        try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        except sqlite3.Error as error:
-            # It all stays in the -wal file until the next time: nothing is lost.
-            _log.warning("The journal %s could not be tidied up: %s.", self.path, error)
-
-    def _commit(self, connection: sqlite3.Connection, batch: list[Fragment], lost: int) -> None:
-        pages = pages_of([*batch, fragment_of([self._loss_notice(lost)])] if lost else batch)
-        values: list[int | bytes] = []
-        count = 0
-        for page in pages:
-            count += page.entries
-            values += (count, page.entries, page.newest_ns, page.body)
-        # One statement is one transaction. Every statement more would take the interpreter lock
-        # from the event loop a few times more, and each time costs the loop more than the write.
-        # The cast makes text of the bytes where that lock is not held.
-        connection.execute(
-            "INSERT INTO page WITH newest(seq) AS (SELECT coalesce(max(last_seq), 0) FROM page) "
-            "SELECT seq + column1, column2, column3, CAST(column4 AS TEXT) "
-            f"FROM newest, (VALUES {','.join(['(?,?,?,?)'] * len(pages))})",
-            values,
-        )
-
-    def _loss_notice(self, lost: int) -> Entry:
+    def _notice(self, lost: int) -> Fragment:
+        """What there is to say about entries for which memory had no room."""
         first, last = _utc(self._lost_from_ns), _utc(self._lost_until_ns)
         detail = (
-            f"{lost} entries between {first} and {last} were not recorded: "
+            f"{lost - self._lost_noted} entries between {first} and {last} were not recorded: "
             "the journal could not be written as fast as they came"
         )
-        return (self._wall_ns(), "", "journal", "lost", "", "", "", "internal_error", 0, detail)
-
-    def _prune(self, connection: sqlite3.Connection, max_rows: int) -> None:
-        """Delete pages that hold only entries beyond `max_rows`, a few at a time.
-
-        When there was more to delete than that, the next commit goes on.
-        """
-        try:
-            pruned = connection.execute(
-                "DELETE FROM page WHERE last_seq IN (SELECT last_seq FROM page WHERE last_seq <= "
-                "(SELECT max(last_seq) FROM page) - ?1 ORDER BY last_seq LIMIT ?2)",
-                (max_rows, _PRUNED_PAGES),
-            ).rowcount
-            if pruned < _PRUNED_PAGES:
-                self._unpruned = 0
-        except sqlite3.Error as error:
-            # Nothing is lost by keeping too much for a while; what ails the file, if anything
-            # does, comes up at the next commit.
-            _log.warning("Old entries of the journal %s were not deleted: %s.", self.path, error)
+        now = self._wall_ns()
+        return fragment_of([(now, "", "journal", "lost", "", "", "", "internal_error", 0, detail)])
 
     def _failed(self, error: Exception) -> None:
         # A connection that failed is not trusted again; closing it also lets go of its locks.
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._writer.close()
         if isinstance(error, InterlockError):
             reason = error.message
         else:

@@ -18,13 +18,14 @@ from typing import Final, NamedTuple
 
 from interlock import errors
 from interlock.errors import InterlockError
+from interlock.stores.journal_chain import chain_old_pages
 
 # (time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail). The recorder
 # appends plain tuples, because building anything richer would be paid on every call.
 Entry = tuple[int, str, str, str, str, str, str, str, int, str]
 
 ENTRY_WIDTH: Final = 10
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 # "ILCK". Tells our file from another program's, so that a wrong path never gets our tables.
 _APPLICATION_ID: Final = 0x494C434B
@@ -32,8 +33,7 @@ _BUSY_SECONDS: Final = 1.0
 _WAL_TRIES: Final = 50
 _WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
 
-# One step per version: step N turns version N into N + 1. A hash chain, for one, is a column that a
-# later step adds to `page`: SQLite does that without rewriting a row.
+# One step per version: step N turns version N into N + 1. The second version has the hash chain.
 _STEPS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """CREATE TABLE page (
@@ -56,6 +56,7 @@ _STEPS: Final[tuple[tuple[str, ...], ...]] = (
             json_extract(item.value, '$[9]') AS detail
         FROM page, json_each(page.body) AS item""",
     ),
+    ("ALTER TABLE page ADD COLUMN hash BLOB",),
 )
 
 
@@ -136,10 +137,7 @@ def advice(path: Path, error: Exception) -> str:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return "Another process holds it: end that process, or give this node its own journal."
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return (
-                f"Move it aside, with {path.name}-wal and {path.name}-shm beside it: "
-                "a new one is begun in its place."
-            )
+            return aside(path)
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return "Make the file and its folder writable for this user."
     if isinstance(error, PermissionError):
@@ -147,12 +145,26 @@ def advice(path: Path, error: Exception) -> str:
     return "Look at its disk, and at the permissions of the file and its folder."
 
 
+def aside(path: Path) -> str:
+    """What to do with a damaged journal, as a sentence."""
+    return (
+        f"Move it aside, with {path.name}-wal and {path.name}-shm beside it: "
+        "a new one is begun in its place."
+    )
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether SQLite says that the file is not what it was."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def cannot_open(path: Path, error: Exception) -> InterlockError:
     """The error for a journal that could not be opened or read."""
     return InterlockError(
         errors.INTERNAL,
         f"The journal {path} cannot be opened: {error}. {advice(path, error)}",
-        data={"path": str(path)},
+        data={"path": str(path), "damaged": is_damage(error)},
     )
 
 
@@ -223,9 +235,12 @@ def _check_and_prepare(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     # Asked again under the lock: another process may have made the tables in between.
-    for step in _STEPS[_version(connection, path) :]:
+    version = _version(connection, path)
+    for step in _STEPS[version:]:
         for statement in step:
             connection.execute(statement)
+    if version == 1:
+        chain_old_pages(connection, time.time_ns())
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")

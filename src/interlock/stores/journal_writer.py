@@ -1,0 +1,165 @@
+"""The writing end of the journal's file: its connection, its place in the chain, its tidying up.
+
+Used by one thread, which outlives whatever is raised here. This room touches the file by SQLite.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from interlock import errors
+from interlock.errors import InterlockError
+from interlock.stores.journal_chain import BrokenChainError, Head, Page, append, read_head
+from interlock.stores.journal_file import FileIdentity, aside, identity, open_for_writing
+from interlock.stores.journal_retention import Retention
+
+# As many pages of SQLite's in the -wal file, and they go home into the main one.
+_CHECKPOINT_PAGES: Final = 1000
+_PAGE_SIZE: Final = 4096
+# How long entries may go on into a file that was moved away, when nobody waits for them.
+_IDENTITY_SECONDS: Final = 1.0
+# How every file of SQLite's begins.
+_MAGIC: Final = b"SQLite format 3\0"
+# So often another process may be quicker to append before that is a failure.
+_TRIES: Final = 100
+
+_log = logging.getLogger("interlock.journal")
+
+
+class JournalWriter:
+    """Appends pages to the file at `path`, which is opened when it is first needed."""
+
+    __slots__ = (
+        "_connection",
+        "_file",
+        "_head",
+        "_identified",
+        "_identity",
+        "_path",
+        "_retention",
+        "_synced",
+        "_unchecked",
+    )
+
+    def __init__(self, path: Path, retention: Retention) -> None:
+        self._path = path
+        self._retention = retention
+        self._connection: sqlite3.Connection | None = None
+        self._file: int | None = None
+        self._identity: FileIdentity | None = None
+        self._identified = 0.0
+        self._head = Head(0, b"")
+        # Whether the connection waits for the disk at every commit.
+        self._synced = False
+        # About as many pages are in the -wal file alone.
+        self._unchecked = 0
+
+    def open(self) -> sqlite3.Connection:
+        """Open the file, making it when it is not there. Raises InterlockError."""
+        connection = open_for_writing(self._path)
+        try:
+            self._head = read_head(connection)
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except BrokenChainError as broken:
+            connection.close()
+            raise InterlockError(
+                errors.INTERNAL,
+                f"The journal {self._path} was changed by something else than a node: {broken}. "
+                f"`interlock audit verify` says more. {aside(self._path)}",
+                data={"path": str(self._path), "damaged": True},
+            ) from broken
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        self._identity = identity(self._path)
+        self._identified = time.monotonic()
+        self._synced = False
+        return connection
+
+    def write(self, pages: Sequence[Page], *, durable: bool, look: bool) -> None:
+        """Append pages in one transaction, and wait for the disk when they must be durable.
+
+        `look`: whether to look if the file is still where it was, which is done once a second
+        anyhow. Raises whatever is wrong; then nothing was written.
+        """
+        connection = self._usable(look)
+        if durable != self._synced:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._synced = durable
+        head = append(connection, self._head, pages)
+        for _ in range(_TRIES):
+            if head is not None:
+                break
+            # Another process writes here too, and was quicker.
+            self._head = read_head(connection)
+            head = append(connection, self._head, pages)
+        else:
+            raise sqlite3.OperationalError("another process keeps writing to it")
+        self._head = head
+        self._retention.added(sum([page.entries for page in pages]))
+        self._unchecked += sum([3 + len(page.body) // _PAGE_SIZE for page in pages])
+
+    def tidy(self) -> None:
+        """Bring home what is in the -wal file, and let go of what is too old, once in a while.
+
+        SQLite does the first within a commit by itself, and who waits for the disk would wait for
+        that as well. What fails here is tried again: nothing is lost by keeping too much.
+        """
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if self._unchecked >= _CHECKPOINT_PAGES:
+                self._unchecked = 0
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if self._retention.due():
+                self._head = self._retention.apply(connection, self._head)
+        except Exception as error:
+            # The thread outlives it. What ails the file, if anything does, comes up at the next
+            # commit.
+            _log.warning("The journal %s could not be tidied up: %s.", self._path, error)
+
+    def close(self) -> None:
+        """Let go of the file. A connection that failed is not trusted again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        # In this order: closing a file lets go of all locks that this process has on it.
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _usable(self, look: bool) -> sqlite3.Connection:
+        """The connection, opened anew after a failure or when the file was moved away.
+
+        Without the second, entries would go on into a file that nobody can find any more. SQLite
+        itself does not look at what it has in memory: that the file was overwritten or cut off
+        would come up when the node starts the next time, and until then all would seem well.
+        """
+        connection = self._connection
+        now = time.monotonic()
+        if connection is not None and (look or now - self._identified >= _IDENTITY_SECONDS):
+            self._identified = now
+            if identity(self._path) != self._identity:
+                # A new file must not meet the old one's -wal, so what that holds goes home first.
+                # By itself SQLite does not do that for a file that has moved.
+                try:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                finally:
+                    self.close()
+                connection = None
+            elif self._file is None or os.pread(self._file, len(_MAGIC), 0) != _MAGIC:
+                raise InterlockError(
+                    errors.INTERNAL,
+                    f"The journal {self._path} was overwritten by something else than a node. "
+                    f"{aside(self._path)}",
+                    data={"path": str(self._path), "damaged": True},
+                )
+        return connection or self.open()
