@@ -53,6 +53,7 @@ class Entry:
         "live",
         "on_over",
         "on_written",
+        "own",
         "record",
         "session",
         "timer",
@@ -84,6 +85,8 @@ class Entry:
         """The identical calls of its caller that wait for what becomes of it."""
         self.on_over: list[Told] = []
         """Those who confirmed it."""
+        self.own = False
+        """Whether its own caller brought the proof, and is told so."""
 
 
 class Inbox:
@@ -144,9 +147,9 @@ class Inbox:
             if record.over:
                 self._keep(entry, record.ended + self.settings.keep - now)
                 if not record.collected:
-                    self._index(entry)
+                    self.index(entry)
                 continue
-            self._index(entry)
+            self.index(entry)
             # What is left of its time, and never more than it had in all.
             left = min(record.expires - now, record.expires - record.created)
             entry.until = self._clock() + left
@@ -188,7 +191,7 @@ class Inbox:
         entry.session = session
         entry.until = self._clock() + (record.expires - record.created)
         self._entries[record.id] = entry
-        self._index(entry)
+        self.index(entry)
         faults.at("hold.begun")
 
         def then(kept: Kept) -> None:
@@ -231,17 +234,24 @@ class Inbox:
 
         self._keeper.write(record, entry.written, written, token=token)
 
-    def end(self, entry: Entry, state: str, then: Told | None = None, **changes: Any) -> None:
+    def end(
+        self,
+        entry: Entry,
+        state: str,
+        then: Callable[[Kept], None] = lambda _: None,
+        *,
+        token: tuple[str, str] | None = None,
+        **changes: Any,
+    ) -> None:
         """Bring a record to its end without a call."""
         record = entry.record.step(state, ended=self.wall_clock(), **changes)
 
         def written(kept: Kept) -> None:
-            if kept is Kept.TAKEN:
-                _log.warning("approval %s was decided elsewhere", record.id)
-            else:
+            if entry.record is record:
                 self.on_ended(entry)
+            then(kept)
 
-        self.step(entry, record, written)
+        self.step(entry, record, written, token=token)
 
     def collected(self, entry: Entry, then: Callable[[], None]) -> None:
         """Its caller is about to be told: once."""
@@ -320,7 +330,7 @@ class Inbox:
             except Exception:
                 _log.exception("somebody who watches approvals failed")
 
-    def _index(self, entry: Entry) -> None:
+    def index(self, entry: Entry) -> None:
         self._by_call[whose(entry.record.caller, entry.record.digest)] = entry
 
     def _arm(self, entry: Entry) -> None:

@@ -1,0 +1,339 @@
+"""The inbox as everybody sees it: what waits, and the ways to answer it.
+
+Confirming dispatches: a proof is checked, that is written down, and the call is made; what it comes
+to is the answer to whoever confirmed, and is kept for whoever asked. Only a proof confirms. To
+refuse is easier: nothing happens then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from interlock.call import Call, Caller, Outcome
+from interlock.config.trust import ApprovalsConfig
+from interlock.errors import (
+    ALREADY_DECIDED,
+    CONFIRMATION_EXPIRED,
+    FORBIDDEN,
+    INVALID_PARAMS,
+    PROOF_INVALID,
+    UNRECORDABLE,
+    InterlockError,
+    ProtocolError,
+)
+from interlock.pipeline.approval import faults
+from interlock.pipeline.approval.below import Below, Child, unknown
+from interlock.pipeline.approval.gate import Gate
+from interlock.pipeline.approval.inbox import Entry, Inbox
+from interlock.pipeline.approval.keeping import Keeper, Kept
+from interlock.pipeline.approval.proofs import REFUSE, Proofs, Verdict, invalid
+from interlock.pipeline.approval.record import (
+    APPROVED,
+    EXPIRED,
+    PENDING,
+    REFUSED,
+    VOID,
+    Approval,
+    view,
+)
+from interlock.pipeline.audit import OK
+from interlock.pipeline.fault import fault
+from interlock.pipeline.sealing import Seals
+from interlock.ports import Clock, Recorder
+from interlock.protocol.jsonrpc import decode_value, encode_value
+from interlock.protocol.mcp import Era
+
+_MOST_REASON = 500
+_log = logging.getLogger("interlock.approvals")
+
+
+class Approvals:
+    """The one inbox of a node."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        proofs: Proofs,
+        *,
+        settings: ApprovalsConfig,
+        node_id: Callable[[], str],
+        policy_version: Callable[[], str],
+        page: Callable[[], str | None],
+        seals: Seals,
+        recorder: Recorder | None,
+        clock: Clock,
+        wall_clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        children: Callable[[], Mapping[str, Child]] = dict,
+    ) -> None:
+        """`page`: the address under which people reach the approval page (`…/approvals`), if they
+        do. `children`: the nodes registered here, by the keys of their upstreams."""
+        self._page = page
+        self._proofs = proofs
+        self._wall_clock = wall_clock
+        self._inbox = Inbox(
+            keeper,
+            settings=settings,
+            recorder=recorder,
+            clock=clock,
+            wall_clock=wall_clock,
+            call_later=call_later,
+        )
+        self._below = Below(children)
+        self.gate = Gate(
+            self._inbox,
+            node_id=node_id,
+            policy_version=policy_version,
+            page=self.url_of,
+            seals=seals,
+            remember=self._below.remember,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- life
+
+    def load(self) -> None:
+        """Take up what an earlier process left. What cannot be read is said, and nothing of it
+        can be confirmed; new calls are then held as far as they can be written down."""
+        try:
+            self._inbox.load()
+        except InterlockError as error:
+            _log.warning("%s", error.message)
+
+    def configure(self, settings: ApprovalsConfig) -> None:
+        self._inbox.settings = settings
+
+    def close(self) -> None:
+        """Write what is left. Waits for the disk."""
+        for task in self._tasks:
+            task.cancel()
+        self._inbox.close()
+
+    # -- what there is
+
+    def pending(self) -> list[Approval]:
+        """What waits for a human, the oldest first."""
+        return [
+            one.record
+            for one in self._inbox
+            if one.record.waits and one.written is not None and not self._inbox.expired(one)
+        ]
+
+    def find(self, id: str) -> Approval | None:
+        entry = self._inbox.get(id)
+        return None if entry is None or entry.written is None else entry.record
+
+    def recent(self, most: int = 50) -> list[Approval]:
+        """What is known, the newest first."""
+        known = [one.record for one in self._inbox if one.written is not None]
+        return sorted(known, key=lambda one: one.created, reverse=True)[:most]
+
+    def watch(self, callback: Callable[[Approval], None]) -> Callable[[], None]:
+        """Hear of every step of every approval. Returns what ends that."""
+        return self._inbox.watch(callback)
+
+    def url_of(self, id: str) -> str | None:
+        """Where a human decides this one. None: there is no page that people could reach."""
+        base = self._page()
+        return None if base is None else f"{base.rstrip('/')}/{id}"
+
+    def view(self, approval: Approval) -> dict[str, Any]:
+        """What people may see of it, as plain data."""
+        return view(approval, url=self.url_of(approval.id))
+
+    # -- answers
+
+    async def confirm(self, id: str, proof: str, presented_by: Caller | None = None) -> Outcome:
+        """Decide by a proof. Returns what the call came to. Raises InterlockError.
+
+        A proof may also say that the call is refused: then the result says `refused`.
+        """
+        entry = self._inbox.get(id)
+        if entry is None or entry.written is None:
+            outcome = await self._below.confirm(id, proof)
+            self.gate.answered_below(id, outcome)
+            return outcome
+        verdict = self._decide(entry, proof)
+        if verdict.decision == REFUSE:
+            await self._refuse(entry, verdict.anchor, verdict.kind, verdict.reason, verdict.token)
+            said = {"status": REFUSED, "confirmation_id": id, "reason": verdict.reason}
+            return Outcome(encode_value(said), Era.SESSION)
+        return await self._approve(entry, verdict, presented_by)
+
+    async def refuse(
+        self,
+        id: str,
+        *,
+        proof: str | None = None,
+        reason: str = "",
+        presented_by: Caller | None = None,
+        local: bool = False,
+    ) -> Approval:
+        """Refuse a call: with a proof, as somebody who may see approvals, or as this machine's own
+        user (`local`). Raises InterlockError."""
+        entry = self._inbox.get(id)
+        if entry is None or entry.written is None:
+            raise unknown(id)
+        reason = reason[:_MOST_REASON]
+        if proof is not None:
+            verdict = self._decide(entry, proof)
+            if verdict.decision != REFUSE:
+                raise invalid("it approves, and the call is to be refused")
+            by, kind, token = verdict.anchor, verdict.kind, verdict.token
+            reason = verdict.reason or reason
+        elif local or (presented_by is not None and presented_by.approves):
+            self._must_wait(entry)
+            by = presented_by.name if presented_by is not None else "local"
+            kind, token = "local" if local else "caller", ""
+        else:
+            raise InterlockError(
+                FORBIDDEN, "To refuse takes a proof, or a token with `may: [approve]`."
+            )
+        await self._refuse(entry, by, kind, reason, token)
+        return entry.record
+
+    def confirm_call(self, call: Call) -> None:
+        """Answer a request `mcpax/confirm`. Raises InterlockError for one that cannot be read."""
+        extra = call.extra or {}
+        id, proof = _text(extra, "confirmation_id"), _text(extra, "proof")
+        if not id:
+            raise ProtocolError("`confirmation_id` is missing.", INVALID_PARAMS)
+        if not proof:
+            raise invalid("there is none: a human's signature is needed")
+        task = asyncio.get_running_loop().create_task(self._answer(call, id, proof))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, call: Call, id: str, proof: str) -> None:
+        over = self.gate.host.over
+        try:
+            over(call, await self.confirm(id, proof, call.caller), None, OK)
+        except InterlockError as error:
+            over(call, None, error)
+        except Exception as bug:
+            over(call, None, fault(call, bug))
+
+    # -- deciding
+
+    def _must_wait(self, entry: Entry) -> None:
+        """Raises InterlockError unless it can be decided now."""
+        record = entry.record
+        if record.state in (PENDING, APPROVED) and entry.call is None and not entry.writing:
+            if self._inbox.expired(entry):
+                self._inbox.expire(entry)
+                raise _expired(record)
+            if record.state == PENDING:
+                return
+        if record.state in (EXPIRED, VOID):
+            raise _expired(record)
+        raise InterlockError(
+            ALREADY_DECIDED,
+            f"This call has been decided already: it is {record.state}.",
+            {"confirmation_id": record.id, "state": record.state},
+        )
+
+    def _decide(self, entry: Entry, proof: str) -> Verdict:
+        """Raises InterlockError."""
+        self._must_wait(entry)
+        record = entry.record
+        try:
+            return self._proofs.check(record, proof, self._wall_clock())
+        except InterlockError as error:
+            self._inbox.note(record, error.failure.name, error.message)
+            raise
+
+    async def _approve(
+        self, entry: Entry, verdict: Verdict, presented_by: Caller | None
+    ) -> Outcome:
+        faults.at("confirm.checked")
+        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def tell(outcome: Outcome | None, error: InterlockError | None) -> None:
+            if over.done():
+                return
+            if error is not None:
+                over.set_exception(error)
+            elif outcome is not None:
+                over.set_result(outcome)
+
+        def written(kept: Kept) -> None:
+            if kept is not Kept.WRITTEN:
+                tell(None, _why_not(kept, entry.record))
+                return
+            faults.at("confirm.approved")
+            entry.live = True
+            entry.on_over.append(tell)
+            entry.own = presented_by is not None and _same(presented_by, entry.record.caller)
+            self.gate.decided(entry)
+            self.gate.dispatch(entry)
+
+        record = entry.record.step(
+            APPROVED, decided=self._wall_clock(), by=verdict.anchor, proof=verdict.kind
+        )
+        self._inbox.step(entry, record, written, token=_token(verdict.anchor, verdict.token))
+        return await over
+
+    async def _refuse(self, entry: Entry, by: str, kind: str, reason: str, token: str) -> None:
+        faults.at("refuse.checked")
+        over: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
+        now = self._wall_clock()
+
+        def written(kept: Kept) -> None:
+            if kept is Kept.WRITTEN:
+                faults.at("refuse.written")
+            if not over.done():
+                over.set_result(kept)
+
+        self._inbox.end(
+            entry,
+            REFUSED,
+            written,
+            token=_token(by, token),
+            decided=now,
+            by=by,
+            proof=kind,
+            note=reason,
+            outcome=REFUSED,
+        )
+        kept = await over
+        if kept is not Kept.WRITTEN:
+            raise _why_not(kept, entry.record)
+
+
+def _token(anchor: str, token: str) -> tuple[str, str] | None:
+    return (anchor, token) if token else None
+
+
+def _same(one: Caller, other: Caller) -> bool:
+    return (one.name, one.kind, one.above) == (other.name, other.kind, other.above)
+
+
+def _why_not(kept: Kept, record: Approval) -> InterlockError:
+    about = {"confirmation_id": record.id, "state": record.state}
+    if kept is Kept.USED:
+        return InterlockError(PROOF_INVALID, "This one-time token has been used.", about)
+    if kept is Kept.TAKEN:
+        return InterlockError(ALREADY_DECIDED, "Somebody else decided this call.", about)
+    return InterlockError(
+        UNRECORDABLE, "The decision cannot be written down now, and counts for nothing.", about
+    )
+
+
+def _expired(record: Approval) -> InterlockError:
+    note = record.note or "Nobody decided in time."
+    return InterlockError(
+        CONFIRMATION_EXPIRED,
+        f"This call can no longer be confirmed: {note}",
+        {"confirmation_id": record.id, "state": record.state},
+    )
+
+
+def _text(members: Mapping[str, Any], key: str) -> str:
+    raw = members.get(key)
+    value = None if raw is None else decode_value(raw)
+    if value is not None and not isinstance(value, str):
+        raise ProtocolError(f"`{key}` must be a string.", INVALID_PARAMS)
+    return value or ""

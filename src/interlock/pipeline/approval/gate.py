@@ -1,0 +1,459 @@
+"""Where a call stops that a human must let through, and where it goes on when one did.
+
+`hold` never makes anybody wait for a human: the call is written down and answered. What comes back
+with an approval comes through the whole pipeline again, is held against what was approved, and is
+let go once, after that is written down. Whoever makes the identical call meanwhile is told of the
+same approval, waits for the call that is under way, or is given what it came to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from interlock.call import Call, Client, Credentials, Outcome
+from interlock.catalog.offering import Tool
+from interlock.catalog.pinning import contract_digest
+from interlock.errors import (
+    CONFIRMATION_EXPIRED,
+    DEADLINE_EXCEEDED,
+    UNRECORDABLE,
+    InterlockError,
+)
+from interlock.pipeline.approval import faults
+from interlock.pipeline.approval.answer import (
+    COMPLETE_NOTICE,
+    REQUIRED,
+    accepted,
+    held_result,
+    needed_below,
+    opens_pages,
+    outcome_of,
+    url_error,
+    url_needed,
+)
+from interlock.pipeline.approval.ending import told, with_error, with_outcome, worth_telling
+from interlock.pipeline.approval.inbox import Entry, Inbox, Told
+from interlock.pipeline.approval.keeping import Kept
+from interlock.pipeline.approval.record import (
+    APPROVED,
+    DISPATCHING,
+    DONE,
+    EXPIRED,
+    PENDING,
+    VOID,
+    Approval,
+    canonical,
+    digest_of,
+    exact,
+    masked,
+    new_id,
+)
+from interlock.pipeline.audit import OK
+from interlock.pipeline.policy.decision import Decision
+from interlock.pipeline.sealing import Seals
+from interlock.ports import Back
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import TOOLS_CALL, Era
+
+DISPATCH_WAIT: Final = 120.0
+"""How long an identical call waits for the one that is under way."""
+NOBODY: Final = Credentials("approved")
+"""What a call comes with that is made for an approval: its caller is recalled, not authenticated.
+No wire can say this."""
+
+_log = logging.getLogger("interlock.approvals")
+
+
+class Host(Protocol):
+    """What the pipeline does for the gate."""
+
+    def begin(self, call: Call) -> None: ...
+    def proceed(self, call: Call) -> None:
+        """The gate lets it go: on with the walk. Never raises."""
+
+    def over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
+    ) -> None: ...
+    def waits(self, call: Call) -> bool: ...
+    def wait_for_input(self, call: Call, seconds: float) -> None: ...
+
+
+class Gate:
+    """Stops calls, and lets approved ones go."""
+
+    host: Host
+    """Set by the pipeline that it belongs to."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        node_id: Callable[[], str],
+        policy_version: Callable[[], str],
+        page: Callable[[str], str | None],
+        seals: Seals,
+        remember: Callable[[str, str, float], None] = lambda *_: None,
+    ) -> None:
+        """`page`: the address of one approval's page, where people can reach it. `remember`: told
+        which approval of which upstream a call came back with, and until when that holds."""
+        self._inbox = inbox
+        self._node_id = node_id
+        self._policy_version = policy_version
+        self._page = page
+        self._seals = seals
+        self._remember = remember
+        self.on_approved_tool: Callable[[Tool], None] = lambda _: None
+        """Told of the tool whose call a human let through."""
+        inbox.on_ended = self.ended
+
+    # -- a call comes
+
+    def hold(self, call: Call, decision: Decision) -> None:
+        """Stop it, or let it go if it is approved. Raises InterlockError."""
+        arguments = exact(call.arguments)
+        if call.approval:
+            self._consume(call, decision, arguments)
+            return
+        caller = call.caller
+        assert caller is not None
+        tool, contract = _about(call)
+        digest = digest_of(tool, arguments, contract, caller)
+        entry = self._inbox.of_call(caller, digest)
+        if entry is not None and self._goes_on(call, entry, decision, arguments):
+            return
+        if entry is not None:
+            self._inbox.unindex(entry)
+        record = self._write_down(call, decision, arguments, digest)
+        entry = self._inbox.add(record, call.session)
+        self._when_written(entry, call)
+
+    def passed(self, call: Call, outcome: Outcome) -> None:
+        """A node below has a gate of its own, and a result says so. It goes up as it is."""
+        needed = needed_below(outcome.result)
+        if needed is not None:
+            self._remember(needed[0], call.upstream, needed[1])
+
+    def _goes_on(self, call: Call, entry: Entry, decision: Decision, arguments: object) -> bool:
+        """The same was asked before. False: that is past, and this is a new call."""
+        record = entry.record
+        if entry.written is None:
+            self._when_written(entry, call)
+        elif record.state == PENDING:
+            if self._inbox.expired(entry):
+                return False
+            if accepted(call):
+                self._wait(call, entry, record.expires - self._inbox.wall_clock() + DISPATCH_WAIT)
+            else:
+                self._answer(call, entry)
+        elif record.state == APPROVED and not entry.live and not entry.writing:
+            if self._inbox.expired(entry):
+                return False
+            # Approved before the node was started anew: this is the call that was waited for.
+            call.approval = record.id
+            self._consume(call, decision, arguments)
+        elif not record.over:
+            self._wait(call, entry, DISPATCH_WAIT)
+        elif record.below and self._inbox.wall_clock() < record.below_until:
+            self.host.over(call, outcome_of(record), None, REQUIRED)
+        elif record.collected or record.state == EXPIRED or not worth_telling(record):
+            return False
+        else:
+            outcome, error = told(record)
+            self._inbox.collected(entry, lambda: self.host.over(call, outcome, error))
+        return True
+
+    def _when_written(self, entry: Entry, call: Call) -> None:
+        """Nobody is told of an approval that is not on disk."""
+
+        def then(kept: Kept) -> None:
+            if kept is Kept.WRITTEN:
+                self._answer(call, entry)
+            else:
+                self.host.over(call, None, _unwritten())
+
+        entry.on_written.append(then)
+
+    def _write_down(
+        self, call: Call, decision: Decision, arguments: object, digest: str
+    ) -> Approval:
+        route, caller, client = call.route, call.caller, call.client
+        assert caller is not None
+        tool, contract = _about(call)
+        now = self._inbox.wall_clock()
+        listed = route if isinstance(route, Tool) else None
+        return Approval(
+            id=new_id(),
+            audience=self._node_id(),
+            nonce=new_id(),
+            caller=caller,
+            # What it promised is for whoever waits for an answer, and then nobody may.
+            client=Client(client.era, client.revision, client.name),
+            face=call.face,
+            name=call.name,
+            tool=tool,
+            upstream=call.upstream,
+            route=tuple(tool.split(".")) if call.hop is None else call.hop.route,
+            hop=call.hop,
+            arguments=bytes(call.arguments),
+            shown=canonical(masked(arguments)),
+            capability=b"{}" if listed is None else bytes(listed.capability()),
+            effect=call.effect,
+            description="" if listed is None else listed.description,
+            digest=digest,
+            contract=contract,
+            policy=self._policy_version(),
+            rule=decision.rule,
+            action=decision.action.word,
+            reason=decision.reason,
+            created=now,
+            expires=now + self._inbox.settings.expiry,
+        )
+
+    def _answer(self, call: Call, entry: Entry) -> None:
+        """Tell a caller that its call waits. Never raises."""
+        record, host = entry.record, self.host
+        above = bool(call.credentials.known_as) or call.hop is not None
+        url = self._page(record.id)
+        if url is None or above or not opens_pages(call.client) or accepted(call) is False:
+            host.over(call, held_result(record, url), None, REQUIRED)
+            return
+        entry.url_offered = True
+        if call.client.era is Era.SESSION:
+            entry.session = call.session
+            host.over(call, None, url_error(record, url))
+            return
+        try:
+            left = record.expires - self._inbox.wall_clock()
+            state = self._seals.seal(call, left + DISPATCH_WAIT, again=True)
+        except InterlockError as error:
+            host.over(call, None, error)
+            return
+        host.over(call, url_needed(record, url, state), None, REQUIRED)
+
+    # -- an approved call
+
+    def dispatch(self, entry: Entry) -> None:
+        """Make the call that was approved. It goes the whole way, as any other does."""
+        record = entry.record
+        session = entry.session
+        client = record.client
+        if session is not None and session.alive and session.owner == record.caller.name:
+            client = session.client
+        else:
+            session = None
+        call = Call(
+            TOOLS_CALL, record.face, NOBODY, client, record.name,
+            arguments=record.arguments, session=session, hop=record.hop,
+        )  # fmt: skip
+        call.caller = record.caller
+        call.approval = record.id
+        call.on_done = self.finished
+        entry.call = call
+        self.host.begin(call)
+
+    def _consume(self, call: Call, decision: Decision, arguments: object) -> None:
+        """Raises InterlockError when this is not the call that was approved."""
+        entry = self._inbox.get(call.approval)
+        if entry is None or entry.record.state != APPROVED or entry.writing:
+            call.approval = ""
+            raise InterlockError(CONFIRMATION_EXPIRED, "There is no approval for this call.")
+        if entry.call is None:
+            entry.call = call
+        elif entry.call is not call:
+            call.approval = ""
+            raise InterlockError(CONFIRMATION_EXPIRED, "The approval is used for another call.")
+        record = entry.record
+        changed = self._changes(record, call, decision, arguments)
+        if changed:
+            raise InterlockError(
+                CONFIRMATION_EXPIRED,
+                f"{record.tool} was not called: {' and '.join(changed)} changed since it was "
+                "approved. Make the call again for a new approval.",
+                {"confirmation_id": record.id, "state": VOID, "changed": changed},
+            )
+        # Whatever the tool says of itself: what a human let through is sent once.
+        call.repeatable = False
+        faults.at("gate.checked")
+
+        def then(kept: Kept) -> None:
+            if entry.early is not None:
+                outcome, error = entry.early
+                entry.early = None
+                self._finish(entry, outcome, error)
+            elif kept is Kept.WRITTEN:
+                faults.at("gate.dispatching")
+                route = call.route
+                if isinstance(route, Tool):
+                    self._tell_of(route)
+                self.host.proceed(call)
+                faults.at("dispatch.begun")
+            else:
+                self.host.over(call, None, _unwritten())
+
+        self._inbox.step(entry, record.step(DISPATCHING), then)
+
+    def _changes(
+        self, record: Approval, call: Call, decision: Decision, arguments: object
+    ) -> list[str]:
+        assert call.caller is not None
+        tool, contract = _about(call)
+        changed = []
+        if tool != record.tool or call.upstream != record.upstream:
+            changed.append("the tool")
+        elif contract != record.contract:
+            changed.append("the tool's definition")
+        if self._policy_version() != record.policy or decision.action.word != record.action:
+            changed.append("the policy")
+        if not changed and digest_of(tool, arguments, contract, call.caller) != record.digest:
+            changed.append("the call")
+        return changed
+
+    def _tell_of(self, tool: Tool) -> None:
+        try:
+            self.on_approved_tool(tool)
+        except Exception:
+            _log.exception("%s could not be noted as approved", tool.canonical)
+
+    # -- what became of it
+
+    def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """A call that was made for an approval is over. Told twice, it counts once."""
+        entry = self._inbox.get(call.approval)
+        if entry is None or entry.call is not call:
+            return
+        entry.call = None
+        faults.at("dispatch.answered")
+        if entry.writing:
+            # It ended while its start was being written, so it was never sent.
+            entry.early = (outcome, error)
+        else:
+            self._finish(entry, outcome, error)
+
+    def _finish(self, entry: Entry, outcome: Outcome | None, error: InterlockError | None) -> None:
+        record = entry.record
+        collected = bool(entry.waiters) or entry.own
+        now = self._inbox.wall_clock()
+        if outcome is not None:
+            done = with_outcome(record, outcome, collected, now)
+            if done.below:
+                self._remember(done.below, record.upstream, done.below_until)
+        else:
+            assert error is not None
+            done = with_error(record, error, collected, now)
+        entry.live = False
+
+        def then(kept: Kept) -> None:
+            faults.at("outcome.written")
+            if entry.record.collected:
+                self._inbox.unindex(entry)
+            self._tell(entry, outcome, error)
+
+        self._inbox.step(entry, done, then)
+
+    def answered_below(self, id: str, outcome: Outcome) -> None:
+        """A gate of a node below was passed: what the call came to now is the outcome of whoever
+        let it through here."""
+        for entry in self._inbox:
+            record = entry.record
+            if record.below == id and record.state == DONE and not entry.writing:
+                now = self._inbox.wall_clock()
+                changed = with_outcome(record, outcome, False, now)
+                if changed.below:
+                    self._remember(changed.below, record.upstream, changed.below_until)
+                self._inbox.index(entry)
+                self._inbox.step(entry, changed, lambda _: None)
+
+    def ended(self, entry: Entry) -> None:
+        """A record came to its end without a call."""
+        outcome, error = told(entry.record)
+        self.decided(entry)
+        waited = bool(entry.waiters)
+        self._tell(entry, outcome, error)
+        if waited:
+            self._inbox.collected(entry, lambda: None)
+
+    def decided(self, entry: Entry) -> None:
+        """Tell a client that was given the page: its user is done there."""
+        session = entry.session
+        if entry.url_offered and session is not None and session.alive:
+            session.tell(COMPLETE_NOTICE, encode_value({"elicitationId": entry.record.id}))
+
+    def _tell(self, entry: Entry, outcome: Outcome | None, error: InterlockError | None) -> None:
+        waiting, entry.waiters = entry.waiters, []
+        asking, entry.on_over = entry.on_over, []
+        for tell in (*waiting, *asking):
+            try:
+                tell(outcome, error)
+            except Exception:
+                _log.exception("what became of approval %s could not be told", entry.record.id)
+
+    # -- waiting for a call that is under way
+
+    def _wait(self, call: Call, entry: Entry, seconds: float) -> None:
+        call.exchange = _Waiting(self, entry, call)
+        self.host.wait_for_input(call, seconds)
+
+    def waited_in_vain(self, call: Call, entry: Entry) -> None:
+        if entry.record.state == PENDING:
+            self._answer(call, entry)
+            return
+        self.host.over(
+            call,
+            None,
+            InterlockError(
+                DEADLINE_EXCEEDED,
+                f"The approved call of {entry.record.tool} is still under way. Make the same call "
+                "again to get its result.",
+                {"confirmation_id": entry.record.id},
+            ),
+        )
+
+
+class _Waiting:
+    """Stands for the request of a call that waits for an identical one."""
+
+    def __init__(self, gate: Gate, entry: Entry, call: Call) -> None:
+        self._gate = gate
+        self._entry = entry
+        self._call = call
+        self._told: Told = self._tell
+        self.open = True
+        entry.waiters.append(self._told)
+
+    def _tell(self, outcome: Outcome | None, error: InterlockError | None) -> None:
+        self.open = False
+        self._gate.host.over(self._call, outcome, error)
+
+    def _leave(self) -> None:
+        self.open = False
+        if self._told in self._entry.waiters:
+            self._entry.waiters.remove(self._told)
+
+    def abandon(self, reason: str) -> None:
+        self._leave()
+
+    def expire(self) -> None:
+        if self.open:
+            self._leave()
+            self._call.exchange = None
+            self._gate.waited_in_vain(self._call, self._entry)
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        """Nobody takes over who waits only."""
+
+
+def _about(call: Call) -> tuple[str, str]:
+    """The canonical name of the tool and the digest of its contract."""
+    route = call.route
+    if route is None:
+        return call.name, ""
+    return route.canonical, contract_digest(route) if isinstance(route, Tool) else ""
+
+
+def _unwritten() -> InterlockError:
+    return InterlockError(
+        UNRECORDABLE,
+        "The call was not made: its approval cannot be written down now. Try again later.",
+    )
