@@ -218,7 +218,8 @@ class Tree:
         """Somebody wants a channel: let in by the same rules as callers are."""
         fields = upgrade.fields
         bearer = bearer_of(fields.get(b"authorization"))
-        call = Call(ax.REGISTER, AX_FACE, Credentials(upgrade.peer, bearer), _CLIENT)
+        credentials = Credentials(upgrade.peer, bearer, certificate=upgrade.certificate)
+        call = Call(ax.REGISTER, AX_FACE, credentials, _CLIENT)
         refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
         if refusal is not None:
             self._pipeline.refused(call, InterlockError(FOREIGN_ORIGIN, refusal))

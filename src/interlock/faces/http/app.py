@@ -9,7 +9,10 @@ from typing import Any
 
 from interlock.call import Call, Client, Credentials
 from interlock.errors import FOREIGN_ORIGIN, InterlockError
+from interlock.faces.http.fast_lane import CERTIFICATE
 from interlock.faces.http.guard import Guard, peer_name
+from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
+from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
@@ -35,15 +38,22 @@ class NodeApp:
         self.guard = guard
         self._shown = shown
         self._mcp_path = mcp_path
+        self.metadata: ResourceMetadata | None = None
+        """What everybody is told about where to get a token. None: nothing."""
 
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
         fields = dict(scope["headers"])
-        refusal = self.guard.refusal(fields.get(b"host"), fields.get(b"origin"))
         path, method = scope["path"], scope["method"]
+        public = self.metadata is not None and path in self.metadata.paths
+        origin = None if public else fields.get(b"origin")
+        refusal = self.guard.refusal(fields.get(b"host"), origin)
         if refusal is not None:
             foreign = InterlockError(FOREIGN_ORIGIN, refusal)
             self._pipeline.refused(self._call(scope, fields, method), foreign)
             await _answer(send, 403, {"error": foreign.failure.name, "message": refusal})
+            return
+        if public and self.metadata is not None:
+            await _tell_everybody(send, method, self.metadata.document)
             return
         if path != "/healthz" and path not in self._shown:
             hint = f"There is nothing here. The MCP endpoint is {self._mcp_path}."
@@ -59,28 +69,55 @@ class NodeApp:
         self, path: str, scope: dict[str, Any], fields: dict[bytes, bytes], send: Send
     ) -> None:
         try:
-            self._pipeline.admit(self._call(scope, fields, path.removeprefix("/")))
+            await self._admit(scope, fields, path.removeprefix("/"))
         except InterlockError as error:
             body = {"error": error.failure.name, "message": error.message}
-            await _answer(send, error.failure.http, body)
+            shown = bearer_of(fields.get(b"authorization")) is not None
+            challenge = challenge_of(self.metadata, error, shown=shown)
+            await _answer(send, error.failure.http, body, challenge)
             return
         told = self._shown[path]()
         await _answer(send, 200, await told if inspect.isawaitable(told) else told)
 
+    async def _admit(self, scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> None:
+        try:
+            self._pipeline.admit(self._call(scope, fields, verb))
+        except Unsettled as unsettled:
+            await unsettled.settle()
+            self._pipeline.admit(self._call(scope, fields, verb))
+
     @staticmethod
     def _call(scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> Call:
         bearer = bearer_of(fields.get(b"authorization"))
-        return Call(verb, "http", Credentials(peer_name(scope.get("client")), bearer), _CLIENT)
+        shown = scope.get("extensions", {}).get(CERTIFICATE, {}).get("names", ())
+        credentials = Credentials(peer_name(scope.get("client")), bearer, certificate=shown)
+        return Call(verb, "http", credentials, _CLIENT)
 
 
-async def _answer(send: Send, status: int, body: Any) -> None:
+async def _answer(send: Send, status: int, body: Any, challenge: bytes | None = None) -> None:
     payload = encode_value(body)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(payload)).encode()),
         (b"cache-control", b"no-store"),
     ]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    if challenge is not None:
+        headers.append((b"www-authenticate", challenge))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": payload})
+
+
+async def _tell_everybody(send: Send, method: str, document: Any) -> None:
+    """A public document, which pages of any origin may read too."""
+    payload = encode_value(document) if method in ("GET", "HEAD") else b""
+    status = 200 if payload else 204 if method == "OPTIONS" else 405
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(payload)).encode()),
+        (b"cache-control", b"max-age=60"),
+        (b"access-control-allow-origin", b"*"),
+        (b"access-control-allow-methods", b"GET, HEAD"),
+        (b"access-control-allow-headers", b"*"),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": payload})

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.config import Limits
 from interlock.faces.http.exchange import JSON_HEAD, Head, HttpExchange, Serve
-from interlock.faces.http.guard import peer_name
+from interlock.faces.http.guard import certificate_names, peer_name
 from interlock.faces.http.upgrade import Upgrades, offer
 from interlock.protocol.websocket_opening import is_offer
 
@@ -27,6 +27,8 @@ KEEP_ALIVE = 75.0
 """How long a connection may be idle, and how long a request may take to arrive."""
 LINGER = 2.0
 """How long a client that was hung up on is given to read why."""
+CERTIFICATE: Final = "interlock.certificate"
+"""Where the app finds the names in the client's certificate, among the extensions of its scope."""
 _LONGEST_URL: Final = 8192
 _MOST_PIPELINED: Final = 64
 _HEADS_KEPT: Final = 32
@@ -69,6 +71,7 @@ class FastLane(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.peer = ""
+        self.certificate: tuple[str, ...] = ()
         self._receiving: Head | None = None
         self._body: list[bytes] = []
         self._body_size = 0
@@ -99,6 +102,7 @@ class FastLane(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = peer_name(self.client)
+        self.certificate = certificate_names(transport)
         self._idle_since = self.loop.time()
         self._idle_timer = self.loop.call_later(KEEP_ALIVE, self._check_idle)
 
@@ -336,6 +340,8 @@ class FastLane(HttpToolsProtocol):
         except httptools.HttpParserInvalidURLError:
             self.refuse(400, b"This URL cannot be read.")
             return
+        # The app runs later, in a task of its own.
+        self.scope["extensions"] = {CERTIFICATE: {"names": self.certificate}}
         self._active = _ELSEWHERE
 
     def on_response_complete(self) -> None:

@@ -6,8 +6,9 @@ the same origin. `Host` and `Origin` give both away.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.config.quantities import Address
@@ -22,6 +23,23 @@ def peer_name(client: tuple[str, int] | None) -> str:
         return "unknown"
     host, port = client
     return "loopback" if Address(host, port).loopback else host
+
+
+def certificate_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
+    """The names (DNS, URI, mail) in the certificate that the other side has shown, where there is
+    TLS and the certificate was verified."""
+    tls: Any = transport.get_extra_info("ssl_object")
+    # Nothing is said of a certificate that was not verified.
+    certificate = None if tls is None else tls.getpeercert()
+    alternatives = (certificate or {}).get("subjectAltName", ())
+    return tuple(value for kind, value in alternatives if _is_a(kind, value))
+
+
+def _is_a(kind: str, value: str) -> bool:
+    """Whether a name looks like what it is said to be: no URI may pass for a host."""
+    if kind == "DNS":
+        return ":" not in value and "@" not in value
+    return (kind == "URI" and ":" in value) or (kind == "email" and "@" in value)
 
 
 class Guard:

@@ -27,6 +27,8 @@ class Upgrade:
     def __init__(self, lane: FastLane, query: bytes, fields: dict[bytes, bytes]) -> None:
         self.peer = lane.peer
         """`loopback`, or the address of the other side."""
+        self.certificate = lane.certificate
+        """The names in the certificate that it showed, if it did."""
         self.query = query
         self.fields = fields
         """Its headers, names in lower case."""

@@ -15,11 +15,13 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.faces.http.exchange import HttpExchange
+from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of, missing_scopes
 from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.outlets import Outlet
 from interlock.faces.mcp.sessions import HttpSession
 from interlock.faces.mcp.writing import write_error, write_result
+from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Clock
 from interlock.protocol import mcp
@@ -28,7 +30,6 @@ from interlock.protocol.jsonrpc import notification, result_response
 QUIET = 15.0
 """After this long without an answer a response becomes a stream, to show that it is alive."""
 _STATELESS: Final = mcp.Era.STATELESS
-_CHALLENGE: Final = b"www-authenticate: Bearer\r\n"
 
 
 class Answering:
@@ -38,7 +39,10 @@ class Answering:
         self._pipeline = pipeline
         self._hello = hello
         self._clock = clock
+        self.metadata: ResourceMetadata | None = None
+        """Where clients are sent for a token. None: there is nowhere to send them."""
         self._pulse: asyncio.TimerHandle | None = None
+        self._unsettled: dict[HttpExchange, asyncio.Task[None]] = {}
         # Looked up once, and not for every call.
         self._heard = self.hear
         self._over = self._done
@@ -56,13 +60,47 @@ class Answering:
     def refuse(
         self, exchange: HttpExchange, id: bytes, error: InterlockError, client: Client | None
     ) -> None:
-        """Answer a request that never became a call. `client`: as far as it is known."""
+        """Answer a request that never became a call. `client`: as far as it is known.
+
+        Where only nobody knows yet who it is from, it is served again once somebody does.
+        """
+        if isinstance(error, Unsettled) and exchange not in self._unsettled:
+            self._unsettled[exchange] = asyncio.get_running_loop().create_task(
+                self._serve_again(exchange, error), name="unsettled"
+            )
+            return
         status, body = write_error(id, error, client)
-        challenge = _CHALLENGE if error.failure is UNAUTHENTICATED else b""
-        exchange.respond(_status(status, error, client), body, headers=challenge)
+        status = self._status(status, error, client)
+        exchange.respond(status, body, headers=self._challenge(exchange, error))
+
+    async def _serve_again(self, exchange: HttpExchange, unsettled: Unsettled) -> None:
+        try:
+            await unsettled.settle()
+            if not exchange.done:
+                exchange.head.serve(exchange)
+        finally:
+            del self._unsettled[exchange]
+
+    def _challenge(self, exchange: HttpExchange, error: InterlockError) -> bytes:
+        """The header line that says what would help; empty when nothing would."""
+        facts = exchange.head.facts
+        shown = isinstance(facts, Facts) and facts.credentials.bearer is not None
+        value = challenge_of(self.metadata, error, shown=shown)
+        return b"" if value is None else b"www-authenticate: %b\r\n" % value
+
+    def _status(self, status: int, error: InterlockError, client: Client | None) -> int:
+        """On the session wire an error is an answer like any other, but for those that end it, and
+        those with which a client knows to go for more rights."""
+        if client is None or client.era is _STATELESS:
+            return status
+        if self.metadata is not None and missing_scopes(error):
+            return status
+        return status if error.failure in (UNAUTHENTICATED, UNKNOWN_SESSION) else 200
 
     def stop(self) -> None:
         """The node stops: nothing is under way any more."""
+        for task in self._unsettled.values():
+            task.cancel()
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
@@ -140,11 +178,11 @@ class Answering:
             self.finish(exchange, None)
             return
         status, body = write_error(id, error, client)
-        status = _status(status, error, client)
+        status = self._status(status, error, client)
         if exchange.streaming:
             self.finish(exchange, body)
-        elif status == 401:
-            exchange.respond(401, body, headers=_CHALLENGE)
+        elif status in (401, 403):
+            exchange.respond(status, body, headers=self._challenge(exchange, error))
         else:
             exchange.respond(status, body)
 
@@ -174,10 +212,3 @@ class Answering:
                 outlet.ping()
             else:
                 exchange.ping()
-
-
-def _status(status: int, error: InterlockError, client: Client | None) -> int:
-    """On the session wire an error is an answer like any other, but for those that end it."""
-    if client is None or client.era is mcp.Era.STATELESS:
-        return status
-    return status if error.failure in (UNAUTHENTICATED, UNKNOWN_SESSION) else 200

@@ -9,7 +9,7 @@ from msgspec import Raw
 from interlock.call import Client, Credentials
 from interlock.errors import ProtocolError
 from interlock.faces.http.cors import answer_lines
-from interlock.faces.http.exchange import Head
+from interlock.faces.http.exchange import Head, HttpExchange
 from interlock.faces.http.guard import Guard
 from interlock.faces.mcp.sessions import HttpSession
 from interlock.protocol import headers, mcp
@@ -37,7 +37,9 @@ class Facts:
         "stateless", "twice", "version", "version_header",
     )  # fmt: skip
 
-    def __init__(self, head: Head, peer: str, guard: Guard) -> None:
+    def __init__(
+        self, head: Head, peer: str, guard: Guard, certificate: tuple[str, ...] = ()
+    ) -> None:
         fields = head.fields
         self.guard = guard
         origin = fields.get(b"origin")
@@ -52,7 +54,8 @@ class Facts:
             accept = b",".join(v for name, v in head.headers if name == b"accept") or accept
             self._look_for_twins(head.headers)
         self.accepts_stream = _STREAM in accept or b"*/*" in accept
-        self.credentials = Credentials(peer, headers.bearer_of(fields.get(b"authorization")))
+        bearer = headers.bearer_of(fields.get(b"authorization"))
+        self.credentials = Credentials(peer, bearer, certificate=certificate)
         session = fields.get(headers.SESSION_ID)
         self.session = None if session is None else session.strip().decode("latin-1")
         self.version_header = fields.get(headers.PROTOCOL_VERSION)
@@ -95,11 +98,12 @@ class Facts:
                 self.twice = f"{name.decode().title()} header appears more than once"
 
 
-def facts_of(head: Head, peer: str, guard: Guard) -> Facts:
+def facts_of(exchange: HttpExchange, guard: Guard) -> Facts:
     """The facts of a head; they are kept with it for as long as the guard is the same."""
+    head, lane = exchange.head, exchange.lane
     facts = head.facts
     if not isinstance(facts, Facts) or facts.guard is not guard:
-        facts = head.facts = Facts(head, peer, guard)
+        facts = head.facts = Facts(head, lane.peer, guard, lane.certificate)
     return facts
 
 

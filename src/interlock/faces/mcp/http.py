@@ -54,7 +54,7 @@ class McpHttpFace:
         try:
             facts = exchange.head.facts
             if facts is None or facts.guard is not self.guard:
-                facts = facts_of(exchange.head, exchange.lane.peer, self.guard)
+                facts = facts_of(exchange, self.guard)
             if facts.shortcut:
                 request = decode_tool_call(exchange.body)
                 if request is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -95,6 +95,14 @@ class LegacySse:
         """POST: a client says something."""
         self._serve(exchange, b"POST", self._post)
 
+    def end_of(self, callers: Container[str]) -> None:
+        """Only these callers are known any more."""
+        for id, client in list(self._clients.items()):
+            if client.owner not in callers:
+                del self._clients[id]
+                client.exchange.end_stream()
+                client.conversation.closed()
+
     def close(self) -> None:
         """The node stops, and everything asked of it has been answered."""
         for client in list(self._clients.values()):
@@ -104,7 +112,7 @@ class LegacySse:
 
     def _serve(self, exchange: HttpExchange, method: bytes, serve: _Step) -> None:
         try:
-            facts = facts_of(exchange.head, exchange.peer, self.guard)
+            facts = facts_of(exchange, self.guard)
             if facts.refusal is not None:
                 error = InterlockError(FOREIGN_ORIGIN, facts.refusal)
                 verb = exchange.head.method.decode("latin-1")

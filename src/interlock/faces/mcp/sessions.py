@@ -205,6 +205,12 @@ class Sessions:
         for session in [one for one in self._sessions.values() if one.owner not in callers]:
             self.close(session)
 
+    def hang_up_on_all_but(self, callers: Container[str]) -> None:
+        """Nobody else is told anything until it comes back; its session waits for it."""
+        for session in self._sessions.values():
+            if session.owner not in callers:
+                session.outlets.stop_listening()
+
     def close(self, session: HttpSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
             session.alive = False
