@@ -7,11 +7,11 @@ rules share. Whoever asks gets all rules that can fit, and some that do not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from interlock.call import Caller
-from interlock.pipeline.policy.globs import grams_of, is_literal, pieces, prefix_of
+from interlock.pipeline.policy.globs import GRAM, grams_of, is_literal, prefix_of
 from interlock.pipeline.policy.rule import Asked, Rule
 
 Key = tuple[str, str]
@@ -39,21 +39,20 @@ class NameTable:
         if how == _BEGINS and len(text) not in self._lengths:
             self._lengths = tuple(sorted((*self._lengths, len(text))))
 
-    def find(self, name: str) -> Iterable[Rule]:
-        yield from self._whole.get(name, ())
-        begins, longest = self._begins, len(name)
+    def find(self, name: str, found: dict[int, Rule]) -> None:
+        """Add every rule that could fit the name, by its number."""
+        for rule in self._whole.get(name, ()):
+            found[rule.number] = rule
         for length in self._lengths:
-            if length > longest:
-                break
-            found = begins.get(name[:length])
-            if found is not None:
-                yield from found
-        if self._has:
-            has = self._has
-            for piece in pieces(name):
-                found = has.get(piece)
-                if found is not None:
-                    yield from found
+            for rule in self._begins.get(name[:length], ()):
+                found[rule.number] = rule
+        has = self._has
+        if has:
+            for at in range(len(name) - GRAM + 1):
+                here = has.get(name[at : at + GRAM])
+                if here is not None:
+                    for rule in here:
+                        found[rule.number] = rule
 
 
 def _keys(pattern: str) -> tuple[Key, ...]:
@@ -110,15 +109,13 @@ class Index:
         """Every rule that can fit, by its number; each must still be held against both."""
         found: dict[int, Rule] = {rule.number: rule for rule in self._everywhere}
         if asked.tool:
-            for rule in self._by_tool.find(asked.tool):
-                found[rule.number] = rule
+            self._by_tool.find(asked.tool, found)
         for kinds in asked.kinds:
             for kind in kinds:
-                for rule in self._by_kind.find(kind):
-                    found[rule.number] = rule
-        for name in (caller.name, caller.above) if caller.above else (caller.name,):
-            for rule in self._by_caller.find(name):
-                found[rule.number] = rule
+                self._by_kind.find(kind, found)
+        self._by_caller.find(caller.name, found)
+        if caller.above:
+            self._by_caller.find(caller.above, found)
         if self._by_role:
             for role in caller.roles:
                 for rule in self._by_role.get(role, ()):

@@ -27,7 +27,7 @@ DEEPEST: Final = 64
 """Deeper arguments are not judged."""
 _NUL: Final = b"\\u0000"
 _SHOWN: Final = 60
-_DOTS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)|[\\%]|//")
+_RESOLVABLE: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)|[\\%]|//")
 _decode = msgspec.json.Decoder().decode
 
 
@@ -128,13 +128,17 @@ def _own_uri(call: Call, member: str) -> str:
 def spellings(uri: str) -> tuple[str, ...]:
     """A URI, and how it reads when escapes and dots are resolved: a server may do that."""
     scheme, separator, rest = uri.partition("://")
-    if not separator or not _DOTS.search(rest):
+    if not separator:
         return (uri,)
-    plain = unquote(rest).replace("\\", "/")
-    resolved = posixpath.normpath(plain) if plain else plain
-    if plain.endswith("/") and not resolved.endswith("/"):
-        resolved += "/"
-    other = scheme + separator + resolved
+    if _RESOLVABLE.search(rest):
+        plain = unquote(rest).replace("\\", "/")
+        resolved = posixpath.normpath(plain)
+        if plain.startswith("/"):
+            resolved = "/" + resolved.lstrip("/")
+        if plain.endswith("/") and not resolved.endswith("/"):
+            resolved += "/"
+        rest = resolved
+    other = scheme.lower() + separator + rest
     return (uri,) if other == uri else (uri, other)
 
 
