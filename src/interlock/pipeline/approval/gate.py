@@ -51,6 +51,7 @@ from interlock.pipeline.approval.record import (
     new_id,
 )
 from interlock.pipeline.audit import OK
+from interlock.pipeline.fault import fault
 from interlock.pipeline.policy.decision import Decision
 from interlock.pipeline.sealing import Seals
 from interlock.ports import Back
@@ -70,8 +71,8 @@ class Host(Protocol):
     """What the pipeline does for the gate."""
 
     def begin(self, call: Call) -> None: ...
-    def proceed(self, call: Call) -> None:
-        """The gate lets it go: on with the walk. Never raises."""
+    def write_first(self, call: Call) -> None:
+        """The gate lets it go: it leaves once the journal has it on disk."""
 
     def over(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
@@ -287,7 +288,10 @@ class Gate:
                 route = call.route
                 if isinstance(route, Tool):
                     self._tell_of(route)
-                self.host.proceed(call)
+                try:
+                    self.host.write_first(call)
+                except Exception as bug:
+                    self.host.over(call, None, fault(call, bug))
                 faults.at("dispatch.begun")
             else:
                 self.host.over(call, None, _unwritten())
