@@ -20,6 +20,9 @@ RESOURCES: Final = "resources"
 
 Changed = Callable[[frozenset[str]], None]
 """Is told which kinds of lists are new ones."""
+Review = Callable[[Offering], frozenset[str]]
+"""Takes what an upstream is about to offer; says which of its tools, by their canonical names, are
+not to be listed."""
 
 
 class Catalog:
@@ -31,12 +34,15 @@ class Catalog:
         # Cursors are sealed with a key of this process: they need not outlive it.
         self._key = os.urandom(32)
         self._offerings: dict[str, Offering] = {}
+        self._withheld: dict[str, frozenset[str]] = {}
         self._listeners: list[Changed] = []
         self._number = 0
         self._snapshot: Snapshot | None = None
         self.collides = False
         """Whether clients see any URI in another form than its upstream. For those who ask with
         every call; it is as old as the newest snapshot."""
+        self.review: Review | None = None
+        """Asked before anything new is on the board: what it withholds was never listed."""
 
     @property
     def current(self) -> Snapshot:
@@ -49,6 +55,7 @@ class Catalog:
                 page_size=self._page_size,
                 server_info=self._server_info,
                 key=self._key,
+                withheld=frozenset().union(*self._withheld.values()),
             )
             self.collides = snapshot.collides
         return snapshot
@@ -64,16 +71,39 @@ class Catalog:
         """What `upstream` offers now; None when it is not on the board."""
         return self._offerings.get(upstream)
 
+    @property
+    def offerings(self) -> tuple[Offering, ...]:
+        """Everything that is on the board."""
+        return tuple(self._offerings.values())
+
     def post(self, offering: Offering) -> None:
         """An upstream offers something new in place of what it offered."""
         before = self._offerings.get(offering.upstream)
+        withheld = frozenset[str]() if self.review is None else self.review(offering)
         self._offerings[offering.upstream] = offering
         # The same lists again, as after most reconnects, are no news to anybody.
-        self._changed(_differences(before or Offering(offering.upstream, ""), offering))
+        differences = _differences(before or Offering(offering.upstream, ""), offering)
+        self._changed(differences | self._keep_back(offering.upstream, withheld))
+
+    def withhold(self, upstream: str, tools: frozenset[str]) -> None:
+        """Leave these of its tools, by canonical name, out of all lists, and no others. A call of
+        one still finds it, so that its caller can be told why."""
+        kinds = self._keep_back(upstream, tools)
+        if kinds:
+            self._changed(kinds)
+
+    def _keep_back(self, upstream: str, tools: frozenset[str]) -> frozenset[str]:
+        if tools == self._withheld.get(upstream, frozenset()):
+            return frozenset()
+        self._withheld.pop(upstream, None)
+        if tools:
+            self._withheld[upstream] = tools
+        return frozenset({TOOLS})
 
     def withdraw(self, upstream: str) -> None:
         """An upstream offers nothing any more."""
         gone = self._offerings.pop(upstream, None)
+        self._withheld.pop(upstream, None)
         if gone is not None:
             self._changed(_differences(gone, Offering(upstream, "")))
 

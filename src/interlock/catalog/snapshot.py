@@ -42,11 +42,16 @@ class Snapshot:
         page_size: int,
         server_info: bytes,
         key: bytes,
+        withheld: frozenset[str] = frozenset(),
     ) -> None:
+        """`withheld`: canonical names of tools that can be found but are in no list."""
         self.number = number
         self._offerings = sorted(offerings, key=lambda one: (one.segment, one.upstream))
         self._named = Namespace(tool for one in self._offerings for tool in one.tools)
         self.tools: tuple[Tool, ...] = self._named.everything
+        """Those that are listed."""
+        if withheld:
+            self.tools = tuple(tool for tool in self.tools if tool.canonical not in withheld)
         self.by_name: dict[str, Tool] = self._named.by_name
         self._paging = Paging(size=page_size, server_info=server_info, key=key)
         self._prompts: Namespace[Prompt] | None = None
