@@ -211,7 +211,9 @@ class Rig:
         cooldown: float = 10.0,
         concurrent_calls: int = 100,
         recorder: Any = None,
+        durable: bool = False,
     ) -> None:
+        """`durable`: calls that change something are written down before they leave."""
         self.clock = HandClock()
         self.catalog = Catalog(server_info=b"{}")
         self.upstreams: dict[str, ScriptedUpstream] = {}
@@ -219,7 +221,9 @@ class Rig:
             self.catalog.post(offering)
             self.upstreams[offering.upstream] = ScriptedUpstream(offering.upstream)
         self.journal = KeptJournal()
-        self.audit = Audit(recorder or self.journal, wall_clock=lambda: 1_700_000_000_000_000_000)
+        self.audit = Audit(
+            recorder or self.journal, lambda: 1_700_000_000_000_000_000, durable=durable
+        )
         self.breakers = Breakers(self.clock, failures=failures, cooldown=cooldown)
         seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
         self.pipeline = Pipeline(

@@ -141,7 +141,7 @@ class NodeInRow:
             authenticate=Authenticator({}),
             breakers=self.breakers,
             upstreams=upstreams,
-            audit=Audit(self.journal),
+            audit=Audit(self.journal, durable=False),
             clock=clock,
             call_later=clock.call_later,
             names="dotted",

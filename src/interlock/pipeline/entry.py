@@ -6,7 +6,9 @@ side door.
 
 from __future__ import annotations
 
-from collections.abc import Sized
+import asyncio
+from collections.abc import Collection
+from typing import Protocol
 
 from interlock.call import Call, Caller
 from interlock.errors import (
@@ -18,8 +20,14 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.pipeline.audit import OK, Audit
-from interlock.pipeline.authenticate import Authenticator
+from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.protocol.ax import REGISTER
+
+
+class Begin(Protocol):
+    """Sends a call on its way."""
+
+    def __call__(self, call: Call, *, again: bool) -> None: ...
 
 
 class Entry:
@@ -30,7 +38,7 @@ class Entry:
         *,
         authenticate: Authenticator,
         audit: Audit,
-        under_way: Sized,
+        under_way: Collection[Call],
         concurrent_calls: int,
     ) -> None:
         self.authenticate = authenticate
@@ -39,6 +47,7 @@ class Entry:
         """Whether the node stops, and takes nobody any more."""
         self._audit = audit
         self._under_way = under_way
+        self._asking: set[asyncio.Task[None]] = set()
 
     def __call__(self, call: Call) -> Caller:
         """Let the call in: it learns whose it is. Raises InterlockError."""
@@ -61,18 +70,38 @@ class Entry:
             )
         return caller
 
+    def settle(self, call: Call, unsettled: Unsettled, begin: Begin) -> None:
+        """Ask what has to be asked about its caller, and begin it again."""
+
+        async def ask() -> None:
+            await unsettled.settle()
+            if call in self._under_way:
+                begin(call, again=True)
+
+        task = asyncio.get_running_loop().create_task(ask())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
     def admit(self, call: Call) -> Caller:
-        """The caller of a request that is answered by its face alone, such as `initialize`."""
+        """The caller of a request that is answered by its face alone, such as `initialize`.
+
+        Raises InterlockError; Unsettled, when the face has to wait and ask again.
+        """
         word, detail = INTERNAL.name, ""
         try:
             caller = self(call)
             word = OK
             return caller
+        except Unsettled:
+            # It is not refused yet, nor let in: the face asks again.
+            word = ""
+            raise
         except InterlockError as error:
             word, detail = error.failure.name, error.message
             raise
         finally:
-            self._audit.record(call, word, 0, detail)
+            if word:
+                self._audit.record(call, word, 0, detail)
 
     def refused(self, call: Call, error: InterlockError) -> None:
         """A face refused a request before it became a call: that is recorded too."""

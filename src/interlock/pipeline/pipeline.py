@@ -1,10 +1,10 @@
 """The pipeline: the fixed order in which every call is treated, on one screen.
 
-    audit( authenticate → way → resolve → validate → [policy] → budget → [approval] → deadline
-           → breaker → dispatch → measure )
+    audit( authenticate → way → resolve → validate → permit( scopes → pins → policy → budget )
+           → approval → journal → deadline → breaker → dispatch → measure → settle budget )
 
-The stages in brackets have their place here and no code yet. Listing, reading and subscribing go
-through the same authentication and audit as calling: there is no side door.
+Listing, reading and subscribing go through the same authentication, policy and audit as calling:
+there is no side door. A call that changes something is on disk before it leaves.
 
 A call goes out in `begin` and comes back in `settled`, each one straight line without a wait:
 what lies between them is the upstream's time. So a call costs no task and no trip through the
@@ -37,13 +37,14 @@ from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
     SHUTTING_DOWN,
+    UNRECORDABLE,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
 from interlock.pipeline.audit import OK, TOOL_ERROR, Audit
-from interlock.pipeline.authenticate import Authenticator
+from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.pipeline.breaker import Breakers
-from interlock.pipeline.budget import Budgets
+from interlock.pipeline.budget import Budgets, was_sent
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.entry import Entry
@@ -52,6 +53,7 @@ from interlock.pipeline.hearing import may_hear
 from interlock.pipeline.here import AnsweredHere
 from interlock.pipeline.input import INPUT_SECONDS, Input
 from interlock.pipeline.measure import Measures, with_latency
+from interlock.pipeline.permit import READ_ONLY, Permit
 from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions
 from interlock.pipeline.relabel import relabel
 from interlock.pipeline.resolve import resolve, resolve_other
@@ -110,7 +112,7 @@ class Pipeline:
         self._timeout = timeout
         self._own_segment = own_segment
         self.budgets = budgets or Budgets(clock)
-        self._limited = self.budgets.limited
+        self.permit = Permit(catalog, self.budgets)
         self.measures = measures or Measures()
         self.latency_in_results = False
         """Whether results say how long they took."""
@@ -148,14 +150,15 @@ class Pipeline:
 
     # -- out
 
-    def begin(self, call: Call) -> None:
-        """Send a call on its way. It may be over when this returns. Never raises."""
+    def begin(self, call: Call, *, again: bool = False) -> None:
+        """Send a call on its way. It may be over when this returns. Never raises.
+
+        `again`: who calls was not known the first time, and had to be asked for."""
         self._under_way[call] = None
         call.started = now = self._clock()
         try:
             self._enter(call)
             verb = call.verb
-            here = None
             if verb == TOOLS_CALL:
                 if call.hop is not None:
                     check_way(call, call.hop, self._own_segment())
@@ -163,9 +166,13 @@ class Pipeline:
                     validate(call, resolve(call, self._catalog))
                 else:
                     find_transparently(call, self.transparent, self._catalog)
-                # policy: here, and for every other verb too
-                if self._limited:
-                    self.budgets.take(call)
+                decision = self.permit(call)
+                if decision.gated:
+                    self.permit.hold(call, decision)
+                elif call.effect == READ_ONLY:
+                    self.depart(call, now)
+                else:
+                    self.write_first(call)
             else:
                 here = self._here.verbs.get(verb)
                 self._here.must_be_offered(verb)
@@ -174,15 +181,45 @@ class Pipeline:
                 elif not resolve_other(call, self._catalog) and here is None:
                     key = self.transparent
                     pass_on(call, key, None if key is None else self._upstreams.get(key))
-            # approval: here
-            if here is not None:
-                here(call)
-            elif call.extra is None or not self._input.brought(call):
-                self.send(call, now)
+                self.permit.other(call)
+                if here is not None:
+                    here(call)
+                else:
+                    self.depart(call, now)
+        except Unsettled as unsettled:
+            if again:
+                self._over(call, None, unsettled)
+            else:
+                self._enter.settle(call, unsettled, self.begin)
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:
             self._over(call, None, fault(call, bug))
+
+    def write_first(self, call: Call) -> None:
+        """Let it leave once the journal has it on disk."""
+        self._audit.intend(call, lambda on_disk: self._written(call, on_disk))
+
+    def _written(self, call: Call, on_disk: bool) -> None:
+        if call not in self._under_way:
+            return
+        try:
+            if not on_disk:
+                raise InterlockError(
+                    UNRECORDABLE,
+                    "The call was not made: the journal cannot be written, and what changes "
+                    "something must be on record first. `interlock status` says what is wrong.",
+                )
+            self.depart(call, self._clock())
+        except InterlockError as error:
+            self.settled(call, None, error)
+        except Exception as bug:
+            self._over(call, None, fault(call, bug))
+
+    def depart(self, call: Call, now: float) -> None:
+        """Everything is settled: it goes to its upstream. Raises InterlockError."""
+        if call.extra is None or not self._input.brought(call):
+            self.send(call, now)
 
     def send(self, call: Call, now: float) -> None:
         """Send it to its upstream, now. Raises InterlockError."""
@@ -360,6 +397,10 @@ class Pipeline:
                 self.measures.took(call, took, error)
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
+        if call.reserved is not None:
+            self.budgets.settle(call, was_sent(call, outcome, error))
+        if call.approval and self.permit.gate is not None:
+            self.permit.gate.finished(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
         call.exchange = None
         if call.on_done is not None:
