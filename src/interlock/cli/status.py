@@ -54,10 +54,10 @@ def ask_over_http(meant: Meant, path: str) -> bytes:
         connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
     else:
         connection = http.client.HTTPSConnection(
-            address.host, address.port, timeout=_WITHIN, context=_own_certificate(meant)
+            address.host, address.port, timeout=_WITHIN, context=own_certificate(meant)
         )
     try:
-        connection.request("GET", path, headers=_authorization(meant))
+        connection.request("GET", path, headers=authorization(meant))
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, http.client.HTTPException):
@@ -80,7 +80,7 @@ def ask_over_http(meant: Meant, path: str) -> bytes:
     return body
 
 
-def _own_certificate(meant: Meant) -> ssl.SSLContext:
+def own_certificate(meant: Meant) -> ssl.SSLContext:
     """Takes the certificate of the config and no other, whatever name is in it."""
     import ssl
 
@@ -101,12 +101,14 @@ def _own_certificate(meant: Meant) -> ssl.SSLContext:
     return context
 
 
-def _authorization(meant: Meant) -> dict[str, str]:
+def authorization(meant: Meant, may: str = "call") -> dict[str, str]:
+    """The header with the first token of the config that may do this, else its first."""
     from interlock.config import ConfigError, resolve
 
-    if not meant.config.tokens:
+    tokens = meant.config.tokens
+    if not tokens:
         return {}
-    first = meant.config.tokens[0].token
+    first = next((one for one in tokens if may in one.may), tokens[0]).token
     try:
         token = resolve(first, environ=os.environ, base_dir=meant.base_dir)
     except ConfigError as error:

@@ -23,8 +23,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.pipeline.approval.proofs import PASSKEY, Verdict
+from interlock.pipeline.approval.record import Approval
 
-PREFIX: Final = "passkey:"
+PREFIX: Final = f"{PASSKEY}:"
 """What a proof that a passkey made begins with; base64url of JSON follows."""
 
 Decision = Literal["approve", "refuse"]
@@ -136,17 +138,20 @@ class PasskeyChecker:
         find: Callable[[bytes], Passkey | None],
         used: Callable[[bytes, int], bool],
         origins: Callable[[], Collection[str]],
-        audience: Callable[[], str],
     ) -> None:
         """`used` takes a passkey's id and its new counter, and says whether that one is new.
-        `origins`: where the approval page is. `audience`: the id of this node."""
+        `origins`: where the approval page is."""
         self._find = find
         self._used = used
         self._origins = origins
-        self._audience = audience
 
-    def check(self, id: str, digest: str, proof: str) -> Said:
-        """What the proof says of the approval `id` with this digest. Raises PROOF_INVALID."""
+    def __call__(self, approval: Approval, proof: str, now: float) -> Verdict:
+        """What the proof, without its prefix, says of an approval. Raises PROOF_INVALID."""
+        said = self.check(approval.audience, approval.id, approval.digest, proof)
+        return Verdict(said.passkey.name, PASSKEY, said.decision, said.reason)
+
+    def check(self, audience: str, id: str, digest: str, proof: str) -> Said:
+        """What the proof says of the approval `id` of that node. Raises PROOF_INVALID."""
         if len(proof) > LONGEST_PROOF:
             _refuse("The proof is too long.")
         try:
@@ -161,7 +166,7 @@ class PasskeyChecker:
         passkey = self._find(credential)
         if passkey is None:
             _refuse("This passkey is not enrolled here.")
-        expected = challenge(self._audience(), id, digest, assertion.decision, assertion.reason)
+        expected = challenge(audience, id, digest, assertion.decision, assertion.reason)
         self._client(client_data, "webauthn.get", expected, passkey.rp_id)
         seen = _authenticator(authenticator_data, passkey.rp_id)
         signed = authenticator_data + sha256(client_data).digest()

@@ -1,0 +1,234 @@
+"""`interlock approvals`, `approve` and `refuse`: what waits for a human, and the answer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.cli import operator_key, running, say, where
+from interlock.cli.running import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.cli.inbox import Waiting
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The approval; the beginning of its id will do.")
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE|NAME",
+        help="The key to sign with. Default: $INTERLOCK_KEY, or the only one there is.",
+    ),
+]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept on record.")]
+
+_EFFECTS = {
+    "irreversible": "cannot be undone",
+    "mutating": "changes something",
+    "additive": "adds something",
+    "read_only": "only reads",
+}
+
+
+def approvals(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing what comes.")] = False,
+    config: where.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """Show the calls that wait for a human.
+
+    \b
+    Examples:
+      interlock approvals
+      interlock approvals --watch
+      interlock approvals --json | jq '.approvals[].id'
+    """
+    import msgspec
+
+    from interlock.cli.inbox import Inbox
+
+    inbox = Inbox(running.meant(config, node))
+    if watch:
+        known: set[str] = set()
+        for waiting in inbox.changes():
+            for one in waiting:
+                if one.id not in known:
+                    print(_as_json(one) if json else _row(one), flush=True)
+            for id in known - {one.id for one in waiting}:
+                say.note(f"{id} waits no more.")
+            known = {one.id for one in waiting}
+        say.note("the node has stopped.")
+        return
+    if json:
+        say.as_json(msgspec.json.decode(inbox.waiting_json()))
+        return
+    found = inbox.waiting()
+    for one in found:
+        print(_row(one))
+    if not found:
+        say.note("nothing waits.")
+    else:
+        say.note("Decide with: interlock approve ID, or interlock refuse ID --reason WHY")
+
+
+def approve(
+    id: Id,
+    yes: Yes = False,
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    reason: Reason = "",
+    config: where.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """Let a call through that waits: signs with your key, and prints what came of it.
+
+    \b
+    Examples:
+      interlock approve 7fGh
+      interlock approve 7fGh --yes --key ops --passphrase-file pass.txt
+    """
+    from interlock.cli.inbox import Inbox
+
+    inbox = Inbox(running.meant(config, node))
+    one = inbox.find(id)
+    _must_wait(one)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
+        _show(one)
+        if not typer.confirm("Let exactly this call through?", err=True):
+            say.note("nothing was decided.")
+            raise typer.Exit(say.FAILED)
+    proof = _signed(one, "approve", reason, key, passphrase_file)
+    _tell(inbox.decide(one.id, {"proof": proof}), json=json)
+
+
+def refuse(
+    id: Id,
+    reason: Reason = "",
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    config: where.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """Refuse a call that waits. The reason is told to whoever asked.
+
+    On the node's own machine no key is needed for that.
+
+    \b
+    Example:
+      interlock refuse 7fGh --reason "not on a Friday"
+    """
+    from interlock.cli.inbox import Inbox
+
+    inbox = Inbox(running.meant(config, node))
+    one = inbox.find(id)
+    _must_wait(one)
+    sent: dict[str, Any] = {"refuse": True, "reason": reason}
+    if key is not None:
+        sent = {"proof": _signed(one, "refuse", reason, key, passphrase_file)}
+    _tell(inbox.decide(one.id, sent), json=json)
+
+
+def _signed(
+    one: Waiting, decision: str, reason: str, key: Path | None, passphrase_file: Path | None
+) -> str:
+    path = operator_key.chosen(key)
+    operator_key.warn_open(path)
+    claims = {
+        "aud": one.aud,
+        "jti": one.id,
+        "args_sha256": one.args_sha256,
+        "decision": decision,
+        **({"reason": reason} if reason else {}),
+    }
+    return operator_key.sign(operator_key.load(path, passphrase_file), now=one.now, claims=claims)
+
+
+def _must_wait(one: Waiting) -> None:
+    from interlock.errors import ALREADY_DECIDED, InterlockError
+
+    if one.state != "pending":
+        why = f" {one.note}" if one.note else ""
+        raise InterlockError(ALREADY_DECIDED, f"it does not wait any more: {one.state}.{why}")
+
+
+def _row(one: Waiting) -> str:
+    left = operator_key.wait_a_moment(one.seconds_left)
+    words = say.printable(" ".join(one.arguments_text.split()))
+    words = words if len(words) <= 100 else f"{words[:99]}…"
+    effect = _EFFECTS.get(one.effect, one.effect)
+    return (
+        f"{one.id}  {left} left\n"
+        f"  {say.printable(one.tool)}  ({effect})\n"
+        f"  asked by {_who(one)}\n"
+        f"  {words}"
+    )
+
+
+def _who(one: Waiting) -> str:
+    name, above = one.caller.get("name", ""), one.caller.get("above", "")
+    return say.printable(f"{above}, through {name}" if above else name)
+
+
+def _show(one: Waiting) -> None:
+    """All there is to know before one decides. On stderr: the outcome is the result."""
+    say.note(f"tool:      {say.printable(one.tool)}")
+    say.note(f"           {_EFFECTS.get(one.effect, one.effect)}")
+    if one.description:
+        say.note(f"           {say.printable(one.description)}")
+    say.note(f"server:    {say.printable(one.server)}")
+    if len(one.route) > 1:
+        say.note(f"route:     {say.printable(' › '.join(one.route))}")
+    say.note(f"asked by:  {_who(one)}")
+    why = one.reason or (f"rule {one.rule}" if one.rule else "")
+    if why:
+        say.note(f"waits for: {say.printable(why)}")
+    say.note(f"time left: {operator_key.wait_a_moment(one.seconds_left)}")
+    say.note(f"digest:    {one.args_sha256}")
+    say.note(f"arguments:\n{say.printable(one.arguments_text)}")
+
+
+def _as_json(one: Waiting) -> str:
+    import msgspec
+
+    return msgspec.json.encode(one).decode()
+
+
+def _tell(body: bytes, *, json: bool) -> None:
+    """What became of it; the exit code says whether the call succeeded."""
+    import msgspec
+
+    from interlock.cli.inbox import Waiting
+
+    if json:
+        say.as_json(msgspec.json.decode(body))
+    told = msgspec.json.decode(body, type=Waiting)
+    by = f" by {told.by}" if told.by else ""
+    if not json:
+        if told.state == "refused":
+            print(f"refused{by}.")
+        else:
+            say.note(f"approved{by}: {told.outcome or told.state}")
+            if told.error is not None:
+                say.problem(say.printable(told.error["message"]))
+            elif bytes(told.result) != b"null":
+                print(say.printable(msgspec.json.format(bytes(told.result), indent=2).decode()))
+            elif told.note:
+                say.note(say.printable(told.note))
+    if told.state not in ("done", "refused") or told.error is not None:
+        raise typer.Exit(say.FAILED)
