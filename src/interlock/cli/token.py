@@ -1,0 +1,325 @@
+"""`interlock token`: API tokens of a node, made, listed and revoked, whether it runs or not."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from interlock.cli import running, say, where
+from interlock.cli.running import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.pipeline.identity.api_tokens import AccessToken
+    from interlock.stores.access import AccessStore
+
+token = typer.Typer(help="Make, list and revoke the API tokens of a node.")
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A token, or all of a caller.")]
+
+DEFAULT_EXPIRY: Final = "90d"
+_PERMISSIONS: Final = ("call", "register", "approve")
+_LIFETIME: Final = re.compile(r"(\d{1,5})(m|h|d|w|y)")
+_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+_LONGEST_NAME: Final = 100
+
+
+@token.callback()
+def _token() -> None:
+    """Make, list and revoke the API tokens of a node.
+
+    Only a digest of a token is kept: it can be seen once, when it is made. A running node heeds
+    every change within a second (`identity.revocation_seconds`).
+    """
+
+
+@token.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who presents it: the caller's name.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            "-s",
+            metavar="SCOPE",
+            help="The most it may do, such as read or write:github.*. Again for more of them. "
+            "Default: no limit.",
+            show_default=False,
+        ),
+    ] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option("--role", "-r", metavar="ROLE", help="A role that rules speak of."),
+    ] = None,
+    may: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--may",
+            metavar="WHAT",
+            help="What it is for: call, register or approve. Default: call.",
+            show_default=False,
+        ),
+    ] = None,
+    expires: Annotated[
+        str,
+        typer.Option("--expires", metavar="TIME", help="When it is over: 12h, 90d, 1y, or never."),
+    ] = DEFAULT_EXPIRY,
+    config: where.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """Make a token and print it, this one time.
+
+    \b
+    Examples:
+      interlock token create ci --scope read --expires 30d
+      interlock token create agent --scope read --scope 'write:github.*' --role developers
+      interlock token create edge --may register --expires never
+    """
+    meant = _meant(config, node)
+    ends = _ends(expires)
+    for one in scope or ():
+        _check_scope(one)
+    for one in may or ():
+        if one not in _PERMISSIONS:
+            raise typer.BadParameter(
+                f"{one} is none of {', '.join(_PERMISSIONS)}", param_hint="may"
+            )
+    _check_name(name, meant)
+    store = _store(meant)
+    before = store.tokens()
+    made, shown = store.create(
+        name,
+        may=_each_once(may or ["call"]),
+        roles=_each_once(role or []),
+        scopes=None if not scope else _each_once(scope),
+        expires=ends,
+    )
+    if json:
+        say.as_json({**_as_dict(made), "token": shown})
+    else:
+        print(shown)
+    say.note(f"This is the token of {name} ({made.id}). It is shown this one time: keep it safe.")
+    others = [one.id for one in before if one.name == name and one.state(time.time()) == "good"]
+    if others:
+        say.note(f"{name} has other tokens that still count: {', '.join(others)}.")
+    if not before and not meant.config.tokens:
+        say.note("From now on whoever comes over HTTP needs a token, from this machine too.")
+
+
+@token.command("list")
+def list_tokens(
+    config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+) -> None:
+    """Show every token: whose it is, what it may do, and whether it still counts.
+
+    \b
+    Example:
+      interlock token list
+    """
+    store = _store(_meant(config, node))
+    found = store.tokens()
+    others = store.revocations()
+    if json:
+        say.as_json(
+            {
+                "tokens": [_as_dict(one) for one in found],
+                "revoked": [one._asdict() for one in others],
+            }
+        )
+        return
+    now = time.time()
+    for one in found:
+        scopes = "no limit" if one.scopes is None else " ".join(one.scopes)
+        ends = "never expires" if one.expires is None else f"expires {_moment(one.expires)}"
+        used = "never used" if one.last_used is None else f"used {_moment(one.last_used)}"
+        print(
+            f"{one.id}  {one.name:<20}  {one.state(now):<7}  {','.join(one.may):<8}  "
+            f"{scopes:<24}  {ends}  {used}"
+        )
+    for other in others:
+        print(f"revoked {other.kind} {say.printable(other.value)} since {_moment(other.since)}")
+    if not found and not others:
+        say.note("there are no tokens: interlock token create NAME makes one.")
+
+
+@token.command()
+def show(
+    which: Which,
+    config: where.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """Show everything about a token but its secret, which nobody knows any more.
+
+    \b
+    Example:
+      interlock token show ci
+    """
+    found = _found(_store(_meant(config, node)), which)
+    if json:
+        say.as_json([_as_dict(one) for one in found])
+        return
+    for number, one in enumerate(found):
+        if number:
+            print()
+        for key, value in _as_dict(one).items():
+            shown = _moment(value) if isinstance(value, float) else value
+            if isinstance(shown, list):
+                shown = " ".join(shown)
+            print(f"{key:<10} {'-' if shown in (None, '') else shown}")
+
+
+@token.command()
+def revoke(
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|NAME", help="A token, or all of a caller; with an option: what it says."
+        ),
+    ],
+    subject: Annotated[
+        bool,
+        typer.Option("--subject", help="Everything that other issuers gave this caller until now."),
+    ] = False,
+    jti: Annotated[
+        bool, typer.Option("--jti", help="The one signed token of another issuer with this id.")
+    ] = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Let a token count no more. Sessions and streams of its caller end at once.
+
+    \b
+    Examples:
+      interlock token revoke ci
+      interlock token revoke --subject corp:somebody@example.com
+    """
+    if subject and jti:
+        raise typer.BadParameter("--subject and --jti cannot stand together")
+    store = _store(_meant(config, node))
+    if subject or jti:
+        kind = "subject" if subject else "jti"
+        store.revoke_of_others(kind, which)
+        print(f"{kind} {which} is revoked.")
+        return
+    found = _found(store, which)
+    if not store.revoke([one.id for one in found]):
+        say.note(f"{which} was revoked before.")
+        raise typer.Exit(say.FAILED)
+    for one in found:
+        print(f"{one.id} of {one.name} is revoked.")
+
+
+@token.command()
+def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = None) -> None:
+    """Remove what is kept of a token that does not count any more.
+
+    Once none is left, whoever comes from this machine needs no token again after the next start
+    of the node, unless the config demands one.
+
+    \b
+    Example:
+      interlock token forget ci
+    """
+    store = _store(_meant(config, node))
+    now = time.time()
+    found = _found(store, which)
+    good = [one.id for one in found if one.state(now) == "good"]
+    if good:
+        say.problem(f"{', '.join(good)} still counts: revoke it first.")
+        raise typer.Exit(say.FAILED)
+    store.forget([one.id for one in found])
+    for one in found:
+        print(f"{one.id} of {one.name} is forgotten.")
+
+
+def _meant(config: Any, node: str | None) -> running.Meant:
+    meant = running.meant(config, node)
+    if meant.problem is not None:
+        raise meant.problem
+    return meant
+
+
+def _store(meant: running.Meant) -> AccessStore:
+    from interlock.node.places import access_path, make_private
+    from interlock.stores.access import AccessStore
+
+    path = access_path(meant.config, os.environ, meant.base_dir)
+    make_private(path.parent)
+    return AccessStore(path)
+
+
+def _found(store: AccessStore, which: str) -> list[AccessToken]:
+    found = store.find(which)
+    if not found:
+        say.problem(
+            f"there is no token {say.printable(which)}: `interlock token list` shows all. "
+            "What other issuers gave is revoked with --subject or --jti."
+        )
+        raise typer.Exit(say.FAILED)
+    return found
+
+
+def _check_name(name: str, meant: running.Meant) -> None:
+    if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST_NAME:
+        raise typer.BadParameter("a name is some printable text", param_hint="name")
+    if name in ("local", "parent") or name.startswith("config:"):
+        raise typer.BadParameter(
+            f"{name} is what the node itself calls somebody", param_hint="name"
+        )
+    known = [one.name for one in meant.config.tokens]
+    known += [one.name for one in meant.config.identity.certificates]
+    if name in known:
+        raise typer.BadParameter(
+            f"{name} is a caller of the config already: choose another name", param_hint="name"
+        )
+
+
+def _check_scope(text: str) -> None:
+    from interlock.config.trust import SCOPE_PATTERN
+
+    if not re.fullmatch(SCOPE_PATTERN, text):
+        raise typer.BadParameter(
+            f"{text} is no scope: write read, write or admin, or one of them with names behind it, "
+            "such as write:github.*",
+            param_hint="scope",
+        )
+
+
+def _ends(text: str) -> float | None:
+    if text == "never":
+        return None
+    match = _LIFETIME.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise typer.BadParameter(
+            f"{text} is no time: write 30m, 12h, 90d, 8w, 1y, or never", param_hint="expires"
+        )
+    return time.time() + int(match[1]) * _SECONDS[match[2]]
+
+
+def _each_once(words: list[str]) -> list[str]:
+    return list(dict.fromkeys(words))
+
+
+def _as_dict(one: AccessToken) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "name": one.name,
+        "state": one.state(time.time()),
+        "may": list(one.may),
+        "roles": list(one.roles),
+        "scopes": None if one.scopes is None else list(one.scopes),
+        "created": one.created,
+        "expires": one.expires,
+        "last_used": one.last_used,
+        "revoked": one.revoked,
+    }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
