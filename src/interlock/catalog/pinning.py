@@ -82,13 +82,21 @@ def canonical(raw: bytes) -> bytes:
     say, so neither may change unseen. Numbers stay as they are written.
     """
     try:
-        value = _read(raw.decode())
+        value = _decode(raw.decode())
         written: list[str] = []
         _write(value, written)
     except (ValueError, RecursionError):
         # Nested beyond what can be walked: then its very bytes count.
         return json.dumps(raw.decode(errors="backslashreplace")).encode()
     return "".join(written).encode()
+
+
+def read_json(raw: bytes) -> Any:
+    """JSON with nothing lost: objects are Members, numbers are Number. None: it cannot be read."""
+    try:
+        return _decode(raw.decode())
+    except (ValueError, RecursionError):
+        return None
 
 
 def _declared(meta: bytes | None) -> dict[str, Any]:
@@ -114,30 +122,30 @@ def _declared(meta: bytes | None) -> dict[str, Any]:
     return found
 
 
-class _Number(str):
+class Number(str):
     """A number as it is written."""
 
     __slots__ = ()
 
 
-class _Object(list[tuple[str, Any]]):
+class Members(list[tuple[str, Any]]):
     """The members of an object, in their order."""
 
     __slots__ = ()
 
 
-_read = json.JSONDecoder(
-    object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_Number
+_decode = json.JSONDecoder(
+    object_pairs_hook=Members, parse_int=Number, parse_float=Number, parse_constant=Number
 ).decode
 _quoted = json.encoder.encode_basestring_ascii
 
 
 def _write(value: Any, out: list[str]) -> None:
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         out.append(value)
     elif isinstance(value, str):
         out.append(_quoted(value))
-    elif isinstance(value, _Object):
+    elif isinstance(value, Members):
         between = "{"
         for name, member in sorted(value, key=_by_name):
             out.append(between)
@@ -159,3 +167,16 @@ def _write(value: Any, out: list[str]) -> None:
 
 def _by_name(member: tuple[str, Any]) -> str:
     return member[0]
+
+
+def changed_members(accepted: bytes, now: bytes) -> tuple[str, ...]:
+    """The members in which two contracts differ."""
+    try:
+        one, other = decode_members(accepted), decode_members(now)
+    except ProtocolError:
+        return ()
+    return tuple(
+        name
+        for name in ("name", *MEMBERS, "capability")
+        if bytes(one.get(name, b"")) != bytes(other.get(name, b""))
+    )

@@ -1,0 +1,304 @@
+"""Which contracts of tools a human has accepted, and what was seen of them since.
+
+One small SQLite file, shared by a node and the command line: either may write, and a node notices
+what others wrote. It has no write-ahead log, so that it can be read where nothing can be written,
+as on a full disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
+
+FILE_NAME: Final = "pins.db"
+"""In the state folder of a node."""
+SCHEMA_VERSION: Final = 1
+WANTED_FOR: Final = 60.0
+"""Who wants to see a tool's contract waits no longer than this."""
+
+# "ILPN". Tells our file from another program's.
+_APPLICATION_ID: Final = 0x494C504E
+_BUSY_SECONDS: Final = 2.0
+_log = logging.getLogger("interlock.stores")
+_SCHEMA: Final = (
+    """CREATE TABLE pin (
+        tool       TEXT PRIMARY KEY,
+        digest     TEXT NOT NULL,
+        definition BLOB NOT NULL,
+        by         TEXT NOT NULL,
+        at         REAL NOT NULL
+    )""",
+    """CREATE TABLE seen (
+        tool       TEXT PRIMARY KEY,
+        digest     TEXT NOT NULL,
+        definition BLOB NOT NULL,
+        at         REAL NOT NULL
+    )""",
+    "CREATE TABLE wanted (tool TEXT PRIMARY KEY, at REAL NOT NULL)",
+)
+
+
+class Pin(NamedTuple):
+    """A contract that was accepted."""
+
+    tool: str
+    """Its canonical name."""
+    digest: str
+    definition: bytes
+    """Canonical JSON, of which `digest` is the SHA-256."""
+    by: str
+    at: float
+    """On the wall clock."""
+
+
+class Seen(NamedTuple):
+    """A contract that a node has seen and nobody has accepted."""
+
+    tool: str
+    digest: str
+    definition: bytes
+    at: float
+
+
+class Gone(NamedTuple):
+    """What was seen of a tool is as it was accepted: there is nothing to show."""
+
+    tool: str
+
+
+Change = Pin | Seen | Gone
+
+
+class PinStore:
+    """The file at `path`. Everything here may be called in any thread."""
+
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+        """`path` None: in memory, for a node that has nowhere to keep it. Raises InterlockError
+        when there is a file that cannot be read: what it says must not be guessed."""
+        self.path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        with self._said():
+            self._file = self._open()
+            self._version = self._data_version()
+
+    @classmethod
+    def at(cls, path: Path) -> PinStore:
+        """The store at `path`; one in memory when there is none yet and none can be made."""
+        try:
+            return cls(path)
+        except InterlockError as error:
+            if path.exists() and path.stat().st_size:
+                raise
+            _log.warning("%s Tools are pinned until the node stops.", error.message)
+            return cls(None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+    # -- reading
+
+    def digests(self) -> dict[str, str]:
+        """The digest of every contract that was accepted, by the tool's canonical name."""
+        with self._reading() as file:
+            return dict(file.execute("SELECT tool, digest FROM pin"))
+
+    def pins(self) -> list[Pin]:
+        with self._reading() as file:
+            return [Pin(*row) for row in file.execute("SELECT * FROM pin ORDER BY tool")]
+
+    def pin(self, tool: str, patience: float = _BUSY_SECONDS) -> Pin | None:
+        """What was accepted of a tool. Raises InterlockError, also when somebody holds the file
+        for longer than one has patience."""
+        with self._reading(patience) as file:
+            row = file.execute("SELECT * FROM pin WHERE tool = ?", (tool,)).fetchone()
+        return None if row is None else Pin(*row)
+
+    def all_seen(self) -> dict[str, Seen]:
+        """What was last seen of tools otherwise than it was accepted."""
+        with self._reading() as file:
+            return {row[0]: Seen(*row) for row in file.execute("SELECT * FROM seen")}
+
+    def seen(self, tool: str) -> Seen | None:
+        with self._reading() as file:
+            row = file.execute("SELECT * FROM seen WHERE tool = ?", (tool,)).fetchone()
+        return None if row is None else Seen(*row)
+
+    def wanted(self) -> list[str]:
+        """Tools whose contracts somebody waits to see."""
+        with self._reading() as file:
+            rows = file.execute(
+                "SELECT tool FROM wanted WHERE at > ? ORDER BY tool", (self._clock() - WANTED_FOR,)
+            )
+            return [row[0] for row in rows]
+
+    def changed_elsewhere(self) -> bool:
+        """Whether somebody else wrote since this was last asked."""
+        with self._lock, self._said():
+            version = self._data_version()
+        changed, self._version = version != self._version, version
+        return changed
+
+    # -- writing
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Everything or nothing of it. Raises InterlockError."""
+        with self._writing() as file:
+            for change in changes:
+                if isinstance(change, Pin):
+                    file.execute("INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?)", change)
+                    file.execute(
+                        "DELETE FROM seen WHERE tool = ? AND digest = ?",
+                        (change.tool, change.digest),
+                    )
+                elif isinstance(change, Seen):
+                    file.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", change)
+                    file.execute("DELETE FROM wanted WHERE tool = ?", (change.tool,))
+                else:
+                    file.execute("DELETE FROM seen WHERE tool = ?", change)
+
+    def accept(self, seen: Seen, by: str) -> Pin:
+        """A human accepts what was seen: exactly that, whatever has been seen since."""
+        pin = Pin(seen.tool, seen.digest, seen.definition, by, self._clock())
+        self.write([pin])
+        return pin
+
+    def forget(self, tool: str) -> bool:
+        """A tool is as if it had never been accepted; whether it had been."""
+        with self._writing() as file:
+            file.execute("DELETE FROM seen WHERE tool = ?", (tool,))
+            return file.execute("DELETE FROM pin WHERE tool = ?", (tool,)).rowcount > 0
+
+    def want(self, tool: str) -> None:
+        """Ask the node that runs by this file for a tool's contract as it is now: it will be
+        `seen` then."""
+        now = self._clock()
+        with self._writing() as file:
+            file.execute("DELETE FROM wanted WHERE at <= ?", (now - WANTED_FOR,))
+            file.execute("DELETE FROM seen WHERE tool = ?", (tool,))
+            file.execute("INSERT OR REPLACE INTO wanted VALUES (?, ?)", (tool, now))
+
+    # -- the file
+
+    @contextmanager
+    def _reading(self, patience: float = _BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
+        if not self._lock.acquire(timeout=2 * _BUSY_SECONDS if patience else 0):
+            raise InterlockError(TOO_BUSY, "The store of pins is being written. Try again.")
+        try:
+            with self._said():
+                if patience != _BUSY_SECONDS:
+                    self._file.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
+                yield self._file
+        finally:
+            if patience != _BUSY_SECONDS:
+                self._file.execute(f"PRAGMA busy_timeout = {round(_BUSY_SECONDS * 1000)}")
+            self._lock.release()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._said():
+            file = self._file
+            file.execute("BEGIN IMMEDIATE")
+            try:
+                yield file
+                file.execute("COMMIT")
+            except BaseException:
+                if file.in_transaction:
+                    file.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        """What goes wrong with the file, as an InterlockError."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise InterlockError(
+                    TOO_BUSY, "The store of pins is held by another program. Try again."
+                ) from error
+            broken = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+            advice = (
+                "Restore it from a copy, or remove it: then every tool must be accepted again."
+                if broken
+                else "Look at its disk and its permissions."
+            )
+            raise InterlockError(
+                CONFIG if broken else INTERNAL,
+                f"The store of pins {self.path} cannot be used: {error}. {advice}",
+                {"path": str(self.path)},
+            ) from error
+
+    def _data_version(self) -> int:
+        return int(self._file.execute("PRAGMA data_version").fetchone()[0])
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path is not None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.path.exists():
+                # Only its owner may read it; SQLite gives the files beside it the same mode.
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                os.close(os.open(self.path, flags, 0o600))
+        file = sqlite3.connect(
+            self.path or ":memory:",
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            if not self._is_ready(file):
+                file.execute("BEGIN IMMEDIATE")
+                self._prepare(file)
+                file.execute("COMMIT")
+            # A page that cannot be read is found now, not when a tool has changed.
+            problem = file.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if problem != "ok":
+                broken = sqlite3.DatabaseError(problem)
+                broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                raise broken
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @staticmethod
+    def _marks(file: sqlite3.Connection) -> tuple[int, int]:
+        version: int = file.execute("PRAGMA user_version").fetchone()[0]
+        application: int = file.execute("PRAGMA application_id").fetchone()[0]
+        return version, application
+
+    def _is_ready(self, file: sqlite3.Connection) -> bool:
+        return self._marks(file) == (SCHEMA_VERSION, _APPLICATION_ID)
+
+    def _prepare(self, file: sqlite3.Connection) -> None:
+        if self._is_ready(file):
+            # Another was quicker.
+            return
+        version, application = self._marks(file)
+        if version > SCHEMA_VERSION and application == _APPLICATION_ID:
+            raise InterlockError(
+                CONFIG,
+                f"The store of pins {self.path} was written by a newer Interlock. Upgrade this "
+                "one.",
+            )
+        tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application or version or tables:
+            raise InterlockError(
+                CONFIG,
+                f"{self.path} is another program's database, not a store of pins. Move it aside.",
+            )
+        for statement in _SCHEMA:
+            file.execute(statement)
+        file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
