@@ -7,8 +7,8 @@ when somebody asks for it first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final, NamedTuple
 
 from interlock.catalog.apps import with_screen
 from interlock.catalog.names import MAX_OWN, Names
@@ -25,13 +25,24 @@ from interlock.protocol.mcp import (
     Era,
 )
 
+_MOST_VIEWS: Final = 64
+"""So many lists of callers who do not see everything are kept."""
+
+
+class View(NamedTuple):
+    """What somebody sees who does not see every tool."""
+
+    key: Hashable
+    """The same for all who see the same."""
+    sees: Callable[[Tool], bool]
+
 
 class Snapshot:
     """One state of the catalog."""
 
     __slots__ = (
-        "_named", "_offerings", "_pages", "_paging", "_prompts", "_uris", "by_name", "number",
-        "tools",
+        "_named", "_offerings", "_pages", "_paging", "_prompts", "_uris", "_views", "by_name",
+        "number", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +68,7 @@ class Snapshot:
         self._prompts: Namespace[Prompt] | None = None
         self._uris: Uris | None = None
         self._pages: dict[str, Pages[Any]] = {}
+        self._views: dict[Hashable, Pages[Any]] = {}
 
     # -- tools and prompts
 
@@ -133,22 +145,38 @@ class Snapshot:
 
     # -- lists
 
-    def page(self, verb: str, era: Era, style: str, cursor: str | None = None) -> bytes:
+    def page(
+        self, verb: str, era: Era, style: str, cursor: str | None = None, view: View | None = None
+    ) -> bytes:
         """The result of one of the four lists, ready to be sent. Raises InterlockError for a
-        cursor that leads nowhere.
+        cursor that leads nowhere. `view`: who asks does not see every tool.
         """
+        if view is not None and verb == TOOLS_LIST:
+            return self._viewed(view).page(era, style, cursor)
         pages = self._pages.get(verb)
         if pages is None:
             pages = self._pages[verb] = self._paged(verb)
         # URIs have no styles.
         return pages.page(era, style if verb in (TOOLS_LIST, PROMPTS_LIST) else "", cursor)
 
+    def _viewed(self, view: View) -> Pages[Any]:
+        pages = self._views.get(view.key)
+        if pages is None:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            seen = tuple(tool for tool in self.tools if view.sees(tool))
+            pages = self._views[view.key] = self._paged_tools(seen)
+        return pages
+
+    def _paged_tools(self, tools: tuple[Tool, ...]) -> Pages[Any]:
+        return Pages(
+            TOOLS_LIST, "tools", tools, identity=_canonical, line=self._tool_line,
+            paging=self._paging,
+        )  # fmt: skip
+
     def _paged(self, verb: str) -> Pages[Any]:
         if verb == TOOLS_LIST:
-            return Pages(
-                verb, "tools", self.tools, identity=_canonical, line=self._tool_line,
-                paging=self._paging,
-            )  # fmt: skip
+            return self._paged_tools(self.tools)
         if verb == PROMPTS_LIST:
             named = self._prompt_names
             return Pages(

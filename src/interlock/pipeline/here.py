@@ -9,6 +9,7 @@ from typing import Any, Final
 from interlock.call import Call, Outcome
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.names import DOTTED, style_for
+from interlock.catalog.snapshot import View
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
 from interlock.pipeline.fault import fault
 from interlock.pipeline.hearing import read_level
@@ -20,6 +21,7 @@ from interlock.protocol.mcp import (
     NEEDED_FOR,
     SET_LEVEL,
     SUBSCRIBE,
+    TOOLS_LIST,
     UNSUBSCRIBE,
     Era,
 )
@@ -55,6 +57,8 @@ class AnsweredHere:
         self._subscriptions = subscriptions
         self._over = over
         self._tasks: set[asyncio.Task[None]] = set()
+        self.view_of: Callable[[Call], View | None] = lambda _: None
+        """What a caller sees who does not see every tool. None: it does."""
 
     def must_be_offered(self, verb: str) -> None:
         """What no upstream can do, the node cannot do either. Raises InterlockError."""
@@ -69,7 +73,8 @@ class AnsweredHere:
         # A parent puts its own prefix before names: it needs them as they are.
         by_parent = bool(call.credentials.known_as)
         style = DOTTED if by_parent else style_for(client.name, self.names)
-        page = self._catalog.current.page(call.verb, client.era, style, call.cursor)
+        view = self.view_of(call) if call.verb == TOOLS_LIST else None
+        page = self._catalog.current.page(call.verb, client.era, style, call.cursor, view)
         self._over(call, Outcome(page, client.era), None)
 
     def _set_level(self, call: Call) -> None:

@@ -15,6 +15,7 @@ from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
 from interlock.pipeline.budget import Budgets
 from interlock.pipeline.policy import Decision, Policy
 from interlock.pipeline.scopes import check_other_scopes, check_scopes
+from interlock.pipeline.seeing import Seeing
 
 READ_ONLY: Final = EffectLevel.READ_ONLY.word
 Checked = Callable[[Call], None]
@@ -34,8 +35,8 @@ class Permit:
     """Asked for every call."""
 
     def __init__(self, catalog: Catalog, budgets: Budgets) -> None:
-        self.policy = Policy(PolicyConfig(default="allow"))
-        """What the config says. Nobody who builds a pipeline by hand has rules."""
+        # Nobody who builds a pipeline by hand has rules.
+        self.follow(Policy(PolicyConfig(default="allow")))
         self.gate: Gate | None = None
         self.scope_limits: Mapping[str, str] = {}
         """The highest level of subservers that may not be asked for everything."""
@@ -44,6 +45,11 @@ class Permit:
         self._catalog = catalog
         self._budgets = budgets
         self._limited = budgets.limited
+
+    def follow(self, policy: Policy) -> None:
+        """Decide by these rules from now on."""
+        self.policy = policy
+        self.sees = Seeing(policy)
 
     def __call__(self, call: Call) -> Decision:
         """What happens to a call of a tool. Raises InterlockError."""

@@ -145,6 +145,7 @@ class Pipeline:
             over=self.over,
             names=names,
         )
+        self._here.view_of = lambda call: self.permit.sees(call)
         self.transparent: str | None = None
         """The one upstream that stands open to everything, when there is one."""
 
@@ -167,7 +168,7 @@ class Pipeline:
                 else:
                     find_transparently(call, self.transparent, self._catalog)
                 decision = self.permit(call)
-                if decision.gated:
+                if decision.gated or call.approval:
                     self.permit.hold(call, decision)
                 elif call.effect == READ_ONLY:
                     self.depart(call, now)
@@ -399,8 +400,9 @@ class Pipeline:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         if call.reserved is not None:
             self.budgets.settle(call, was_sent(call, outcome, error))
-        if call.approval and self.permit.gate is not None:
-            self.permit.gate.finished(call, outcome, error)
+        gate = self.permit.gate
+        if gate is not None and (call.approval or word is TOOL_ERROR):
+            gate.finished(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
         call.exchange = None
         if call.on_done is not None:

@@ -1,0 +1,163 @@
+"""Scopes, policy, budgets and the journal on the walk of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.call import Call, Caller, Credentials
+from interlock.config import BudgetConfig, BudgetsConfig, PolicyConfig, RuleConfig
+from interlock.errors import (
+    BUDGET_EXCEEDED,
+    CONFIRMATION_REQUIRED,
+    DENIED,
+    FORBIDDEN,
+    UNRECORDABLE,
+)
+from interlock.pipeline.authenticate import Authenticator
+from interlock.pipeline.policy import Policy
+from interlock.ports import JournalEntry
+from interlock.protocol.mcp import TOOLS_LIST
+from tests.catalog.offers import definition, offer
+from tests.pipeline.calls import SESSION, tool_call
+from tests.pipeline.rig import KeptJournal, Rig
+
+TOOLS = [
+    definition("read", annotations={"readOnlyHint": True}),
+    definition("write", annotations={"destructiveHint": False}),
+    definition("wipe", annotations={"destructiveHint": True}),
+]
+
+
+def rig(*rules: RuleConfig, default: Any = "safe", **settings: Any) -> Rig:
+    made = Rig(offer("s", TOOLS), **settings)
+    made.pipeline.permit.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
+    return made
+
+
+def limited_to(made: Rig, *scopes: str) -> Credentials:
+    """Somebody with these scopes comes with a token."""
+    caller = Caller("agent", scopes=scopes, kind="token")
+    made.pipeline.configure(
+        authenticate=Authenticator({"t" * 20: caller}),
+        names="dotted",
+        timeout=60.0,
+        concurrent_calls=100,
+    )
+    return Credentials("192.0.2.1", "t" * 20)
+
+
+def listed(made: Rig, credentials: Credentials) -> list[str]:
+    made.begin(Call(TOOLS_LIST, "http", credentials, SESSION))
+    return [tool["name"] for tool in made.done[-1][1]["tools"]]
+
+
+class SlowJournal(KeptJournal):
+    """One that says when an entry is on disk only when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[bool], None]] = []
+
+    def record_durably(self, entry: JournalEntry, then: Callable[[bool], None]) -> None:
+        self.record(entry)
+        self.waiting.append(then)
+
+
+def test_what_cannot_be_undone_waits_where_nobody_says_otherwise() -> None:
+    made = rig()
+    assert made.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
+    assert not made.upstreams["s"].started
+    for name in ("s.read", "s.write"):
+        made.begin(tool_call(name))
+    assert len(made.upstreams["s"].started) == 2
+
+
+def test_what_is_denied_is_neither_called_nor_seen() -> None:
+    made = rig(RuleConfig(name="no wiping", tools=["*.wipe"], then="deny"))
+    error = made.refused(tool_call("s.wipe"))
+    assert error.failure is DENIED
+    assert "no wiping" in error.message
+    assert made.journal.outcomes == ["denied_by_policy"]
+    assert listed(made, Credentials("local")) == ["s.read", "s.write"]
+
+
+def test_what_is_denied_with_some_arguments_only_is_seen() -> None:
+    rule = RuleConfig(name="big", tools=["*.wipe"], then="deny", when="args.all == true")
+    assert "s.wipe" in listed(rig(rule), Credentials("local"))
+
+
+@pytest.mark.spec("ST-4.8.4-2")
+def test_who_lacks_a_scope_is_told_which() -> None:
+    made = rig(default="allow")
+    credentials = limited_to(made, "read:s.*")
+    error = made.refused(tool_call("s.write", credentials=credentials))
+    assert error.failure is FORBIDDEN
+    assert error.data == {"missing": ["write:s.write"]}
+    assert listed(made, credentials) == ["s.read"]
+
+
+def test_two_callers_see_each_their_own() -> None:
+    made = rig(default="allow")
+    everything = Credentials("local")
+    little = limited_to(made, "read")
+    assert listed(made, little) == ["s.read"]
+    assert listed(made, everything) == ["s.read", "s.wipe", "s.write"]
+
+
+def test_a_list_is_denied_to_nobody_whom_a_rule_does_not_name() -> None:
+    made = rig(default="deny")
+    assert listed(made, Credentials("local")) == []
+    assert made.refused(tool_call("s.read")).failure is DENIED
+
+
+def test_a_call_that_was_never_sent_costs_nothing() -> None:
+    made = rig()
+    made.pipeline.budgets.configure(BudgetsConfig(session=BudgetConfig(calls_per_minute=1)))
+    assert made.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
+    made.begin(tool_call("s.read"))
+    made.upstreams["s"].last.answer(content=[])
+    assert made.refused(tool_call("s.read")).failure is BUDGET_EXCEEDED
+
+
+def test_what_changes_something_leaves_once_it_is_on_disk() -> None:
+    journal = SlowJournal()
+    made = rig(recorder=journal, durable=True)
+    made.begin(tool_call("s.write"))
+    assert journal.outcomes == ["dispatching"]
+    assert not made.upstreams["s"].started
+    journal.waiting.pop()(True)
+    made.upstreams["s"].last.answer(content=[])
+    assert journal.outcomes == ["dispatching", "ok"]
+    [before, after] = journal.entries
+    assert before["detail"] == after["detail"] != ""
+
+
+def test_what_only_reads_does_not_wait_for_the_disk() -> None:
+    journal = SlowJournal()
+    made = rig(recorder=journal, durable=True)
+    made.begin(tool_call("s.read"))
+    assert made.upstreams["s"].started
+    assert not journal.waiting
+
+
+def test_what_cannot_be_recorded_is_not_done() -> None:
+    journal = SlowJournal()
+    made = rig(recorder=journal, durable=True)
+    made.begin(tool_call("s.write"))
+    journal.waiting.pop()(False)
+    [(_, error)] = made.done
+    assert error.failure is UNRECORDABLE
+    assert not made.upstreams["s"].started
+
+
+def test_who_hangs_up_while_the_disk_is_awaited_is_not_served() -> None:
+    journal = SlowJournal()
+    made = rig(recorder=journal, durable=True)
+    call = made.begin(tool_call("s.write"))
+    made.pipeline.cancel(call)
+    journal.waiting.pop()(True)
+    assert not made.upstreams["s"].started
+    assert journal.outcomes == ["dispatching", "cancelled"]
