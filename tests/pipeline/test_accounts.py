@@ -384,16 +384,20 @@ def test_callers_without_number_are_forgotten() -> None:
     ],
 )
 def test_what_counts_as_sent(error: InterlockError | None, started: bool, sent: bool) -> None:
-    call = tool_call()
+    call = tool_call(upstream="s")
     outcome = Outcome(b"{}", Era.SESSION, glance_at(b"{}")) if error is None else None
     if started:
         call.exchange = ScriptedExchange(call, None)  # type: ignore[arg-type]
     assert was_sent(call, outcome, error) is sent
 
 
-def test_an_answer_of_the_nodes_own_was_not_sent() -> None:
-    assert not was_sent(tool_call(), Outcome(b"{}", Era.SESSION), None)
-    assert was_sent(tool_call(), Outcome(b"{}", Era.SESSION, glance_at(b"{}")), None)
+def test_what_is_answered_without_being_sent() -> None:
+    own, kept = Outcome(b"{}", Era.SESSION), Outcome(b"{}", Era.SESSION, glance_at(b"{}"))
+    assert not was_sent(tool_call(upstream="s"), own, None)
+    # The outcome of another call, kept for this one.
+    assert not was_sent(tool_call(upstream="s"), kept, None)
+    # The node's own tools answer at once.
+    assert was_sent(tool_call(upstream=""), kept, None)
 
 
 def test_what_was_sent_again_may_have_been_sent_before() -> None:

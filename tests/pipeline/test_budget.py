@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from interlock.call import Call
 from interlock.catalog.offering import Offering
-from interlock.errors import BUDGET_EXCEEDED, INVALID_ARGUMENTS, InterlockError
+from interlock.errors import (
+    BUDGET_EXCEEDED,
+    CIRCUIT_OPEN,
+    INVALID_ARGUMENTS,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
 from interlock.pipeline.accounts import GRAIN, MINUTE, Window
 from interlock.pipeline.budget import Budgets
 from interlock.protocol.ax import UNLIMITED, Budget
@@ -113,6 +119,30 @@ def test_a_call_that_cannot_be_made_counts_for_nothing() -> None:
     error = node.refused(tool_call("leaf.read", {"n": "one"}))
     assert error.failure is INVALID_ARGUMENTS
     assert passes(node)
+
+
+def test_a_call_that_was_never_sent_is_given_back() -> None:
+    """Through the whole pipeline: nobody to send it to, and an open breaker."""
+    node = rig(Budget(max_calls_per_minute=5))
+    used = node.pipeline.budgets.used
+    node.upstreams["leaf"].refuse_with = InterlockError(UPSTREAM_UNAVAILABLE, "It is away.")
+    for _ in range(10):
+        assert node.refused(tool_call("leaf.read")).failure is UPSTREAM_UNAVAILABLE
+    assert used("leaf") == (0, 0, 0)
+    node.upstreams["leaf"].refuse_with = None
+    # What was sent counts, however it ends.
+    for sent in (1, 2, 3):
+        node.begin(tool_call("leaf.write"))
+        node.upstreams["leaf"].last.lose(sent=True)
+        assert used("leaf") == (sent, sent, 0)
+    for _ in range(10):
+        assert node.refused(tool_call("leaf.write")).failure is CIRCUIT_OPEN
+    assert used("leaf") == (3, 3, 0)
+    node.clock.advance(10)
+    call = node.begin(tool_call("leaf.read"))
+    node.pipeline.cancel(call)
+    assert used("leaf") == (4, 3, 0)
+    assert call.reserved is None
 
 
 @pytest.mark.spec("AX-11.4-3")

@@ -142,8 +142,6 @@ class Budgets:
                 raise self._exceeded(account, short)
         call.reserved = [account.take(now, mutable, units) for account in accounts]
 
-    take = reserve
-
     def settle(self, call: Call, sent: bool) -> None:
         """The call is over: what was never sent is given back. Once; later words change nothing."""
         reserved: list[Taken] | None = call.reserved
@@ -257,8 +255,9 @@ def was_sent(call: Call, outcome: Outcome | None, error: InterlockError | None) 
         return error.sent
     if call.exchange is not None:
         return True
-    # An outcome that nobody has looked into is the node's own.
-    return outcome is not None and outcome.glance is not None
+    # What was not sent may still have an outcome: that of an earlier call, kept for this one, or
+    # words of the node itself. Only its own tools answer before there is an exchange.
+    return not call.upstream and outcome is not None and outcome.glance is not None
 
 
 _WHOSE: Final = {
