@@ -133,7 +133,7 @@ def test_a_call_that_was_never_sent_is_given_back() -> None:
     # What was sent counts, however it ends.
     for sent in (1, 2, 3):
         node.begin(tool_call("leaf.write"))
-        node.upstreams["leaf"].last.lose(sent=True)
+        node.upstreams["leaf"].last.expire()
         assert used("leaf") == (sent, sent, 0)
     for _ in range(10):
         assert node.refused(tool_call("leaf.write")).failure is CIRCUIT_OPEN
