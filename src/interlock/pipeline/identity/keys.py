@@ -46,7 +46,7 @@ def read_keys(document: bytes) -> tuple[PublicKey, ...]:
 
 def _read(member: dict[str, Any]) -> PublicKey | None:
     """None: a key for something else, or of a kind that is not used here."""
-    from joserfc.errors import JoseError
+    from joserfc.errors import JoseError, SecurityWarning
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 
     kinds: dict[object, tuple[str, type[RSAKey] | type[ECKey] | type[OKPKey]]] = {
@@ -74,7 +74,10 @@ def _read(member: dict[str, Any]) -> PublicKey | None:
     # Of a private key that somebody published by mistake only the public half is taken in.
     public: dict[str, Any] = {name: member[name] for name in _PUBLIC if name in member}
     try:
-        key = reader.import_key(public)
+        with warnings.catch_warnings():
+            # A weak key is left out just below.
+            warnings.simplefilter("ignore", SecurityWarning)
+            key = reader.import_key(public)
         if isinstance(key, RSAKey) and key.public_key.key_size < SMALLEST_RSA:
             return None
         thumbprint = key.thumbprint()

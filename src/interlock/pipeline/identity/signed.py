@@ -132,18 +132,20 @@ class SignedTokens:
 def _algorithm(header: Claims, issuer: Issuer) -> str:
     """The algorithm of a header that may be believed at all. Raises InterlockError."""
     algorithm = header.get("alg")
-    if algorithm not in _KNOWN_ALGORITHMS or algorithm not in issuer.algorithms:
+    if not isinstance(algorithm, str) or algorithm not in _KNOWN_ALGORITHMS & issuer.algorithms:
         raise refused("the token is signed by an algorithm that is not accepted from its issuer")
     if "crit" in header or "b64" in header or "zip" in header:
         raise refused("the token demands that something is understood which is not (`crit`)")
     kind = header.get("typ", "JWT")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
         raise refused("the token is signed for another purpose (`typ`)")
-    return str(algorithm)
+    return algorithm
 
 
 def _json(part: str) -> Claims | None:
     """A part of a token as an object; None when it is none."""
+    if "=" in part:
+        return None
     try:
         # Nothing but the alphabet itself: lenient readers see tokens that others do not.
         raw = base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
