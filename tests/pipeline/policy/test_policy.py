@@ -101,6 +101,8 @@ def test_a_tool_that_no_list_names_is_taken_to_change_things() -> None:
     assert said(policy(rule("m", "verify", effects=["mutating"])), call) == ("verify", "m")
     assert said(policy(rule("n", "deny", tools=["hid*"])), call) == ("deny", "n")
     assert said(policy(rule("r", "deny", effects=["read_only"])), call)[0] == "allow"
+    call.name = ""
+    assert said(policy(rule("all", "deny")), call) == ("deny", "all")
 
 
 # --- who ---

@@ -31,6 +31,8 @@ _MOST_PLANS: Final = 200_000
 _ABOUT_TOOL_CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 _EVERYBODY: Final[Profile] = ("", "", (), None)
 _NOBODY: Final = Caller("")
+_NAMELESS: Final = "?"
+"""A tool that has no name is a tool all the same."""
 _SHOWN: Final = 100
 
 FREE: Final = frozenset(
@@ -106,16 +108,19 @@ class Policy:
         caller = call.caller or _NOBODY
         if tool is None:
             # A tool that no list names: nothing is known of it, so nothing is remembered.
-            plan = self.plan(caller, self.asked_of_unlisted(call))
-        else:
-            profile = (
-                (caller.name, caller.above, caller.roles, caller.scopes)
-                if self._who_matters
-                else _EVERYBODY
-            )
-            plans = self._plans.get(profile)
-            known = None if plans is None else plans.get(tool)
-            plan = self._remember(profile, caller, tool) if known is None else known
+            kind = request_kind(mcp.TOOLS_CALL, call.name)
+            name = call.name or _NAMELESS
+            asked = Asked(((kind,),), name, EffectLevel.MUTATING.word, call.upstream)
+            return self.judge_as(call, asked)
+        profile = (
+            (caller.name, caller.above, caller.roles, caller.scopes)
+            if self._who_matters
+            else _EVERYBODY
+        )
+        plans = self._plans.get(profile)
+        plan = None if plans is None else plans.get(tool)
+        if plan is None:
+            plan = self._remember(profile, caller, tool)
         if type(plan) is Decision:
             return plan
         return self._with_arguments(call, caller, cast(Plan, plan))
@@ -130,14 +135,18 @@ class Policy:
     def _judge_other(self, call: Call) -> Decision:
         if not self._others:
             return self._default_other(call.verb)
-        asked = Asked(kinds_of(call, self._catalog), server=call.upstream)
+        return self.judge_as(call, Asked(kinds_of(call, self._catalog), server=call.upstream))
+
+    def judge_as(self, call: Call, asked: Asked) -> Decision:
+        """What happens to a call that asks for this. Nothing is remembered."""
         caller = call.caller or _NOBODY
-        plan = self.plan(caller, asked, other=call.verb)
+        other = "" if asked.tool else call.verb
+        plan = self.plan(caller, asked, other=other)
         if type(plan) is Decision:
             found = plan
         else:
             found = self._with_arguments(call, caller, cast(Plan, plan))
-        if found.gated:
+        if found.gated and other:
             # Nobody can be asked about it, so it does not happen.
             return decision(
                 Action.DENY, found.rule, found.reason or "Only tool calls can wait for a human."
@@ -160,10 +169,6 @@ class Policy:
         """What rules see of a call of this tool, but for its annotations."""
         kind = request_kind(mcp.TOOLS_CALL, tool.canonical)
         return Asked(((kind,),), tool.canonical, tool.effect_word, tool.upstream)
-
-    def asked_of_unlisted(self, call: Call) -> Asked:
-        kind = request_kind(mcp.TOOLS_CALL, call.name)
-        return Asked(((kind,),), call.name, EffectLevel.MUTATING.word, call.upstream)
 
     def annotations_of(self, tool: Tool) -> dict[str, Any]:
         found = self._annotations.get(tool)

@@ -1,0 +1,208 @@
+"""`interlock policy`: rules shown, explained and tested."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.cli.app import app
+from interlock.cli.policy import policy
+from tests.cli.program import DEMO, World
+
+RULES = {
+    "default": "safe",
+    "rules": [
+        {"name": "readers", "then": "allow", "effects": ["read_only"]},
+        {"name": "deletes", "then": "confirm", "tools": ["*delete*"], "reason": "It is gone then."},
+        {"name": "no bots", "then": "deny", "roles": ["bot"], "tools": ["demo.notes_*"]},
+        {"name": "long", "then": "verify", "tools": ["demo.notes_add"], "when": "size(args.x) > 3"},
+        {"name": "hinted", "then": "deny", "annotations": {"destructiveHint": True},
+         "callers": ["eve"]},
+        {"name": "etc", "then": "deny", "kinds": ["mcp/request:resources/read:file:///etc/*"]},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _mounted() -> Iterator[None]:
+    """The program has the command, if it has not by itself."""
+    groups = app.registered_groups
+    before = list(groups)
+    if not any(group.name == "policy" for group in groups):
+        app.add_typer(policy, name="policy")
+    yield
+    groups[:] = before
+
+
+@pytest.fixture
+def ruled(world: World) -> World:
+    world.config({"demo": DEMO}, policy=RULES)
+    return world
+
+
+def test_rules_are_shown_the_most_restrictive_first(ruled: World) -> None:
+    done = ruled.run_here("policy", "show")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines if line[0] != " "] == [
+        "deny", "deny", "deny", "verify", "confirm", "allow", "when",
+    ]  # fmt: skip
+    assert lines[1] == ("deny    hinted   callers: eve; annotations: destructiveHint = true")
+    assert "verify  long     tools: demo.notes_add; when: size(args.x) > 3" in lines
+    assert lines[-1].startswith("when no rule fits: what cannot be undone is confirmed, all else")
+    told = json.loads(ruled.run_here("policy", "show", "--json").stdout)
+    assert [rule["name"] for rule in told["rules"]] == [rule["name"] for rule in RULES["rules"]]  # type: ignore[index]
+    assert told["version"] in lines[-1]
+
+
+def test_a_call_is_explained_without_a_node(ruled: World) -> None:
+    done = ruled.run_here(
+        "policy", "explain", "demo.notes_delete", "--effect", "irreversible", "--caller", "ci",
+        "--role", "bot",
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "demo.notes_delete  (irreversible), asked by ci, roles bot",
+        "deny  by no bots",
+        "fit, too:",
+        "  confirm deletes",
+        "would fit but for one thing:",
+        "  verify  long  tools: demo.notes_add, not demo.notes_delete",
+        "  allow   readers  effects: read_only, not irreversible",
+    ]
+
+
+def test_a_condition_that_cannot_be_judged_says_so(ruled: World) -> None:
+    def explain(arguments: str) -> str:
+        return ruled.run_here(
+            "policy", "explain", "demo.notes_add", "--effect", "mutating", "--args", arguments
+        ).stdout
+
+    missing = explain("{}")
+    assert "verify  by long" in missing
+    assert "when: size(args.x) > 3 cannot be judged" in missing
+    assert "so it is taken to be true" in missing
+    short = explain('{"x": "abc"}')
+    assert "allow  by default:safe" in short
+    assert "verify  long  when: size(args.x) > 3 is not true" in short
+    assert "verify  by long" in explain('{"x": "abcd"}')
+
+
+def test_a_request_of_another_kind_is_explained(ruled: World) -> None:
+    kind = "mcp/request:resources/read:file:///x/../etc/passwd"
+    done = ruled.run_here("policy", "explain", kind, "--json")
+    told = json.loads(done.stdout)
+    assert (told["decision"]["action"], told["decision"]["rule"]) == ("deny", "etc")
+    wrong = ruled.run_here("policy", "explain", "mcp/request:")
+    assert wrong.returncode == 2
+
+
+def test_the_running_node_is_asked_what_a_tool_does(ruled: World) -> None:
+    ruled.up().pids()
+    done = ruled.run_here("policy", "explain", "demo__notes_delete", "--caller", "eve", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["call"]["tool"] == "demo.notes_delete"
+    assert (told["call"]["effect"], told["call"]["server"]) == ("irreversible", "demo")
+    assert (told["decision"]["action"], told["decision"]["rule"]) == ("deny", "hinted")
+    unknown = ruled.run_here("policy", "explain", "demo.nothing")
+    assert unknown.returncode == 2
+    assert "the node has no tool 'demo.nothing'" in unknown.stderr
+
+
+def test_without_a_node_the_effect_must_be_said(ruled: World) -> None:
+    done = ruled.run_here("policy", "explain", "demo.notes_delete")
+    assert done.returncode == 2
+    assert "say what it does with --effect" in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--effect", "harmless"], "--effect must be one of read_only"),
+        (["--effect", "mutating", "--args", "[1]"], "--args must be a JSON object"),
+        (["--effect", "mutating", "--args", "{"], "--args must be a JSON object"),
+    ],
+)
+def test_wrong_usage(ruled: World, arguments: list[str], said: str) -> None:
+    done = ruled.run_here("policy", "explain", "x.y", *arguments)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+# --- cases ---
+
+CASES = """
+cases:
+  - {tool: demo.notes_delete, effect: irreversible, expect: confirm}
+  - {tool: demo.notes_delete, effect: irreversible, roles: [bot], expect: deny, rule: no bots}
+  - name: long notes need more
+    tool: demo.notes_add
+    arguments: {x: {a: 1, b: 2, c: 3, d: [4]}}
+    expect: verify
+  - {tool: demo.x, annotations: {destructiveHint: true}, caller: eve, expect: deny}
+  - {tool: demo.x, scopes: [read], above: eve, annotations: {destructiveHint: true}, expect: deny}
+  - {kind: "mcp/request:resources/read:file:///etc/x", expect: deny}
+  - {kind: "mcp/request:tools/list", expect: allow, rule: "default:safe"}
+"""
+
+
+def cases(world: World, text: str) -> Path:
+    path = world.cwd / "cases.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_cases_that_come_out_as_expected(ruled: World) -> None:
+    done = ruled.run_here("policy", "test", str(cases(ruled, CASES)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "7 cases, all as expected"
+
+
+def test_cases_that_do_not(ruled: World) -> None:
+    text = CASES.replace("expect: confirm", "expect: allow").replace("rule: no bots", "rule: x")
+    done = ruled.run_here("policy", "test", str(cases(ruled, text)))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[:6] == [
+        "wrong local: demo.notes_delete",
+        "      - expected allow",
+        "      + came     confirm by deletes",
+        "wrong local: demo.notes_delete",
+        "      - expected deny by x",
+        "      + came     deny by no bots",
+    ]
+    assert lines[-1] == "7 cases, 2 wrong"
+    told = json.loads(ruled.run_here("policy", "test", str(cases(ruled, text)), "--json").stdout)
+    assert told["failed"] == 2
+    assert [one["passed"] for one in told["cases"]].count(False) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cases: []", "length"),
+        ("- tool: x", "Expected `object`"),
+        ("cases: [{tool: x, expect: maybe}]", "Invalid enum value 'maybe'"),
+        ("cases: [{tool: x, expcet: deny}]", "expcet"),
+        ("cases: [{expect: deny}]", "cases[0] must have either tool or kind"),
+        ("cases: [{tool: x, kind: chat, expect: deny}]", "must have either tool or kind"),
+        ("cases: [{kind: 'mcp/request:', expect: deny}]", "it names no method"),
+        ("cases: [", "while parsing"),
+        ("cases: [{tool: x, expect: deny}]\n\x00", "special characters"),
+    ],
+)
+def test_cases_that_cannot_be_read(ruled: World, text: str, said: str) -> None:
+    done = ruled.run_here("policy", "test", str(cases(ruled, text)))
+    assert done.returncode == 3
+    assert said in done.stderr
+    assert "cases.yaml" in done.stderr
+
+
+def test_a_file_that_is_not_there(ruled: World) -> None:
+    done = ruled.run_here("policy", "test", "nowhere.yaml")
+    assert done.returncode == 3
+    assert "nowhere.yaml cannot be read: No such file or directory" in done.stderr
