@@ -46,20 +46,24 @@ def tail(
         raise meant.problem
     rows = JournalReader(journal_path(meant.config, os.environ, meant.base_dir)).tail(count)
     for row in rows:
-        print(_as_json(row) if json else _as_line(row))
+        print(as_json(row) if json else as_line(row))
     if not rows:
         say.note("the journal is empty.")
 
 
-def _as_json(row: Row) -> str:
+def as_json(row: Row) -> str:
+    """An entry for a program, on one line."""
     import msgspec
 
     return msgspec.json.encode(row._asdict()).decode()
 
 
-def _as_line(row: Row) -> str:
+def as_line(row: Row) -> str:
+    """An entry for a person, on one line."""
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.time_ns / 1e9))
     what = f"{row.verb} {row.name}".strip()
     detail = f"  {row.detail}" if row.detail else ""
     took = f"{row.duration_us / 1000:.1f} ms"
-    return f"{moment}  {row.caller or '-':<10}  {row.outcome:<12}  {took:>10}  {what}{detail}"
+    line = f"{moment}  {row.caller or '-':<10}  {row.outcome:<12}  {took:>10}  {what}{detail}"
+    # What others wrote must not look like another line.
+    return say.printable(line.replace("\n", " "))

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from fnmatch import translate
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from interlock import errors
 from interlock.errors import InterlockError
 from interlock.stores.journal_file import Entry, cannot_open, open_for_reading
+
+DISPATCHING: Final = "dispatching"
+"""The outcome in the entry of a call that is about to leave."""
 
 _decode = msgspec.json.Decoder(list[Entry]).decode
 
@@ -37,6 +41,46 @@ class Row(NamedTuple):
     outcome: str
     duration_us: int
     detail: str
+
+
+class Question(NamedTuple):
+    """Which entries are asked for. What is None or empty is no condition."""
+
+    name: str = "*"
+    """A glob over the canonical name, in which `*` crosses dots."""
+    caller: str | None = None
+    outcome: str | None = None
+    upstream: str | None = None
+    effect: str | None = None
+    since_ns: int = 0
+    until_ns: int | None = None
+    """The first moment that is no longer asked for."""
+    word: str = ""
+    """Stands in the detail, between blanks: `approval:…`, `call:…`."""
+
+    @property
+    def matches(self) -> Callable[[Entry], bool]:
+        checks: list[Callable[[Entry], bool]] = []
+        for place, wanted in enumerate((self.caller, self.upstream, self.effect, self.outcome)):
+            if wanted is not None:
+                checks.append(_is(_PLACES[place], wanted))
+        if self.name != "*":
+            fits = re.compile(translate(self.name)).match
+            checks.append(lambda entry: fits(entry[4]) is not None)
+        if self.word:
+            checks.append(lambda entry: self.word in entry[9].split(" "))
+        since, until = self.since_ns, self.until_ns
+        checks.append(lambda entry: entry[0] >= since and (until is None or entry[0] < until))
+        return lambda entry: all(check(entry) for check in checks)
+
+
+_ANY: Final = Question()
+_PLACES: Final = (1, 5, 6, 7)
+"""Where a caller, an upstream, an effect and an outcome stand in an entry."""
+
+
+def _is(place: int, wanted: str) -> Callable[[Entry], bool]:
+    return lambda entry: entry[place] == wanted
 
 
 class JournalReader:
@@ -75,27 +119,50 @@ class JournalReader:
         since_ns: int = 0,
         limit: int = 1000,
     ) -> list[Row]:
-        """The newest entries that match, newest first, at most `limit`.
+        """The newest entries that match, newest first, at most `limit`. See `Question`."""
+        return self.newest(
+            Question(name=name, caller=caller, outcome=outcome, since_ns=since_ns), limit
+        )
 
-        `name` is a glob over the canonical name, in which `*` crosses dots.
+    def newest(self, question: Question, limit: int = 1000) -> list[Row]:
+        """The newest entries that are asked for, newest first, at most `limit`."""
+        with closing(self._found(question, newest_first=True)) as found:
+            return list(islice(found, limit))
+
+    def each(self, question: Question = _ANY) -> Generator[Row, None, None]:
+        """Every entry that is asked for, oldest first, as the journal is now."""
+        return self._found(question, newest_first=False)
+
+    def unfinished(self, question: Question = _ANY, limit: int = 1000) -> list[Row]:
+        """Calls that were about to leave and of which no end is known, newest first.
+
+        They are under way now, or a node stopped meanwhile and nobody knows what became of them.
         """
-        matches = re.compile(translate(name)).match
+        ended: set[str] = set()
         rows: list[Row] = []
-        pages = self._pages("WHERE newest_ns >= ? ORDER BY last_seq DESC", since_ns)
+        matches = question.matches
+        with closing(self._found(_ANY, newest_first=True)) as found:
+            for row in found:
+                mark, _, _ = row.detail.partition(" ")
+                if not mark.startswith("call:"):
+                    continue
+                if row.outcome == DISPATCHING and mark not in ended and matches(row[1:]):
+                    rows.append(row)
+                    if len(rows) >= limit:
+                        break
+                ended.add(mark)
+        return rows
+
+    def _found(self, question: Question, newest_first: bool) -> Generator[Row, None, None]:
+        matches = question.matches
+        order = "DESC" if newest_first else "ASC"
+        pages = self._pages(f"WHERE newest_ns >= ? ORDER BY last_seq {order}", question.since_ns)
         with closing(pages):
             for first, page in pages:
-                for place in range(len(page) - 1, -1, -1):
-                    if len(rows) >= limit:
-                        return rows
-                    entry = page[place]
-                    if (
-                        entry[0] >= since_ns
-                        and (caller is None or entry[1] == caller)
-                        and (outcome is None or entry[7] == outcome)
-                        and (name == "*" or matches(entry[4]))
-                    ):
-                        rows.append(Row(first + place, *entry))
-        return rows
+                places = range(len(page))
+                for place in reversed(places) if newest_first else places:
+                    if matches(page[place]):
+                        yield Row(first + place, *page[place])
 
     def _pages(self, condition: str, value: int) -> Generator[tuple[int, list[Entry]], None, None]:
         """Pages with the number of their first entry. Stops reading when it is closed."""

@@ -1,0 +1,341 @@
+"""`interlock audit`: is the journal still what was written, and what is in it.
+
+Reads the file of a node, whether it runs or not. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TextIO
+
+import typer
+
+from interlock.cli import running, say, where
+from interlock.cli.journal import as_json, as_line, tail
+from interlock.cli.moments import moment_ns
+from interlock.cli.running import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.stores.journal_reader import Question, Row
+    from interlock.stores.journal_verify import Progress, Verdict
+
+audit = typer.Typer(help="Check that the journal is what was written, search it, export it.")
+
+_MANY: Final = 100_000
+"""With more entries than this, somebody who looks on sees how far it is."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes text that begins so for something to execute."""
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+NameArgument = Annotated[
+    str, typer.Argument(help="A glob over names: jira.*, *.delete_*.", metavar="NAME")
+]
+CallerOption = Annotated[str | None, typer.Option("--caller", help="Only calls of this caller.")]
+OutcomeOption = Annotated[
+    str | None, typer.Option("--outcome", help="Only this outcome: ok, denied_by_policy, …")
+]
+UpstreamOption = Annotated[str | None, typer.Option("--upstream", help="Only this upstream.")]
+EffectOption = Annotated[
+    str | None, typer.Option("--effect", help="Only tools with this effect: irreversible, …")
+]
+ApprovalOption = Annotated[
+    str | None, typer.Option("--approval", metavar="ID", help="Only what is about this approval.")
+]
+SinceOption = Annotated[
+    str, typer.Option("--since", metavar="WHEN", help="2h, 7d, 2026-01-31 or 2026-01-31T12:00.")
+]
+UntilOption = Annotated[str, typer.Option("--until", metavar="WHEN", help="Until then, likewise.")]
+
+
+@audit.callback()
+def _audit() -> None:
+    """Check that the journal is what was written, search it, export it."""
+
+
+@audit.command()
+def verify(
+    head: Annotated[
+        str,
+        typer.Option(
+            "--head", metavar="HEAD", help="What `audit head` printed once, and you kept elsewhere."
+        ),
+    ] = "",
+    config: where.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """Check that nothing in the journal was changed, removed, put in or moved.
+
+    Alone the file cannot tell whether its newest entries are missing, or whether all of it was
+    written anew: for that, keep the head of the journal elsewhere, and give it here.
+
+    \b
+    Examples:
+      interlock audit verify
+      interlock audit verify --head "$(cat head-of-last-week)"
+    """
+    from interlock.stores import journal_verify
+
+    path = _path(config, node)
+    with _progress(path) as progress:
+        verdict = journal_verify.verify(path, head, progress)
+    if json:
+        say.as_json(_as_dict(path, verdict))
+    else:
+        _tell(path, verdict)
+    if not verdict.whole:
+        raise typer.Exit(say.FAILED)
+
+
+@audit.command()
+def head(config: where.ConfigOption = None, node: NodeOption = None) -> None:
+    """Print the end of the chain. Kept elsewhere, it proves all that is in the journal until now.
+
+    \b
+    Example:
+      interlock audit head | ssh vault 'cat >> journal-heads'
+    """
+    from interlock.stores.journal_verify import head_of
+
+    print(head_of(_path(config, node)))
+
+
+audit.command(name="tail")(tail)
+
+
+@audit.command()
+def search(
+    name: NameArgument = "*",
+    caller: CallerOption = None,
+    outcome: OutcomeOption = None,
+    upstream: UpstreamOption = None,
+    effect: EffectOption = None,
+    approval: ApprovalOption = None,
+    since: SinceOption = "",
+    until: UntilOption = "",
+    unfinished: Annotated[
+        bool,
+        typer.Option(
+            "--unfinished",
+            help="Only calls that left and of which no end is known: under way, or cut short.",
+        ),
+    ] = False,
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="N", min=1, help="The most entries.")
+    ] = 100,
+    config: where.ConfigOption = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    node: NodeOption = None,
+) -> None:
+    """Show the newest entries that fit, oldest of them first.
+
+    \b
+    Examples:
+      interlock audit search 'github.*' --caller ci --since 2h
+      interlock audit search --effect irreversible --outcome ok --since 7d
+      interlock audit search --unfinished
+    """
+    from interlock.stores.journal_reader import JournalReader
+
+    reader = JournalReader(_path(config, node))
+    question = _question(name, caller, outcome, upstream, effect, approval, since, until)
+    ask = reader.unfinished if unfinished else reader.newest
+    rows = ask(question, count)[::-1]
+    for row in rows:
+        print(as_json(row) if json else as_line(row))
+    if not rows:
+        say.note("nothing in the journal fits.")
+        raise typer.Exit(say.FAILED)
+
+
+@audit.command()
+def export(
+    name: NameArgument = "*",
+    format: Annotated[
+        Literal["jsonl", "csv"], typer.Option("--format", help="An object a line, or a table.")
+    ] = "jsonl",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")
+    ] = None,
+    caller: CallerOption = None,
+    outcome: OutcomeOption = None,
+    upstream: UpstreamOption = None,
+    effect: EffectOption = None,
+    approval: ApprovalOption = None,
+    since: SinceOption = "",
+    until: UntilOption = "",
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Write entries out, oldest first, with their times in UTC.
+
+    In CSV, text that a spreadsheet would execute has an apostrophe before it.
+
+    \b
+    Examples:
+      interlock audit export --since 2026-01-01 --until 2026-02-01 -o january.jsonl
+      interlock audit export --format csv --effect irreversible > irreversible.csv
+    """
+    from interlock.stores.journal_reader import JournalReader
+
+    reader = JournalReader(_path(config, node))
+    question = _question(name, caller, outcome, upstream, effect, approval, since, until)
+    with closing(reader.each(question)) as rows:
+        # Asked before the file is made: a journal that cannot be read must not empty it.
+        first = list(islice(rows, 1))
+        with _opened(output) as file:
+            written = _write(file, format, chain(first, rows))
+    say.note(f"{written} {'entry' if written == 1 else 'entries'}.")
+
+
+def _path(config: Path | None, node: str | None) -> Path:
+    from interlock.node.places import journal_path
+
+    meant = running.meant(config, node)
+    if meant.problem is not None:
+        raise meant.problem
+    return journal_path(meant.config, os.environ, meant.base_dir)
+
+
+def _question(
+    name: str,
+    caller: str | None,
+    outcome: str | None,
+    upstream: str | None,
+    effect: str | None,
+    approval: str | None,
+    since: str,
+    until: str,
+) -> Question:
+    from interlock.stores.journal_reader import Question
+
+    now = time.time_ns()
+    return Question(
+        name=name,
+        caller=caller,
+        outcome=outcome,
+        upstream=upstream,
+        effect=effect,
+        since_ns=moment_ns(since, now) if since else 0,
+        until_ns=moment_ns(until, now) if until else None,
+        word=f"approval:{approval}" if approval else "",
+    )
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    if output is None:
+        yield sys.stdout
+        return
+    # Only its owner may read it, as the journal itself.
+    with open(
+        output, "w", encoding="utf-8", newline="", opener=lambda p, flags: os.open(p, flags, 0o600)
+    ) as file:
+        yield file
+
+
+def _write(file: TextIO, format: str, rows: Iterable[Row]) -> int:
+    import csv
+
+    import msgspec
+
+    from interlock.stores.journal_reader import Row
+
+    table = csv.writer(file) if format == "csv" else None
+    if table is not None:
+        table.writerow(["seq", "time", *Row._fields[2:]])
+    written = 0
+    for row in rows:
+        moment = _utc(row.time_ns)
+        if table is None:
+            line = {"seq": row.seq, "time": moment, **row._asdict()}
+            file.write(msgspec.json.encode(line).decode() + "\n")
+        else:
+            table.writerow([row.seq, moment, *map(_harmless, row[2:])])
+        written += 1
+    return written
+
+
+def _harmless(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _utc(time_ns: int) -> str:
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
+    except (OverflowError, ValueError, OSError):
+        # A clock may have been anywhere. The number is in the entry all the same.
+        return ""
+    return moment.isoformat(timespec="microseconds")
+
+
+def _progress(path: Path) -> nullcontext[None] | _Bar:
+    from interlock.stores.journal_reader import JournalReader
+
+    if sys.stderr.isatty():
+        newest = JournalReader(path).tail(1)
+        if newest and newest[0].seq > _MANY:
+            return _Bar()
+    return nullcontext()
+
+
+class _Bar:
+    """How far it is, on a terminal."""
+
+    def __enter__(self) -> Progress:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+        self._shown = Progress(
+            "checking the journal",
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=say.console(stderr=True),
+            transient=True,
+        )
+        self._shown.start()
+        task = self._shown.add_task("")
+        return lambda done, total: self._shown.update(task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.stop()
+
+
+def _as_dict(path: Path, verdict: Verdict) -> dict[str, object]:
+    return {
+        "journal": str(path),
+        "whole": verdict.whole,
+        "entries": verdict.entries,
+        "first_seq": verdict.first_seq,
+        "archived": verdict.archived,
+        "head": str(verdict.head),
+        "findings": [finding._asdict() for finding in verdict.findings],
+        "more_findings": verdict.more_findings,
+        "notes": verdict.notes,
+    }
+
+
+def _tell(path: Path, verdict: Verdict) -> None:
+    for finding in verdict.findings:
+        print(f"✗ {finding.sentence}")
+    if verdict.more_findings:
+        print(f"✗ … and {verdict.more_findings} more.")
+    for one in verdict.notes:
+        say.note(f"· {one}")
+    archived = f", and {verdict.archived} in archives" if verdict.archived else ""
+    if verdict.whole:
+        print(f"✓ {path}: {verdict.entries} entries{archived}, all as they were written.")
+        print(f"  head {verdict.head}")
+    else:
+        say.problem(
+            f"{path} is not what was written. Keep it as it is for whoever looks into it; a node "
+            "begins a new journal when this one, with its -wal and -shm files, is moved aside."
+        )

@@ -1,0 +1,206 @@
+"""`interlock audit`: verify, head, tail, search and export, on real journals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+import stat
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from interlock.cli.audit import audit
+from interlock.cli.moments import moment_ns
+from interlock.errors import InterlockError
+from interlock.stores.journal import Journal
+
+NOW = 1_800_000_000_000_000_000
+HOUR = 3600 * 1_000_000_000
+
+
+class Desk:
+    """A config, a journal with a few calls, and the command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.journal = folder / "journal.db"
+        self.config = folder / "interlock.yaml"
+        self.config.write_text('{"servers": {}, "journal": {"path": "journal.db"}}')
+
+    def write(self) -> None:
+        opened = Journal(self.journal)
+        for number, (caller, name, effect, outcome, detail) in enumerate(
+            [
+                ("local", "files.read", "read_only", "ok", ""),
+                ("ci", "github.delete_repo", "irreversible", "held", "approval:a1"),
+                ("ci", "github.delete_repo", "irreversible", "approved", "approval:a1 by ops"),
+                ("ci", "github.delete_repo", "irreversible", "dispatching", "call:f-1 approval:a1"),
+                ("ci", "github.create_issue", "mutating", "dispatching", "call:f-2"),
+                ("ci", "github.delete_repo", "irreversible", "ok", "call:f-1 approval:a1"),
+                ("ci", "=HYPERLINK(1)", "mutating", "unknown_tool", "two\nlines \x1b[31mred"),
+            ]
+        ):
+            time_ns = NOW - (7 - number) * HOUR
+            upstream = name.partition(".")[0]
+            opened.record(
+                (time_ns, caller, "mcp", "tools/call", name, upstream, effect, outcome, 9, detail)
+            )
+            assert opened.flush()
+        opened.close()
+
+    def run(self, *arguments: str) -> Result:
+        command, *more = arguments
+        return CliRunner().invoke(audit, [command, *more, "--config", str(self.config)])
+
+    def found(self, *arguments: str) -> list[int]:
+        done = self.run("search", *arguments, "--json")
+        return [json.loads(line)["seq"] for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    made = Desk(tmp_path)
+    made.write()
+    return made
+
+
+def test_a_whole_journal(desk: Desk) -> None:
+    done = desk.run("verify")
+    assert done.exit_code == 0
+    assert "7 entries, all as they were written" in done.stdout
+    head = desk.run("head").stdout.strip()
+    assert head.startswith("7:")
+    assert head in done.stdout
+    assert desk.run("verify", "--head", head).exit_code == 0
+
+
+def test_a_journal_that_was_changed(desk: Desk) -> None:
+    with closing(sqlite3.connect(desk.journal)) as shell, shell:
+        shell.execute("UPDATE page SET body = replace(body, 'irreversible', 'read_only')")
+    done = desk.run("verify")
+    assert done.exit_code == 1
+    assert "✗ Changed: entry 2" in done.stdout
+    assert "is not what was written" in done.stderr
+    told = json.loads(desk.run("verify", "--json").stdout)
+    assert told["whole"] is False
+    assert [one["first_seq"] for one in told["findings"]] == [2, 3, 4, 6]
+    assert told["findings"][0]["kind"] == "changed"
+
+
+def test_a_journal_whose_end_is_missing(desk: Desk) -> None:
+    head = desk.run("head").stdout.strip()
+    with closing(sqlite3.connect(desk.journal)) as shell, shell:
+        shell.execute("DELETE FROM page WHERE last_seq > 5")
+    assert desk.run("verify").exit_code == 0
+    done = desk.run("verify", "--head", head)
+    assert done.exit_code == 1
+    assert "Missing: entries 6 to 7. The journal ends before that head." in done.stdout
+
+
+@pytest.mark.parametrize("command", ["verify", "head", "tail", "search", "export"])
+def test_there_is_no_journal(tmp_path: Path, command: str) -> None:
+    done = Desk(tmp_path).run(command)
+    assert isinstance(done.exception, InterlockError)
+    assert "There is no journal" in done.exception.message
+
+
+def test_tail_is_the_same_as_that_of_the_journal(desk: Desk) -> None:
+    done = desk.run("tail", "-n", "2")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert "github.delete_repo" in lines[0]
+    # What a caller wrote neither makes lines nor takes over a terminal.
+    assert "two lines" in lines[1]
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ([], [1, 2, 3, 4, 5, 6, 7]),
+        (["github.*"], [2, 3, 4, 5, 6]),
+        (["--caller", "local"], [1]),
+        (["--outcome", "dispatching"], [4, 5]),
+        (["--effect", "irreversible", "--outcome", "ok"], [6]),
+        (["--upstream", "files"], [1]),
+        (["--approval", "a1"], [2, 3, 4, 6]),
+        (["--approval", "a"], []),
+        (["--unfinished"], [5]),
+        (["--unfinished", "files.*"], []),
+        (["-n", "2"], [6, 7]),
+        (["--since", datetime.fromtimestamp((NOW - 3 * HOUR) / 1e9).isoformat()], [5, 6, 7]),
+        (["--until", datetime.fromtimestamp((NOW - 6 * HOUR) / 1e9).isoformat()], [1]),
+    ],
+)
+def test_search(desk: Desk, arguments: list[str], found: list[int]) -> None:
+    assert desk.found(*arguments) == found
+
+
+def test_searching_for_what_is_not_there(desk: Desk) -> None:
+    done = desk.run("search", "nothing.*")
+    assert done.exit_code == 1
+    assert "nothing in the journal fits" in done.stderr
+
+
+def test_search_for_people(desk: Desk) -> None:
+    done = desk.run("search", "--approval", "a1")
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) == 4
+    assert "approval:a1 by ops" in done.stdout
+
+
+def test_export_as_lines(desk: Desk) -> None:
+    done = desk.run("export", "--caller", "ci")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["seq"] for one in lines] == [2, 3, 4, 5, 6, 7]
+    assert lines[0]["time"] == "2027-01-15T02:00:00.000000+00:00"
+    assert lines[0]["time_ns"] == NOW - 6 * HOUR
+    assert "6 entries" in done.stderr
+
+
+def test_export_as_a_table(desk: Desk) -> None:
+    done = desk.run("export", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["seq"] for row in rows] == list("1234567")
+    assert rows[-1]["name"] == "'=HYPERLINK(1)"
+    assert rows[1]["detail"] == "approval:a1"
+    assert "time_ns" not in rows[0]
+
+
+def test_export_to_a_file_that_only_its_owner_reads(desk: Desk) -> None:
+    target = desk.folder / "out.jsonl"
+    assert desk.run("export", "-o", str(target)).exit_code == 0
+    assert len(target.read_text().splitlines()) == 7
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_an_export_that_cannot_be_read_leaves_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    target.write_text("last month\n")
+    done = Desk(tmp_path).run("export", "-o", str(target))
+    assert isinstance(done.exception, InterlockError)
+    assert target.read_text() == "last month\n"
+
+
+def test_moments() -> None:
+    assert moment_ns("2h", NOW) == NOW - 2 * HOUR
+    assert moment_ns(" 1d", NOW) == NOW - 24 * HOUR
+    assert moment_ns("90 s", NOW) == NOW - 90_000_000_000
+    assert moment_ns("2027-01-15T08:00:00Z", 0) == NOW
+    assert moment_ns("2027-01-15T08:00:00+01:00", 0) == NOW - HOUR
+    for bad in ("", "yesterday", "2h30m", "-1h", "99999999999999h", "2027-13-01"):
+        with pytest.raises(typer.BadParameter, match="no moment"):
+            moment_ns(bad, NOW)
+
+
+def test_a_moment_that_is_none(desk: Desk) -> None:
+    done = desk.run("search", "--since", "soon")
+    assert done.exit_code == 2
+    assert "no moment" in done.stderr
