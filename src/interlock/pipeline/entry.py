@@ -7,7 +7,7 @@ side door.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from interlock.call import Call, Caller
@@ -21,7 +21,7 @@ from interlock.errors import (
 )
 from interlock.pipeline.audit import OK, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
-from interlock.protocol.ax import REGISTER
+from interlock.protocol.ax import CONFIRM, REGISTER
 
 
 class Begin(Protocol):
@@ -45,14 +45,20 @@ class Entry:
         self.concurrent_calls = concurrent_calls
         self.closed = False
         """Whether the node stops, and takes nobody any more."""
+        self.recall: Callable[[Caller], Caller] = lambda caller: caller
+        """Looks whether somebody who called earlier still may. Raises InterlockError."""
         self._audit = audit
         self._under_way = under_way
         self._asking: set[asyncio.Task[None]] = set()
 
     def __call__(self, call: Call) -> Caller:
         """Let the call in: it learns whose it is. Raises InterlockError."""
-        caller = call.caller = self.authenticate(call.credentials)
-        if not caller.calls and call.verb != REGISTER:
+        if call.approval and call.caller is not None:
+            # Made by the gate, for somebody who called earlier. No face can say this.
+            caller = call.caller = self.recall(call.caller)
+        else:
+            caller = call.caller = self.authenticate(call.credentials)
+        if not caller.calls and not _is_for(call.verb, caller):
             raise InterlockError(
                 FORBIDDEN,
                 f"The token of {caller.name} is not for calling: `may: [call]` lets it.",
@@ -106,3 +112,8 @@ class Entry:
     def refused(self, call: Call, error: InterlockError) -> None:
         """A face refused a request before it became a call: that is recorded too."""
         self._audit.record(call, error.failure.name, 0, error.message)
+
+
+def _is_for(verb: str, caller: Caller) -> bool:
+    """Whether somebody who may not call may do this all the same."""
+    return verb == REGISTER or (verb == CONFIRM and caller.approves)

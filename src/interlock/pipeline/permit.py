@@ -4,7 +4,7 @@ scopes, pins, policy, budgets. What has to wait for a human goes to the gate."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from interlock.call import Call, Outcome
 from interlock.catalog.catalog import Catalog
@@ -18,17 +18,19 @@ from interlock.pipeline.scopes import check_other_scopes, check_scopes
 from interlock.pipeline.seeing import Seeing
 
 READ_ONLY: Final = EffectLevel.READ_ONLY.word
-Checked = Callable[[Call], None]
 
 
 class Gate(Protocol):
     """Where calls wait for a human."""
 
+    host: Any
+    """What goes on with those that are let through."""
+
     def hold(self, call: Call, decision: Decision) -> None:
         """Answer it with what it waits for; or let it go on, if a human let exactly it through."""
 
     def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """A call that was let through is over."""
+        """A call that was let through is over, or one whose result says that it failed."""
 
 
 class Permit:
@@ -40,8 +42,10 @@ class Permit:
         self.gate: Gate | None = None
         self.scope_limits: Mapping[str, str] = {}
         """The highest level of subservers that may not be asked for everything."""
-        self.pinned: Checked | None = None
-        """Raises InterlockError for a call of a tool that is held. None: none is."""
+        self.held: Mapping[Any, object] = {}
+        """Tools that changed since a human accepted them. Empty: nobody need ask."""
+        self.refuse_held: Callable[[Call], None] = lambda _: None
+        """Raises InterlockError for a call of one of them."""
         self._catalog = catalog
         self._budgets = budgets
         self._limited = budgets.limited
@@ -56,8 +60,8 @@ class Permit:
         caller = call.caller
         if self.scope_limits or (caller is not None and caller.scopes is not None):
             check_scopes(call, cast("Tool | None", call.route), self.scope_limits)
-        if self.pinned is not None:
-            self.pinned(call)
+        if self.held:
+            self.refuse_held(call)
         decision = self.policy.decide(call)
         if self._limited:
             self._budgets.reserve(call)

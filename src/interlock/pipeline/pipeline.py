@@ -53,7 +53,7 @@ from interlock.pipeline.hearing import may_hear
 from interlock.pipeline.here import AnsweredHere
 from interlock.pipeline.input import INPUT_SECONDS, Input
 from interlock.pipeline.measure import Measures, with_latency
-from interlock.pipeline.permit import READ_ONLY, Permit
+from interlock.pipeline.permit import READ_ONLY, Gate, Permit
 from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions
 from interlock.pipeline.relabel import relabel
 from interlock.pipeline.resolve import resolve, resolve_other
@@ -64,6 +64,7 @@ from interlock.pipeline.validate import validate
 from interlock.pipeline.wakeful import Wakeful
 from interlock.pipeline.way import check_way, limit_of, place
 from interlock.ports import Clock, Exchange, Upstream
+from interlock.protocol.ax import CONFIRM
 from interlock.protocol.mcp import (
     ABOUT_TASKS,
     COMPLETE,
@@ -118,14 +119,14 @@ class Pipeline:
         """Whether results say how long they took."""
         self._under_way: dict[Call, None] = {}
         self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
-        self._enter = Entry(
+        self.enter = Entry(
             authenticate=authenticate,
             audit=audit,
             under_way=self._under_way,
             concurrent_calls=concurrent_calls,
         )
-        self.admit = self._enter.admit
-        self.refused = self._enter.refused
+        self.admit = self.enter.admit
+        self.refused = self.enter.refused
         self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
         self.subscriptions = Subscriptions(catalog, upstreams)
@@ -149,6 +150,12 @@ class Pipeline:
         self.transparent: str | None = None
         """The one upstream that stands open to everything, when there is one."""
 
+    def open_gate(self, gate: Gate, confirm: Callable[[Call], None]) -> None:
+        """Have calls wait for a human there, and proofs taken by `confirm`."""
+        self.permit.gate = gate
+        gate.host = self
+        self._here.verbs[CONFIRM] = confirm
+
     # -- out
 
     def begin(self, call: Call, *, again: bool = False) -> None:
@@ -158,7 +165,7 @@ class Pipeline:
         self._under_way[call] = None
         call.started = now = self._clock()
         try:
-            self._enter(call)
+            self.enter(call)
             verb = call.verb
             if verb == TOOLS_CALL:
                 if call.hop is not None:
@@ -191,7 +198,7 @@ class Pipeline:
             if again:
                 self._over(call, None, unsettled)
             else:
-                self._enter.settle(call, unsettled, self.begin)
+                self.enter.settle(call, unsettled, self.begin)
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:
@@ -401,7 +408,7 @@ class Pipeline:
         if call.reserved is not None:
             self.budgets.settle(call, was_sent(call, outcome, error))
         gate = self.permit.gate
-        if gate is not None and (call.approval or word is TOOL_ERROR):
+        if gate is not None and (call.approval or word == TOOL_ERROR):
             gate.finished(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
         call.exchange = None
@@ -430,7 +437,7 @@ class Pipeline:
 
     async def drain(self, seconds: float) -> None:
         """Take no more calls, give those under way this long, and tell the rest that it is over."""
-        self._enter.closed = True
+        self.enter.closed = True
         # Nobody will answer in the time that is left.
         self._input.drop_all("The node is shutting down.")
         for call in [one for one in self._under_way if self._input.asks_for(one)]:
@@ -475,7 +482,7 @@ class Pipeline:
         self, *, authenticate: Authenticator, names: str, timeout: float, concurrent_calls: int
     ) -> None:
         """Apply node settings that may change while it runs."""
-        self._enter.authenticate = authenticate
-        self._enter.concurrent_calls = concurrent_calls
+        self.enter.authenticate = authenticate
+        self.enter.concurrent_calls = concurrent_calls
         self._here.names = names
         self._timeout = timeout

@@ -15,14 +15,11 @@ from interlock.call import Call, Client, Outcome, UpstreamAnsweredError
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError, ProtocolError, by_name
 from interlock.pipeline.approval.record import VERIFY, Approval, Trouble, utc
 from interlock.pipeline.questions import capabilities_of
-from interlock.protocol import ax
+from interlock.protocol.ax import STATUS
 from interlock.protocol.input_required import write_needed
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
 from interlock.protocol.mcp import ELICITATION, Era, glance_at
 
-CONFIRM_METHOD: Final = "mcpax/confirm"
-STATUS: Final = ax.PREFIX + "status"
-"""The key in `_meta` by which a program knows such a result."""
 REQUIRED: Final = CONFIRMATION_REQUIRED.name
 COMPLETE_NOTICE: Final = "notifications/elicitation/complete"
 URL_FIRST: Final = -32042

@@ -22,7 +22,7 @@ from interlock.errors import (
     ProtocolError,
     by_ax,
 )
-from interlock.pipeline.approval.answer import CONFIRM_METHOD
+from interlock.protocol.ax import CONFIRM
 from interlock.protocol.jsonrpc import decode_value
 
 MOST_REMEMBERED: Final = 10_000
@@ -59,7 +59,8 @@ class Below:
         children = dict(self._children())
         known = self._known.get(id)
         if known is not None and known in children:
-            children = {known: children[known]}
+            # First, and not alone: anybody below can claim an id.
+            children = {known: children.pop(known), **children}
         if not _ID.fullmatch(id) or not children:
             raise unknown(id)
         if self._asking >= MOST_ASKING:
@@ -80,7 +81,7 @@ async def _ask(child: Child, id: str, proof: str) -> Outcome | None:
     """None: it knows no such approval. Raises InterlockError."""
     try:
         async with asyncio.timeout(PATIENCE):
-            return await child.request(CONFIRM_METHOD, {"confirmation_id": id, "proof": proof})
+            return await child.request(CONFIRM, {"confirmation_id": id, "proof": proof})
     except TimeoutError:
         raise InterlockError(
             UNKNOWN_APPROVAL,

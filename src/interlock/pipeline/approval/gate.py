@@ -130,8 +130,8 @@ class Gate:
         entry = self._inbox.add(record, call.session)
         self._when_written(entry, call)
 
-    def passed(self, call: Call, outcome: Outcome) -> None:
-        """A node below has a gate of its own, and a result says so. It goes up as it is."""
+    def _note_below(self, call: Call, outcome: Outcome) -> None:
+        """A node below may have a gate of its own, and its result say so. It goes up as it is."""
         needed = needed_below(outcome.result)
         if needed is not None:
             self._remember(needed[0], call.upstream, needed[1])
@@ -323,7 +323,12 @@ class Gate:
     # -- what became of it
 
     def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """A call that was made for an approval is over. Told twice, it counts once."""
+        """A call that was made for an approval is over, or one whose result may say that a node
+        below wants an approval. Told twice, it counts once."""
+        if not call.approval:
+            if outcome is not None and call.route is not None and call.route.way:
+                self._note_below(call, outcome)
+            return
         entry = self._inbox.get(call.approval)
         if entry is None or entry.call is not call:
             return
