@@ -30,6 +30,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     for key, server in servers.items():
         _check_server(reader, ("servers", key), server)
         _check_oauth(reader, ("servers", key), server)
+        _check_minted(reader, ("servers", key), server)
     _check_segments(reader, servers)
     _check_transparent(reader, servers)
     _check_tokens(reader, values)
@@ -164,6 +165,24 @@ def _check_oauth(reader: NodeReader, server_path: KeyPath, server: ServerConfig)
         reader.report(
             (*path, "issuer"), "secrets go there, and this is not https", "write an https URL"
         )
+
+
+def _check_minted(reader: NodeReader, path: KeyPath, server: ServerConfig) -> None:
+    where = (*path, "minted_tokens")
+    if not server.minted_tokens:
+        return
+    if (*path, "command") in reader.places:
+        reader.report(where, "minted_tokens is for a server with url", "remove it")
+    elif server.transport == "sse":
+        reader.report(where, "tokens cannot be sent over sse", "write transport: http")
+    if any(name.lower() == "authorization" for name in server.headers):
+        reader.report(
+            where, "this server has an Authorization among its headers already", "remove one"
+        )
+    if (*path, "oauth") in reader.places and server.oauth.enabled:
+        reader.report(where, "the node signs in to this server already (oauth)", "remove one")
+    if server.url and not quantities.is_confidential(server.url):
+        reader.report(where, "tokens go there, and this is not https", "write an https URL")
 
 
 def _check_segments(reader: NodeReader, servers: dict[str, ServerConfig]) -> None:

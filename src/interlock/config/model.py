@@ -188,6 +188,13 @@ class ServerConfig(Section, frozen=True):
         dict[HeaderName, ScalarReference], says("HTTP headers sent with every request to url.")
     ] = field(default_factory=dict)
     oauth: OAuthConfig = field(default_factory=OAuthConfig)
+    minted_tokens: Annotated[
+        bool,
+        says(
+            "Whether calls to url carry a token that this node made for their caller, instead of "
+            "credentials of its own. For servers that trust this node's keys."
+        ),
+    ] = False
     timeout: Annotated[
         Duration | None, says("Deadline of a call to it. Default: the node's timeout.")
     ] = None

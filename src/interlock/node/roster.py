@@ -22,6 +22,7 @@ from interlock.config import Config, ConfigChange, ServerConfig, resolve_server
 from interlock.node.status import UpstreamStatus, status_of
 from interlock.pipeline.audit import Audit, Tally
 from interlock.pipeline.breaker import Breakers
+from interlock.pipeline.minting import Stamps
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.questions import ANYTHING, AskPolicy
 from interlock.ports import Upstream
@@ -66,6 +67,9 @@ class Roster:
         """How the offer of one is read that registered. Set likewise."""
         self.registrar: Any = None
         self.prepare: Callable[[Peer, str], None]
+        self.stamp: Callable[[str, str], Stamps] | None = None
+        """Gives what makes tokens for the server at a URL, with this segment. Set likewise, where
+        tokens are made."""
         self.ended: Callable[[str], None]
         self._config = config
         self._environ = environ
@@ -98,6 +102,7 @@ class Roster:
             clock=asyncio.get_running_loop().time,
             bearer=self._keyring.bearer(key),
             registrar=self.registrar,
+            stamp=self.stamp,
         )
         self._supervise(key, server, connector)
 

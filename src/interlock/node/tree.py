@@ -412,6 +412,7 @@ class Tree:
             peer=channel.peer,
             identify=registrant.identity,
             tree=self._view,
+            on_keys=registrant.keys_changed,
         )
 
     def _registered(self, granted: ax.Registered) -> None:

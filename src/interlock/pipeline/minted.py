@@ -19,7 +19,7 @@ from msgspec import Raw
 from interlock.call import Caller, Credentials
 from interlock.errors import UNAUTHENTICATED, InterlockError, ProtocolError
 from interlock.pipeline.authenticate import PARENT_KIND
-from interlock.pipeline.minting import LEEWAY, LONGEST_LIFE
+from interlock.pipeline.minting import CALLER_EXPIRES, LEEWAY, LONGEST_LIFE
 from interlock.ports import Clock
 from interlock.protocol.scopes import parse
 
@@ -123,7 +123,8 @@ class MintedTokens:
             registers=False,
             kind=PARENT_KIND,
             scopes=scopes,
-            expires=ends,
+            # Not the end of the token: the call may wait here for a human for longer than that.
+            expires=_time(claims, CALLER_EXPIRES) if CALLER_EXPIRES in claims else None,
             id=client,
             above=sub,
         )

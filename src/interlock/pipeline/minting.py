@@ -25,6 +25,8 @@ LONGEST_LIFE: Final = 900.0
 """No token that a node makes is good for longer."""
 LEEWAY: Final = 30.0
 """By so much the clocks of two nodes may differ."""
+CALLER_EXPIRES: Final = "sub_exp"
+"""The claim that says until when the caller is who it says, however long the token is good."""
 _WHOLE_SECONDS: Final = 5.0
 """Tokens that are good for longer than this end on a full second, as most readers expect."""
 _MOST_KEPT: Final = 10_000
@@ -82,21 +84,20 @@ class Minter:
         caller = call.caller
         assert caller is not None
         left = call.deadline - self.clock() if call.deadline else math.inf
-        return self._made(
-            {
-                "iss": issuer,
-                "sub": caller.above or caller.name,
-                "client_id": caller.id or caller.name,
-                "aud": audience,
-                "scope": " ".join(_scope(call, caller, prefix)),
-            },
-            left,
-            caller.expires,
-        )
+        claims: dict[str, Any] = {
+            "iss": issuer,
+            "sub": caller.above or caller.name,
+            "client_id": caller.id or caller.name,
+            "aud": audience,
+            "scope": " ".join(_scope(call, caller, prefix)),
+        }
+        if caller.expires is not None:
+            claims[CALLER_EXPIRES] = caller.expires
+        return self._made(claims, left, caller.expires)
 
     def mint_own(self, audience: str, issuer: str) -> tuple[str, float]:
         """A token for what the node itself wants to know: which tools there are."""
-        claims = {
+        claims: dict[str, Any] = {
             "iss": issuer, "sub": issuer, "client_id": issuer, "aud": audience, "scope": READ,
         }  # fmt: skip
         return self._made(claims, math.inf, None)

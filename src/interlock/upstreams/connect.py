@@ -11,7 +11,9 @@ from typing import Final, Protocol
 from interlock.call import UpstreamGoneError
 from interlock.channels.channel import Channel
 from interlock.config import ServerConfig
+from interlock.config.quantities import is_confidential
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.pipeline.minting import Stamps
 from interlock.ports import Clock
 from interlock.protocol.ax import ID_VARIABLE, SEGMENT_VARIABLE
 from interlock.upstreams.ax.dial_in import kinds_of, retry_ms_of, speak
@@ -26,6 +28,7 @@ from interlock.upstreams.ax.started import StartedChild
 from interlock.upstreams.links.http import HttpLink
 from interlock.upstreams.links.legacy_sse import LegacySseLink
 from interlock.upstreams.links.process import child_environment
+from interlock.upstreams.links.stamped import StampedLink
 from interlock.upstreams.links.stdio import StdioLink
 from interlock.upstreams.listing import RawOffer
 from interlock.upstreams.mask import Mask
@@ -105,10 +108,12 @@ class Connector:
         secrets: Callable[[ServerConfig], Iterable[str]] | None = None,
         bearer: OAuthBearer | None = None,
         registrar: Adopts | None = None,
+        stamp: Callable[[str, str], Stamps] | None = None,
     ) -> None:
         """`secrets` tells what the references of a server's config stand for; `bearer` signs in
         where a server asks for it; with the `registrar` started children register (transport
-        ax)."""
+        ax); `stamp` gives what makes tokens for the server at a URL, with this segment
+        (`minted_tokens`)."""
         self._key = key
         self._configured = server
         self._own_info = own_info
@@ -118,6 +123,7 @@ class Connector:
         self._signs_in = bearer
         self._bearer: OAuthBearer | None = None
         self._registrar = registrar
+        self._stamp_for = stamp
         self._session: AxSession | None = None
         """That of a started child which has registered."""
         self.mask = Mask()
@@ -143,6 +149,8 @@ class Connector:
             return await self._spawn_subserver(server, promises)
         if server.url is None:
             return await self._spawn(server, promises, session_first)
+        if server.minted_tokens:
+            return await self._with_tokens(server, server.url, promises, session_first)
         if self._signs_in is not None:
             self._bearer = await self._signs_in.prepare(server, self.mask.learn)
         if server.transport == "sse":
@@ -291,6 +299,32 @@ class Connector:
             bearer=self._bearer,
         )
         return await self._open(server, link, promises, session_first)
+
+    async def _with_tokens(
+        self, server: ServerConfig, url: str, promises: bytes, session_first: bool
+    ) -> Peer:
+        """A server that believes this node's own tokens."""
+        if self._stamp_for is None:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"Cannot connect to {self._key}: nobody makes tokens here."
+            )
+        if not is_confidential(url):
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE,
+                f"Cannot connect to {self._key}: tokens would go there, and its URL is not https.",
+            )
+        stamp = self._stamp_for(url, server.segment)
+        link = StampedLink(
+            self._key,
+            url,
+            server.headers,
+            connections=server.connections,
+            clock=self._clock,
+            stamp=stamp,
+        )
+        peer = await self._open(server, link, promises, session_first)
+        peer.stamp = stamp
+        return peer
 
     async def _legacy(self, server: ServerConfig, url: str, promises: bytes) -> Peer:
         link = LegacySseLink(

@@ -97,6 +97,9 @@ class Peer:
         resources that are new ones."""
         self.on_lost: Callable[[str], None] | None = None
         self._speaks_ax = False
+        self._stamp: Callable[[Call], bytes] | None = None
+        self._shows: Callable[[Call], bytes] | None = None
+        """The same, where it goes into the headers."""
         self.on_ax: Callable[[str, bytes | None, Raw | UnsetType], bool] | None = None
         """Takes what the other end says as a subserver, before anybody else: the method, the raw
         id of a request, the params. True: it was taken, and will be answered."""
@@ -129,7 +132,12 @@ class Peer:
         self.era = era
         self.revision = revision
         self._wording = Wording(
-            era, revision, self.own_info, http=self.link.is_http, ax=self._speaks_ax
+            era,
+            revision,
+            self.own_info,
+            http=self.link.is_http,
+            ax=self._speaks_ax,
+            stamp=self._stamp if self._speaks_ax else None,
         )
 
     @property
@@ -140,6 +148,18 @@ class Peer:
     @speaks_ax.setter
     def speaks_ax(self, speaks: bool) -> None:
         self._speaks_ax = speaks
+        self.adopt(self.era, self.revision)
+
+    @property
+    def stamp(self) -> Callable[[Call], bytes] | None:
+        """Gives the token that goes with a call: as header lines on HTTP, as members of a `_meta`
+        to whoever speaks MCP-AX. Others get none."""
+        return self._stamp
+
+    @stamp.setter
+    def stamp(self, stamp: Callable[[Call], bytes] | None) -> None:
+        self._stamp = stamp
+        self._shows = stamp if self.link.is_http else None
         self.adopt(self.era, self.revision)
 
     def start(self, call: Call, back: Back) -> Exchange:
@@ -158,6 +178,8 @@ class Peer:
                 lines = wording.ready_lines.get(route.upstream_name, b"")
             if not lines:
                 lines = wording.header_lines(call.verb, call)
+        if self._shows is not None:
+            lines = self._shows(call) + lines
         self.pending[id] = exchange
         self.link.send(exchange, payload, lines)
         if exchange.error is not None:

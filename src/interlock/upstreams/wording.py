@@ -6,6 +6,7 @@ byte strings one behind the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Raw
@@ -22,11 +23,20 @@ class Wording:
     """How requests to one upstream are put."""
 
     def __init__(
-        self, era: mcp.Era, revision: str, own_info: bytes, *, http: bool, ax: bool = False
+        self,
+        era: mcp.Era,
+        revision: str,
+        own_info: bytes,
+        *,
+        http: bool,
+        ax: bool = False,
+        stamp: Callable[[Call], bytes] | None = None,
     ) -> None:
-        """`ax`: calls of tools say which way they go through the tree."""
+        """`ax`: calls of tools say which way they go through the tree. `stamp` gives what else is
+        to stand in the `_meta` of a call there, as it stands behind other members."""
         self.era = era
         self._ax = ax
+        self._stamp = stamp
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
         self.ready_lines: dict[str, bytes] = {}
@@ -61,7 +71,7 @@ class Wording:
         route = call.route
         if route is not None:
             if self._ax:
-                meta = _with_way(meta, call, route)
+                meta = _with_way(meta, call, route, self._stamp)
             if call.extra is None:
                 return (
                     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
@@ -73,6 +83,8 @@ class Wording:
                 b'{"name":%b,"arguments":%b%b%b}}'
                 % (id, route.upstream_name_json, call.arguments, _members(call.extra), meta)
             )
+        if self._stamp is not None:
+            meta = _with(meta, self._stamp(call))
         params = (_members(call.extra) + meta)[1:] if call.extra else meta[1:]
         return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{%b}}' % (
             id,
@@ -166,15 +178,22 @@ class Wording:
         return b"".join(parts)
 
 
-def _with_way(meta: bytes, call: Call, route: Route) -> bytes:
+def _with_way(
+    meta: bytes, call: Call, route: Route, stamp: Callable[[Call], bytes] | None
+) -> bytes:
     """`meta`, and in it where the call is on its way: the names of all segments stay as they are,
-    the cursor points at the receiver."""
+    the cursor points at the receiver. And for whom it is, if somebody says."""
     hop = call.hop
     # Without a hop it enters the tree here.
     way = route.way if hop is None else hop.onward or tree.way(hop.route, hop.cursor + 1)
+    return _with(meta, way if stamp is None else way + stamp(call))
+
+
+def _with(meta: bytes, members: bytes) -> bytes:
+    """`meta`, and in it these members, which stand behind others."""
     if meta:
-        return b"%b%b}" % (meta[:-1], way)
-    return b',"_meta":{%b}' % way[1:] if way else b""
+        return b"%b%b}" % (meta[:-1], members)
+    return b',"_meta":{%b}' % members[1:] if members else b""
 
 
 def _members(members: dict[str, Raw]) -> bytes:

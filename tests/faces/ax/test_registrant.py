@@ -36,6 +36,7 @@ def test_it_introduces_itself_and_registers() -> None:
                 "heartbeat_interval_ms": 1000,
                 "transport_class": "native",
                 "version": "2026-05-01",
+                "auth_scope": "admin",
             }
         ]
         assert [one["id"] for one in world.root.heard if "id" in one] == ["mcpax-1", "mcpax-2"]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from interlock.call import Call, Client, Credentials
 from interlock.errors import INTERNAL, TOO_BUSY, InterlockError, ProtocolError
@@ -48,6 +49,7 @@ class _Said(NamedTuple):
     client: Client
     meta: dict[str, Raw]
     hop: ax.Hop | None
+    credentials: Credentials
 
 
 class AxConversation(Conversation):
@@ -67,8 +69,10 @@ class AxConversation(Conversation):
         peer: str,
         identify: Callable[[], ax.Identity],
         tree: Tree | None = None,
+        on_keys: Callable[[Raw], None] | None = None,
     ) -> None:
-        """`peer`: as a channel calls the other side."""
+        """`peer`: as a channel calls the other side. `on_keys` is told when the parent signs with
+        other keys than it did."""
         super().__init__(
             pipeline=pipeline,
             hello=hello,
@@ -79,6 +83,7 @@ class AxConversation(Conversation):
         )
         self._identify = identify
         self._tree = tree
+        self._on_keys = on_keys
         self._asking = Asking(send)
         self._looking: set[asyncio.Task[None]] = set()
         self.ended_by: RefusedError | None = None
@@ -159,8 +164,19 @@ class AxConversation(Conversation):
     def _notification(self, message: Message) -> None:
         if message.method == ax.SESSION_ENDED:
             self.ended_by = read_ended(message)
+        elif message.method == ax.KEYS_CHANGED:
+            self._take_keys(message.params)
         else:
             super()._notification(message)
+
+    def _take_keys(self, params: Raw | UnsetType) -> None:
+        try:
+            jwks = ax.read_keys_changed(params)
+        except ProtocolError as error:
+            _log.warning("the parent's new keys cannot be read: %s", error)
+            return
+        if self._on_keys is not None:
+            self._on_keys(jwks)
 
     # -- calls
 
@@ -175,7 +191,7 @@ class AxConversation(Conversation):
         if known is None or len(self._under_way) >= self.most_under_way:
             return False
         call = Call(
-            mcp.TOOLS_CALL, FACE, self._credentials, known.client, params.name, "", None,
+            mcp.TOOLS_CALL, FACE, known.credentials, known.client, params.name, "", None,
             params.arguments, known.meta,
         )  # fmt: skip
         call.hop = known.hop
@@ -198,12 +214,14 @@ class AxConversation(Conversation):
             meta = jsonrpc.decode_members(said)
             client = read_client(mcp.TOOLS_CALL, meta)
             hop = ax.read_hop(meta)
+            credentials = self._shown_by(meta)
         except InterlockError:
             return None
         if client.revision not in mcp.STATELESS_REVISIONS:
             return None
         # Where it is, is known now; nothing else of the tree is for this node's own servers.
-        found = _Said(client, {k: v for k, v in meta.items() if not k.startswith(ax.PREFIX)}, hop)
+        kept = {k: v for k, v in meta.items() if not k.startswith(ax.PREFIX) or k in ax.OF_EVENTS}
+        found = _Said(client, kept, hop, credentials)
         if len(said) <= _LONGEST_KEPT and mcp.META_PROGRESS_TOKEN not in meta:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
@@ -212,6 +230,18 @@ class AxConversation(Conversation):
 
     def _place(self, call: Call) -> None:
         call.hop = ax.read_hop(call.meta)
+        if call.meta is not None and ax.AUTHORIZATION in call.meta:
+            call.credentials = self._shown_by(call.meta)
+            call.meta = {k: v for k, v in call.meta.items() if k != ax.AUTHORIZATION}
+
+    def _shown_by(self, meta: dict[str, Raw]) -> Credentials:
+        """The parent, with the token that it made for this call. Raises ProtocolError."""
+        raw = meta.get(ax.AUTHORIZATION)
+        if raw is None:
+            return self._credentials
+        token = jsonrpc.decode_value(raw)
+        # Whatever else stands there is no token, and must not pass for none.
+        return replace(self._credentials, minted=token if isinstance(token, str) else "")
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         self._send(jsonrpc.notification(method, about_request(params, call.context)))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from interlock.channels.channel import Channel
@@ -39,6 +39,7 @@ from interlock.faces.ax.standing import Event, ParentStatus, State, move
 from interlock.faces.ax.telling import Telling
 from interlock.ports import Clock
 from interlock.protocol import ax, jsonrpc, mcp
+from interlock.protocol.scopes import ADMIN
 
 PATIENCE: Final = 10.0
 """How long a parent may take to be dialled, and to answer each of the first two requests. It asks
@@ -73,6 +74,7 @@ class Registrant:
         on_refused: Callable[[InterlockError], None] = lambda _: None,
         offers: ax.Offers = _EVERYTHING,
         transport_class: str = ax.NATIVE,
+        auth_scope: str | None = ADMIN,
         once: bool = False,
         stubborn: bool = True,
         clock: Clock = time.monotonic,
@@ -87,7 +89,8 @@ class Registrant:
         conversation on a channel. `on_registered` is told again when the parent's tree or budget is
         another than before; `on_lost` once for each registration that ends. `on_refused`: the
         parent refuses who is below (`data` may say whose `aggregator_id`); it may be asked again
-        when they are gone. `once`: when the parent is lost or does not want it, that is the end.
+        when they are gone. `auth_scope`: the most it wants to be asked for.
+        `once`: when the parent is lost or does not want it, that is the end.
         `stubborn`: try again also when all parents refuse for a reason that will hardly change.
         """
         self._settings = parent
@@ -102,6 +105,7 @@ class Registrant:
         """Told whenever it has come to another state."""
         self._offers = offers
         self._transport_class = transport_class
+        self._auth_scope = auth_scope
         self._once = once
         self.stubborn = stubborn
         self.refused = False
@@ -172,6 +176,11 @@ class Registrant:
         """Somebody joined or left below: the parent is told at once."""
         self._woken.set()
 
+    def keys_changed(self, jwks: Raw) -> None:
+        """The parent signs its tokens with other keys from now on."""
+        if self._granted is not None:
+            self._granted = replace(self._granted, jwks=jwks)
+
     def tell(self, method: str, params: bytes | Raw | None) -> None:
         """Send the parent a notification that is about none of its requests. Lost without one."""
         if self._granted is not None and self._conversation is not None:
@@ -200,6 +209,11 @@ class Registrant:
     @property
     def parent_id(self) -> str | None:
         return None if self._granted is None else self._granted.aggregator_id or None
+
+    @property
+    def granted(self) -> ax.Registered | None:
+        """What the parent granted. The same object until something of it is another."""
+        return self._granted
 
     @property
     def tree_id(self) -> str | None:
@@ -368,6 +382,7 @@ class Registrant:
             authority=settings.authority,
             authority_proof=proof,
             subtree_ids=subtree,
+            auth_scope=self._auth_scope,
         )
         try:
             answer = await self._ask(ax.REGISTER, registration.params())
@@ -462,6 +477,7 @@ class Registrant:
                 granted,
                 tree_id=answer.tree_id or granted.tree_id,
                 budget=answer.budget or granted.budget,
+                jwks=granted.jwks if answer.jwks is UNSET else answer.jwks,
             )
             if news != granted:
                 self._granted = news

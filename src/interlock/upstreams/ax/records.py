@@ -28,6 +28,8 @@ class Record(Holder):
         self.grace: Timer | None = None
         self.told: ax.Budget | None = None
         """The budget that it knows of."""
+        self.shown = b""
+        """The keys of this node that it knows of."""
 
     def calm(self) -> None:
         """Nobody waits for its return any longer."""

@@ -29,6 +29,7 @@ from interlock.upstreams.ax.authority import check_authority, must_prove, refuse
 from interlock.upstreams.ax.claims import Claims
 from interlock.upstreams.ax.desk import CallLater, Place
 from interlock.upstreams.ax.dial_in import DialIn
+from interlock.upstreams.ax.grants import Grants
 from interlock.upstreams.ax.leases import Leases, split_brain
 from interlock.upstreams.ax.ownership import (
     check_segment,
@@ -39,7 +40,7 @@ from interlock.upstreams.ax.ownership import (
 )
 from interlock.upstreams.ax.records import Record, Records
 from interlock.upstreams.ax.session import AxSession, until_registered
-from interlock.upstreams.ax.subserver import Subserver, TreeStore, as_budget, key_of, with_itself
+from interlock.upstreams.ax.subserver import Subserver, TreeStore, budget_for, key_of, with_itself
 from interlock.upstreams.ax.subtree import bringers, refuse_crowd, refuse_cycle
 from interlock.upstreams.listing import RawOffer
 
@@ -108,6 +109,7 @@ class Registrar:
         )
         self._parent_id: str | None = None
         self._closed = False
+        self.grants = Grants()
 
     # -- what the node asks
 
@@ -219,6 +221,10 @@ class Registrar:
                 session.dismiss(not_known())
         self._grant_anew()
 
+    def keys_changed(self) -> None:
+        """This node signs its tokens with other keys from now on."""
+        self.grants.tell(self._records)
+
     def close(self) -> None:
         """Send everybody away: the node stops."""
         self._closed = True
@@ -275,7 +281,7 @@ class Registrar:
             if before is not None:
                 self._ended(info, replaced())
                 before.dismiss(replaced())
-        record.told = info.budget
+        record.told, record.shown = info.budget, b""
         return ax.Registered(
             assigned_segment=wanted.segment,
             session_id=session.id,
@@ -283,6 +289,8 @@ class Registrar:
             budget=info.budget,
             aggregator_id=self.aggregator_id,
             tree_id=self.tree_id,
+            auth_scope=info.auth_scope,
+            jwks=self.grants.show(record),
         )
 
     def refused(self, session: AxSession, error: InterlockError) -> None:
@@ -327,6 +335,7 @@ class Registrar:
         if record.told != info.budget:
             record.told = info.budget
             answer["budget"] = info.budget
+        self.grants.show_in(answer, record)
         return jsonrpc.encode_value(answer)
 
     def renew(self, session: AxSession) -> None:
@@ -439,10 +448,11 @@ class Registrar:
             info = Subserver(key=key, segment=wanted.segment, subserver_id=wanted.subserver_id)
         info.caller, info.peer, info.label = session.caller.name, channel.peer, channel.label
         info.session_id, info.verified = session.id, session.verified
-        info.budget = self._budget(wanted.segment)
+        info.budget = budget_for(self._settings, wanted.segment).capped(self._budget_cap)
         info.registered_at = info.last_beat = self._wall_clock()
         info.lost_at, info.problem = None, ""
         info.learn(wanted)
+        self.grants.grant(info, session, self._settings.proof)
         return info
 
     def _drop(self, record: Record, error: InterlockError | None, reason: str = "") -> None:
@@ -454,6 +464,7 @@ class Registrar:
         record.calm()
         record.session = None
         info.session_id = ""
+        self.grants.release(info.key)
         if session is not None:
             self._leases.release(session)
         if record.supervisor is not None:
@@ -478,14 +489,9 @@ class Registrar:
 
     # -- budgets
 
-    def _budget(self, segment: str) -> ax.Budget:
-        link = self._settings.links.get(segment)
-        own = None if link is None else link.budget
-        return as_budget(self._settings.budget if own is None else own).capped(self._budget_cap)
-
     def _grant_anew(self) -> None:
         for record in self._records:
-            budget = self._budget(record.info.segment)
+            budget = budget_for(self._settings, record.info.segment).capped(self._budget_cap)
             if budget != record.info.budget:
                 record.info.budget = budget
                 if record.session is not None and self._on_granted is not None:

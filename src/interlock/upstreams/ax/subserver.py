@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from interlock.config.model import SubserversConfig
 from interlock.config.trust import BudgetConfig
 from interlock.protocol.ax import (
     NATIVE,
@@ -16,6 +17,7 @@ from interlock.protocol.ax import (
     Registration,
     heartbeat_deadline_ms,
 )
+from interlock.protocol.scopes import ADMIN
 
 
 def key_of(segment: str) -> str:
@@ -51,6 +53,8 @@ class Subserver(msgspec.Struct, eq=False, kw_only=True):
     subtree_ids: tuple[str, ...] = ()
     """The aggregators behind it, itself among them. Empty for a leaf."""
     budget: Budget = Budget()
+    auth_scope: str = ADMIN
+    """The most that it is asked for."""
     registered_at: float = 0.0
     """Seconds on the wall clock, as all that follow."""
     last_beat: float = 0.0
@@ -93,6 +97,13 @@ def as_budget(config: BudgetConfig) -> Budget:
     return Budget(
         number(config.calls_per_minute), number(config.mutable_calls), number(config.cost_units)
     )
+
+
+def budget_for(settings: SubserversConfig, segment: str) -> Budget:
+    """What the config grants to one of them."""
+    link = settings.links.get(segment)
+    own = None if link is None else link.budget
+    return as_budget(settings.budget if own is None else own)
 
 
 class Claim(Protocol):

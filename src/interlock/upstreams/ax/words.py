@@ -70,6 +70,11 @@ def refusal(id: bytes, error: InterlockError) -> bytes:
     return jsonrpc.error_response(id, code, message, data)
 
 
+def keys_changed(jwks: bytes) -> bytes:
+    """Tells a subserver by which keys tokens are checked from now on."""
+    return jsonrpc.notification(ax.KEYS_CHANGED, jsonrpc.encode_value({"jwks": Raw(jwks)}))
+
+
 def session_ended(error: InterlockError) -> bytes:
     """Tells a subserver why it is not registered any longer."""
     code, message, _ = ax.error_words(error)
