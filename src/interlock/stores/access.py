@@ -242,9 +242,10 @@ def _open(path: Path, busy: float = _BUSY_SECONDS) -> sqlite3.Connection:
     try:
         file.execute("PRAGMA secure_delete = ON")
         file.execute("PRAGMA synchronous = FULL")
-        if not _is_ours(file, path):
+        application: int = file.execute("PRAGMA application_id").fetchone()[0]
+        if application != _APPLICATION_ID or not _is_ours(file, path):
+            # Looked at while nobody else writes: somebody may be making it at this very moment.
             file.execute("BEGIN IMMEDIATE")
-            # Somebody else may have been quicker.
             if not _is_ours(file, path):
                 for statement in _SCHEMA:
                     file.execute(statement)
