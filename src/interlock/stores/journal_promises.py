@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 Then = Callable[[bool], None]
 """Told whether the entry is on disk."""
-Deliver = Callable[[list[Then], bool], None]
+Deliver = Callable[[list[Then], bool], object]
 """Takes those that are to be told, all the same, to where they are to be told."""
 
 MOST_SECONDS: Final = 1.5
