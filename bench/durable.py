@@ -16,7 +16,6 @@ import statistics
 import tempfile
 import time
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def journal_alone(path: Path, concurrency: int, seconds: float) -> Figure:
 
     async def run() -> float:
         loop = asyncio.get_running_loop()
-        journal.deliver = partial(loop.call_soon_threadsafe, tell_all)
+        journal.deliver = lambda thens, kept: loop.call_soon_threadsafe(tell_all, thens, kept)
         begun = time.perf_counter()
 
         async def one() -> None:
