@@ -335,7 +335,8 @@ def test_a_budget_holds(tmp_path: Path) -> None:
             settings = msgspec.convert(
                 {"budget": {"calls_per_minute": 3, "mutable_calls": 1}}, SubserversConfig
             )
-            root = await grove.start("root", subservers=settings)
+            free = PolicyConfig(default="allow")
+            root = await grove.start("root", subservers=settings, policy=free)
             async with plant().connected(ax_url(root)):
                 await until(root, lambda: lists(root, "plant.vent"))
                 async with Client(root.url, mode="legacy") as client:

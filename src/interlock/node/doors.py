@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from interlock.config import Config, resolve_tls
+from interlock.faces.http.answers import App
 from interlock.faces.http.app import NodeApp
 from interlock.faces.http.fast_lane import FastLane
 from interlock.faces.http.guard import Guard
+from interlock.faces.http.resource_metadata import ResourceMetadata
 from interlock.faces.http.upgrade import Upgrade
 from interlock.faces.mcp.answering import Answering
 from interlock.faces.mcp.hello import Hello
@@ -47,9 +49,10 @@ class Doors:
         sessions: Sessions,
         shown: Mapping[str, Callable[[], Any]],
         subserver: Callable[[Upgrade, Guard], None],
+        before: Callable[[Guard, App], App] = lambda _, app: app,
     ) -> None:
         """`shown`: what is told at which path beside the MCP endpoint. `subserver` decides about
-        somebody who dials in to register."""
+        somebody who dials in to register. `before`: stands before the app of those paths."""
         self.url: str | None = None
         self._config = config
         self._environ = environ
@@ -60,6 +63,7 @@ class Doors:
         self._sessions = sessions
         self._shown = shown
         self._subserver = subserver
+        self._before = before
         self._guard: Guard | None = None
         self._http: HttpServer | None = None
         self._unix: asyncio.Server | None = None
@@ -117,7 +121,7 @@ class Doors:
         self._lane = FastLane.bound(
             self._face.serve, config.path, config.limits, self._legacy.routes, upgrades
         )
-        await http.start(self._lane, self._app)
+        await http.start(self._lane, self._before(guard, self._app))
         host = f"[{address.host}]" if ":" in address.host else address.host
         scheme = "http" if secure is None else "https"
         self.url = f"{scheme}://{host}:{http.port}{config.path}"
@@ -167,6 +171,22 @@ class Doors:
                 self._legacy.most = config.limits.sessions
         if self._lane is not None:
             self._lane.limits = config.limits
+
+    @property
+    def guard(self) -> Guard | None:
+        """Whom the HTTP face lets knock. None: it is not open."""
+        return self._guard
+
+    def tell_where_tokens_are(self, metadata: ResourceMetadata | None) -> None:
+        """Clients without a good token are sent there."""
+        if self._face is not None and self._app is not None:
+            self._face.answering.metadata = metadata
+            self._app.metadata = metadata
+
+    def end_of(self, callers: Container[str]) -> None:
+        """Only these callers are known any more: open streams of others end."""
+        if self._legacy is not None:
+            self._legacy.end_of(callers)
 
     # -- close
 

@@ -6,30 +6,29 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock import __version__
-from interlock.call import Caller
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.introduction import merge
-from interlock.config import Config, ConfigChange, diff, resolve
-from interlock.faces.ax.conversation import PARENT
+from interlock.config import Config, ConfigChange, diff
 from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stream import McpStream
 from interlock.node.doors import Doors
+from interlock.node.identity import EverybodyBut
 from interlock.node.places import journal_path, make_private, seal_key, tokens_path
 from interlock.node.roster import Roster
 from interlock.node.status import NodeStatus
 from interlock.node.tree import Tree
 from interlock.node.tree_view import TreeNode, gather, own_part, read_asked
+from interlock.node.trust import Trust
 from interlock.pipeline.audit import Audit
-from interlock.pipeline.authenticate import LOCAL_CALLER, Authenticator
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.measure import Measures
 from interlock.pipeline.pipeline import Pipeline
@@ -39,6 +38,7 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
 from interlock.stores.tokens import TokenStore
 from interlock.upstreams.oauth.keyring import Keyring
+from interlock.upstreams.peer import Peer
 from interlock.upstreams.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -82,8 +82,17 @@ class Node:
             path = journal_path(config, environ, base_dir)
             make_private(path.parent)
             self._journal = Journal(path, max_rows=config.journal.max_rows)
+            self._journal.deliver = _on_loop(loop)
         self.catalog = Catalog(server_info=self._own_info, page_size=config.page_size)
-        self.audit = Audit(self._journal)
+        self.audit = Audit(self._journal, durable=config.journal.durable == "mutating")
+        self.trust = Trust(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            catalog=self.catalog,
+            on_revoked=self._revoked,
+            on_expired=self._expired,
+        )
         self._breakers = Breakers(
             time.monotonic, failures=config.breaker.failures, cooldown=config.breaker.cooldown
         )
@@ -99,9 +108,10 @@ class Node:
             on_shown=self._shown,
             on_changed=self._about_changed,
         )
+        seals = Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
         self.pipeline = self.roster.pipeline = Pipeline(
             catalog=self.catalog,
-            authenticate=self._authenticator(config),
+            authenticate=self.trust.identity.authenticator,
             breakers=self._breakers,
             upstreams=self.roster.upstreams,
             audit=self.audit,
@@ -113,7 +123,7 @@ class Node:
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,
             ask_policy=self.roster.ask_policy,
-            seals=Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time),
+            seals=seals,
             input_seconds=config.input_timeout,
             own_segment=lambda: self.tree.own_segment,
             measures=Measures(self.roster.is_slower),
@@ -148,6 +158,15 @@ class Node:
         self.roster.terms = self.tree.terms
         self.roster.prepare = self.tree.prepare
         self.roster.ended = self.tree.ended
+        approving = self.trust.stand_before(
+            self.pipeline,
+            config,
+            node_id=lambda: self.tree.id,
+            url=lambda: self.url,
+            seals=seals,
+            recorder=self._journal,
+            children=self._nodes_below,
+        )
         self.doors = Doors(
             config,
             environ=environ,
@@ -162,12 +181,14 @@ class Node:
                 "/routes": self.tree.routes,
             },
             subserver=self.tree.dialled_in,
+            before=approving.app,
         )
 
     # -- life
 
     def start(self) -> None:
         """Begin to connect to every upstream, each on its own."""
+        self.trust.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
         self._choose_transparent()
@@ -180,6 +201,10 @@ class Node:
         """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
         url = await self.doors.listen()
         self._sweep_sessions()
+        identity = self.trust.identity
+        identity.listening_at(url)
+        await identity.start()
+        self.doors.tell_where_tokens_are(identity.metadata())
         return url
 
     async def listen_locally(self) -> Path:
@@ -189,6 +214,8 @@ class Node:
         """
         path = await self.doors.listen_locally()
         await self.tree.listen_locally(path)
+        if self.trust.approving is not None:
+            await self.trust.approving.listen_locally(path)
         return path
 
     @property
@@ -209,12 +236,15 @@ class Node:
         # Nobody new from here on; then those who wait are told.
         await self.tree.leave()
         self.doors.let_nobody_in()
+        if self.trust.approving is not None:
+            self.trust.approving.let_go()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._listeners.close()
         await self.pipeline.drain(LAST_CALLS)
         self.tree.close()
         await self.doors.close()
+        await self.trust.close()
         await self.roster.close()
         await self._keyring.close()
         if self._journal is not None:
@@ -231,12 +261,15 @@ class Node:
 
         Raises InterlockError, and changes nothing, when the new config cannot be used.
         """
-        authenticate = self._authenticator(config)
+        self.trust.check(config)
         self.tree.check(config)
         change = diff(self.config, config)
         self.config = config
+        self.doors.configure(config)
+        self.trust.configure(config, self.pipeline, self.doors.guard)
+        identity = self.trust.identity
         self.pipeline.configure(
-            authenticate=authenticate,
+            authenticate=identity.authenticator,
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,
@@ -244,12 +277,12 @@ class Node:
         self._breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         # Who is no longer known hears nothing more, also on what is open already.
-        known = {LOCAL_CALLER.name, PARENT, *(one.name for one in config.tokens)}
-        self._sessions.end_of(known)
-        self._listeners.end_of(known)
+        self._sessions.end_of(identity)
+        self._listeners.end_of(identity)
+        self.doors.end_of(identity)
+        self.doors.tell_where_tokens_are(identity.metadata())
         self.catalog.configure(page_size=config.page_size)
         self.pipeline.latency_in_results = config.latency_in_results
-        self.doors.configure(config)
         await self.tree.configure(config)
         await self.roster.apply(config, change)
         self._choose_transparent()
@@ -275,15 +308,32 @@ class Node:
 
     # -- parts
 
-    def _authenticator(self, config: Config) -> Authenticator:
-        return Authenticator(
-            {
-                resolve(one.token, environ=self._environ, base_dir=self.base_dir): Caller(
-                    one.name, calls="call" in one.may, registers="register" in one.may
-                )
-                for one in config.tokens
-            }
-        )
+    def _revoked(self, names: frozenset[str]) -> None:
+        """Their tokens do not count any more: everything of theirs ends now."""
+        rest = EverybodyBut(names)
+        self._sessions.end_of(rest)
+        self._listeners.end_of(rest)
+        self.doors.end_of(rest)
+        for call in list(self.pipeline.under_way()):
+            if call.caller is not None and call.caller.name in names:
+                self.pipeline.cancel(call, "The caller's token was revoked.")
+
+    def _expired(self, names: frozenset[str]) -> None:
+        """Their tokens ran out: sessions wait for a new one, but nothing more is told."""
+        rest = EverybodyBut(names)
+        self._sessions.hang_up_on_all_but(rest)
+        self._listeners.end_of(rest)
+        self.doors.end_of(rest)
+
+    def _nodes_below(self) -> dict[str, Peer]:
+        """The nodes that are registered here now, by the keys of their upstreams."""
+        return {
+            key: supervisor.peer
+            for key, info in self.tree.subservers().items()
+            if info.role == "aggregator"
+            and (supervisor := self.roster.supervisors.get(key)) is not None
+            and supervisor.peer is not None
+        }
 
     def _introduce(self) -> Introduction:
         merged = merge(self.roster.voices())
@@ -329,14 +379,23 @@ class Node:
             servers=self.config.servers,
             subservers=subservers,
         )
-        below = {
-            info.segment: supervisor.peer
-            for key, info in subservers.items()
-            if info.role == "aggregator"
-            and (supervisor := self.roster.supervisors.get(key)) is not None
-            and supervisor.peer is not None
-        }
+        below = {subservers[key].segment: peer for key, peer in self._nodes_below().items()}
         return await gather(own, below, within=within, levels=levels)
 
     def supervisor(self, key: str) -> Supervisor:
         return self.roster.supervisors[key]
+
+
+def _on_loop(
+    loop: asyncio.AbstractEventLoop,
+) -> Callable[[list[Callable[[bool], None]], bool], None]:
+    """Tells, on the loop, all those whose entries came to the disk with one commit."""
+
+    def tell_all(told: list[Callable[[bool], None]], on_disk: bool) -> None:
+        for tell in told:
+            tell(on_disk)
+
+    def deliver(told: list[Callable[[bool], None]], on_disk: bool) -> None:
+        loop.call_soon_threadsafe(tell_all, told, on_disk)
+
+    return deliver

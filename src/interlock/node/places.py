@@ -93,6 +93,11 @@ def access_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
     return state_dir(config, environ, base_dir) / "access.db"
 
 
+def pins_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """What humans accepted of tools."""
+    return state_dir(config, environ, base_dir) / "pins.db"
+
+
 def seal_key(config: Config, environ: Mapping[str, str], base_dir: Path, size: int) -> bytes:
     """The key with which the node seals what its callers bring back; made when it is not there.
 

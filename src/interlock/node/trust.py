@@ -1,0 +1,159 @@
+"""Everything by which a node decides who may do what, put together: who calls, by which rules, with
+which tools still being what they were, and who lets a call through that has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from interlock.call import Caller
+from interlock.catalog.catalog import Catalog
+from interlock.config import Config
+from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.faces.http.guard import Guard
+from interlock.node.access_watch import Told
+from interlock.node.approving import Approving, check_anchors
+from interlock.node.identity import Identity
+from interlock.node.places import make_private, pins_path, state_dir
+from interlock.pipeline.approval.below import Child
+from interlock.pipeline.pins import Pins
+from interlock.pipeline.pipeline import Pipeline
+from interlock.pipeline.policy import Policy
+from interlock.pipeline.sealing import Seals
+from interlock.ports import Recorder
+from interlock.stores.pin_keeper import PinKeeper
+from interlock.stores.pins import PinStore
+
+APPROVED_A_CALL: Final = "whoever approved a call of it"
+
+_log = logging.getLogger("interlock.node")
+
+
+class Trust:
+    """What a node knows of trust."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        catalog: Catalog,
+        on_revoked: Told,
+        on_expired: Told,
+    ) -> None:
+        """`on_revoked` and `on_expired` hear of callers whose tokens do not count any more. Raises
+        InterlockError for a config that cannot be used."""
+        loop = asyncio.get_running_loop()
+        self._environ = environ
+        self._base_dir = base_dir
+        self._catalog = catalog
+        make_private(state_dir(config, environ, base_dir))
+        check_gates(config, environ=environ, base_dir=base_dir)
+        self.policy = Policy(config.policy, catalog)
+        self.identity = Identity(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            on_revoked=on_revoked,
+            on_expired=on_expired,
+        )
+        self._keeper = PinKeeper(
+            PinStore(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
+        )
+        self.pins = Pins(catalog, self._keeper, config.pins.mode)
+        self._keeper.on_changed = self.pins.changed
+        self._keeper.start()
+        self.approving: Approving | None = None
+
+    def stand_before(
+        self,
+        pipeline: Pipeline,
+        config: Config,
+        *,
+        node_id: Callable[[], str],
+        url: Callable[[], str | None],
+        seals: Seals,
+        recorder: Recorder | None,
+        children: Callable[[], Mapping[str, Child]],
+    ) -> Approving:
+        """Take the place of these stages in the pipeline."""
+        permit = pipeline.permit
+        permit.follow(self.policy)
+        permit.held = self.pins.held
+        permit.refuse_held = self.pins.refuse_held
+        pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
+        pipeline.enter.recall = self.recall
+        self.approving = Approving(
+            config,
+            environ=self._environ,
+            base_dir=self._base_dir,
+            node_id=node_id,
+            policy_version=lambda: permit.policy.version,
+            url=url,
+            seals=seals,
+            recorder=recorder,
+            authenticate=lambda credentials: self.identity.authenticator(credentials),
+            refused=pipeline.refused,
+            children=children,
+        )
+        approvals = self.approving.approvals
+        pipeline.open_gate(approvals.gate, approvals.confirm_call)
+        approvals.gate.on_approved_tool = lambda tool: self.pins.approved(tool, APPROVED_A_CALL)
+        return self.approving
+
+    def recall(self, caller: Caller) -> Caller:
+        """Somebody who called earlier still may. Raises InterlockError."""
+        over = caller.expires is not None and time.time() >= caller.expires
+        if over or not self.identity.known(caller.name):
+            raise InterlockError(
+                UNAUTHENTICATED, f"{caller.name} is not known here any more: the call is not made."
+            )
+        return caller
+
+    # -- life
+
+    def start(self) -> None:
+        """Before the doors open: take up what waits from before."""
+        if self.approving is not None:
+            self.approving.approvals.load()
+
+    async def close(self) -> None:
+        """Once no call is under way any more."""
+        if self.approving is not None:
+            await self.approving.close()
+        await self.identity.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._keeper.close)
+
+    # -- change
+
+    def check(self, config: Config) -> None:
+        """Raises InterlockError for a config that cannot be used; changes nothing."""
+        self.identity.check(config)
+        check_gates(config, environ=self._environ, base_dir=self._base_dir)
+        Policy(config.policy, self._catalog)
+
+    def configure(self, config: Config, pipeline: Pipeline, guard: Guard | None) -> None:
+        """Run by a new config, which was checked."""
+        self.identity.configure(config)
+        if self.approving is not None:
+            self.approving.configure(config, guard)
+        policy = Policy(config.policy, self._catalog)
+        if policy.version != self.policy.version:
+            self.policy = policy
+            pipeline.permit.follow(policy)
+        pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
+        self.pins.configure(config.pins.mode)
+
+
+def check_gates(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:
+    """Raises InterlockError for rules by which calls wait that nobody could ever confirm.
+
+    What waits by default only is no reason not to start: whoever meets it is told how to enrol.
+    """
+    gates = any(rule.then in ("confirm", "verify") for rule in config.policy.rules)
+    check_anchors(config, environ=environ, base_dir=base_dir, gates=gates)
