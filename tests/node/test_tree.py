@@ -20,7 +20,7 @@ from mcp import Client, MCPError
 from mcp.client.sse import sse_client
 from mcp.types import Implementation
 
-from interlock.config import ServerConfig, SubserversConfig
+from interlock.config import PolicyConfig, ServerConfig, SubserversConfig
 from interlock.node.node import Node
 from interlock.subserver import Subserver
 from tests.node.grove import Grove, ax_url, lists, until
