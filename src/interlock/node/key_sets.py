@@ -173,7 +173,7 @@ class KeySet:
 
     async def _published(self) -> str:
         """Where the issuer itself says that its keys are."""
-        trouble = "it publishes no metadata"
+        trouble, mismatch = "it publishes no metadata", ""
         for address in server_metadata_urls(self.issuer):
             try:
                 body = (await self._get(address)).body
@@ -183,8 +183,8 @@ class KeySet:
                 continue
             if found.issuer == self.issuer:
                 return found.jwks_uri
-            trouble = "its metadata are those of somebody else"
-        raise ValueError(trouble)
+            mismatch = "its metadata are those of somebody else"
+        raise ValueError(mismatch or trouble)
 
     async def _get(self, url: str) -> Answer:
         answer = await self._fetch("GET", url, {})
