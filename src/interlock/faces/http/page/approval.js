@@ -53,12 +53,15 @@ export async function approval(id) {
 
   function what() {
     const [colour, drawn, title, words] = EFFECTS[view.effect] || EFFECTS.mutating;
+    const waits = view.state === "pending";
+    const made = ["approved", "dispatching", "done", "lost"].includes(view.state);
     const caller = view.caller.above ? `${view.caller.above}, through ${view.caller.name}`
       : view.caller.name;
     return [
       make("section", { class: `effect ${colour}`, id: "effect" }, drawing(drawn),
         make("div", {}, make("b", {}, title), words)),
-      make("section", { class: "card" }, make("h2", {}, "What will be called"),
+      make("section", { class: "card" }, make("h2", {}, waits ? "What will be called"
+          : made ? "What was called" : "What was asked for"),
         make("p", { class: "tool", id: "tool" }, visible(view.tool)),
         make("p", { class: "words" }, visible(view.description || "The tool says nothing of itself."))),
       make("section", { class: "card" }, make("h2", {}, "With exactly these arguments"),
@@ -102,7 +105,7 @@ export async function approval(id) {
         const told = await ask(id, { proof });
         say("");
         result = told.result_text || null;
-        await shown(told);
+        await shown(told, true);
       } catch (error) {
         say(error.message, true);
         buttons.forEach((one) => { one.disabled = false; });

@@ -7,7 +7,7 @@ export function make(tag, props = {}, ...inside) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...inside.flat().filter((one) => one !== null && one !== undefined && one !== ""));
+  node.append(...inside.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== ""));
   return node;
 }
 
@@ -105,7 +105,7 @@ export function say(text, bad = false) {
 
 export function show(title, ...inside) {
   document.title = `${title} · Interlock`;
-  document.getElementById("main").replaceChildren(...inside.flat().filter(Boolean));
+  document.getElementById("main").replaceChildren(...inside.flat(Infinity).filter(Boolean));
 }
 
 export async function ask(path, sent, headers = {}) {

@@ -1,0 +1,150 @@
+"""Who may confirm calls, on disk: keys, passkeys, and codes that work once."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from interlock.errors import InterlockError
+from interlock.stores.operators import CODE_LASTS, Enrolled, Invitation, OperatorStore
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> OperatorStore:
+    return OperatorStore(tmp_path / "state" / "operators.db", clock=clock)
+
+
+def key(id: str = "k1", name: str = "ann") -> Enrolled:
+    return Enrolled(id, name, "key", "EdDSA", b"public", tools=("a.*",), caller="bot")
+
+
+def passkey(id: str = "cGs", counter: int = 1) -> Enrolled:
+    return Enrolled(id, "ann", "passkey", "-7", b"public", "localhost", counter)
+
+
+def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
+    assert store.all() == []
+    assert not store.path.exists()
+    store.add(key())
+    clock.now += 1
+    store.add(passkey())
+    assert [(one.id, one.kind, one.created) for one in store.all()] == [
+        ("k1", "key", 1000.0),
+        ("cGs", "passkey", 1001.0),
+    ]
+    (first, _) = OperatorStore(store.path).all()
+    assert (first.tools, first.caller, first.public) == (("a.*",), "bot", b"public")
+    found = store.passkey(b"pk")
+    assert found is not None
+    assert (found.name, found.algorithm, found.rp_id) == ("ann", -7, "localhost")
+    assert store.passkey(b"other") is None
+    assert Enrolled.of_passkey(found) == Enrolled.of_passkey(passkey().passkey)
+    with pytest.raises(InterlockError, match="already"):
+        store.add(key(name="bob"))
+
+
+def test_only_its_user_can_read_it(store: OperatorStore) -> None:
+    store.add(key())
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    store.path.chmod(0o644)
+    store.add(key("k2"))
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+
+
+def test_taken_back(store: OperatorStore) -> None:
+    assert store.remove("ann") == []
+    store.add(key())
+    store.add(key("k2", "bob"))
+    code = store.invite(Invitation("ann"))
+    assert [one.id for one in store.remove("ann")] == ["k1"]
+    assert store.invited(code) is None
+    assert [one.name for one in store.remove("k2")] == ["bob"]
+    assert store.all() == []
+
+
+def test_a_passkey_counts_on(store: OperatorStore) -> None:
+    store.add(passkey(counter=4))
+    assert store.used(b"pk", 5)
+    assert not store.used(b"pk", 5)
+    assert not store.used(b"pk", 4)
+    assert not store.used(b"other", 9)
+    found = store.passkey(b"pk")
+    assert found is not None
+    assert found.counter == 5
+
+
+def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) -> None:
+    invitation = Invitation("ann", ("a.*",), "bot")
+    code = store.invite(invitation)
+    assert store.invited(code) == invitation
+    assert store.invited(code.lower().replace("-", " ")) == invitation
+    assert store.invited(code[:-1] + ("A" if code[-1] != "A" else "B")) is None
+    assert code.replace("-", "").encode() not in store.path.read_bytes()
+    made = store.redeem(code, lambda one: key(name=one.name))
+    assert made is not None
+    assert store.redeem(code, lambda one: key("k2")) is None
+    late = store.invite(invitation)
+    clock.now += CODE_LASTS
+    assert store.redeem(late, lambda one: key("k3")) is None
+    # The clock is set back: a code of the future is no good.
+    later = store.invite(invitation)
+    clock.now -= 1
+    assert store.invited(later) is None
+    assert [one.id for one in store.all()] == ["k1"]
+
+
+def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
+    code = store.invite(Invitation("ann"))
+
+    def fails(_: Invitation) -> Enrolled:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        store.redeem(code, fails)
+    assert store.redeem(code, lambda one: key()) is not None
+
+
+def test_two_at_once_with_one_code(store: OperatorStore) -> None:
+    code = store.invite(Invitation("ann"))
+    ready = threading.Barrier(2)
+    got: list[Enrolled | None] = []
+
+    def redeem(id: str) -> None:
+        ready.wait()
+        got.append(OperatorStore(store.path, clock=lambda: 1000.0).redeem(code, lambda _: key(id)))
+
+    threads = [threading.Thread(target=redeem, args=(id,)) for id in ("k1", "k2")]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sum(one is not None for one in got) == 1
+    assert len(store.all()) == 1
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "operators.db"
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(InterlockError, match="another program"):
+        OperatorStore(path).add(key())
+    path.write_bytes(b"no database at all, but longer than a header of one")
+    with pytest.raises(InterlockError, match="cannot be used"):
+        OperatorStore(path).all()
