@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -44,8 +45,11 @@ class PinKeeper:
         self._every = every
         self._clock = clock
         self._known = store.digests()
-        self._queue: SimpleQueue[Change | None] = SimpleQueue()
+        self._queue: SimpleQueue[Change | threading.Event] = SimpleQueue()
         self._unwritten: dict[tuple[bool, str], Change] = {}
+        self._on_their_way: dict[str, Pin] = {}
+        """What is pinned but not written yet, for whoever asks meanwhile."""
+        self._looked: list[threading.Event] = []
         self._closing = False
         self._thread: threading.Thread | None = None
         self.on_changed: Changed = lambda changes, wanted: None
@@ -59,7 +63,7 @@ class PinKeeper:
     def close(self) -> None:
         """Write what is left, and stop."""
         self._closing = True
-        self._queue.put(None)
+        self.look()
         if self._thread is not None:
             self._thread.join()
         else:
@@ -79,14 +83,15 @@ class PinKeeper:
     def definition(self, tool: str) -> bytes | None:
         """The contract that was accepted. None: there is none, or it cannot be read now."""
         try:
-            pin = self._store.pin(tool, patience=0)
+            pin = self._on_their_way.get(tool) or self._store.pin(tool, patience=0)
         except InterlockError as error:
             _log.warning("%s", error.message)
             return None
         return None if pin is None else pin.definition
 
     def keep(self, tool: str, digest: str, definition: bytes, by: str) -> None:
-        self._queue.put(Pin(tool, digest, definition, by, self._clock()))
+        pin = self._on_their_way[tool] = Pin(tool, digest, definition, by, self._clock())
+        self._queue.put(pin)
 
     def saw(self, tool: str, digest: str, definition: bytes) -> None:
         """A tool has another contract than the one that was accepted, or somebody wants to see
@@ -96,24 +101,25 @@ class PinKeeper:
     def saw_as_pinned(self, tool: str) -> None:
         self._queue.put(Gone(tool))
 
-    def look(self) -> None:
-        """Look now whether somebody else has written."""
-        self._queue.put(None)
+    def look(self) -> threading.Event:
+        """Write what there is, and look whether somebody else has written. Set when it is done."""
+        looked = threading.Event()
+        self._queue.put(looked)
+        return looked
 
     # -- in its own thread
 
     def _work(self) -> None:
         while not self._closing:
-            try:
-                first = self._queue.get(timeout=self._every)
-            except Empty:
-                first = None
-            self._take(first)
+            with suppress(Empty):
+                self._take(self._queue.get(timeout=self._every))
             self._turn()
         self._turn()
 
-    def _take(self, change: Change | None) -> None:
-        if change is not None:
+    def _take(self, change: Change | threading.Event) -> None:
+        if isinstance(change, threading.Event):
+            self._looked.append(change)
+        else:
             # The last word on a tool counts; pins and what was seen are two things.
             key = isinstance(change, Pin), change.tool
             self._unwritten.pop(key, None)
@@ -130,6 +136,9 @@ class PinKeeper:
             if self.problem is None:
                 _log.error("%s What was pinned since then is lost if the node stops.", error)
             self.problem = error.message
+        for looked in self._looked:
+            looked.set()
+        self._looked.clear()
 
     def _write(self) -> None:
         if not self._unwritten:
@@ -138,6 +147,8 @@ class PinKeeper:
         for change in self._unwritten.values():
             if isinstance(change, Pin):
                 self._known[change.tool] = change.digest
+                if self._on_their_way.get(change.tool) is change:
+                    del self._on_their_way[change.tool]
         self._unwritten.clear()
 
     def _notice(self) -> None:

@@ -1,0 +1,306 @@
+"""`interlock pins`: which tools a human has accepted as they are, which changed since then and are
+held, what changed, and accepting it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from interlock.cli import running, say, where
+from interlock.cli.running import NodeOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from interlock.stores.pins import Pin, PinStore, Seen
+
+pins = typer.Typer(help="Show which tools are pinned or held, and accept what changed.")
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Tool = Annotated[str, typer.Argument(metavar="TOOL", help="Its name, such as files.delete.")]
+Tools = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOOL]...", help="Names, such as files.delete.")
+]
+
+_WITHIN: Final = 5.0
+"""How long a running node may take to say what a tool is now."""
+_EVERY: Final = 0.05
+_STYLES: Final = {"-": "red", "+": "green", "@": "cyan"}
+
+
+@pins.callback()
+def _pins() -> None:
+    """Show which tools are pinned or held, and accept what changed.
+
+    A pinned tool is to stay what it was when a human accepted it. When its server says something
+    else of it, it is held: in no list, and not to be called, until a human accepts the change.
+    """
+
+
+@pins.command("list")
+def list_pins(
+    config: where.ConfigOption = None,
+    held: Annotated[bool, typer.Option("--held", help="Only those that are held.")] = False,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """Show every tool that is pinned, and which of them are held.
+
+    \b
+    Example:
+      interlock pins list --held
+    """
+    meant = running.meant(config, node)
+    rows: list[dict[str, Any]] = []
+    if _path(meant).exists():
+        with _store(meant) as store:
+            seen = store.all_seen()
+            rows = [_row(pin, seen.get(pin.tool)) for pin in store.pins()]
+    if held:
+        rows = [row for row in rows if row["state"] == "held"]
+    if json:
+        say.as_json(rows)
+        return
+    widest = max((len(row["tool"]) for row in rows), default=0)
+    for row in rows:
+        why = f"  {' and '.join(row['changed'])} changed" if row["changed"] else ""
+        when = _day(row["at"])
+        by = say.printable(row["by"])
+        print(f"{row['tool']:<{widest}}  {row['state']:<6}  {when}  {by}{why}")
+    if not rows:
+        say.note("no tool is held." if held else "no tool is pinned.")
+    elif any(row["state"] == "held" for row in rows):
+        say.note("`interlock pins diff TOOL` shows what changed, `accept` accepts it.")
+
+
+@pins.command()
+def diff(
+    tool: Tool, config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+) -> None:
+    """Show what changed in a tool since it was accepted. Exit code 1 when something did.
+
+    What cannot be seen is written as its number, so that nothing can hide in a description.
+
+    \b
+    Example:
+      interlock pins diff files.delete
+    """
+    with _store(running.meant(config, node)) as store:
+        pin, seen = _found(store, tool)
+    if pin is None:
+        say.problem(f"{tool} is not pinned: `interlock pins list` has those that are.")
+        raise typer.Exit(say.FAILED)
+    if json:
+        say.as_json(_row(pin, seen) | {"diff": _difference(pin, seen)})
+    elif seen is None:
+        say.note(f"{tool} is as {_accepted(pin)}.")
+    else:
+        _show(_difference(pin, seen))
+    if seen is not None:
+        raise typer.Exit(say.FAILED)
+
+
+@pins.command()
+def accept(
+    tools: Tools = None,
+    every: Annotated[bool, typer.Option("--all", help="Every tool that is held.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Accept tools as they are now. Shows what is accepted, and asks.
+
+    A tool that is held can be called again; one that was never pinned is pinned from now on, for
+    which the node must run. A running node heeds it within a second.
+
+    \b
+    Examples:
+      interlock pins accept files.delete
+      interlock pins accept --all
+    """
+    meant = running.meant(config, node)
+    with _store(meant) as store:
+        names = list(dict.fromkeys(tools or []))
+        if every:
+            names += [name for name in _held(store) if name not in names]
+            if not names:
+                say.note("no tool is held.")
+        elif not names:
+            raise typer.BadParameter("name a tool, or say --all")
+        failed = [name for name in names if not _accept(store, meant, name, yes)]
+    if failed:
+        raise typer.Exit(say.FAILED)
+
+
+@pins.command()
+def forget(
+    tools: Annotated[list[str], typer.Argument(metavar="TOOL...", help="Names of tools.")],
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Let tools change as they like again, until somebody accepts them anew.
+
+    With `pins.mode: first_seen` a running node pins them at once, as they are then.
+
+    \b
+    Example:
+      interlock pins forget files.delete
+    """
+    missing = 0
+    with _store(running.meant(config, node)) as store:
+        for name in tools:
+            if store.forget(name):
+                print(f"{name} is pinned no more.")
+            else:
+                missing += 1
+                say.note(f"{name} was not pinned.")
+    if missing:
+        raise typer.Exit(say.FAILED)
+
+
+# -- accepting
+
+
+def _accept(store: PinStore, meant: running.Meant, tool: str, yes: bool) -> bool:
+    pin, seen = _found(store, tool)
+    if pin is not None and seen is None:
+        say.note(f"{tool} is as {_accepted(pin)}: there is nothing to accept.")
+        return True
+    if seen is None:
+        seen = _as_it_is_now(store, meant, tool)
+        if seen is None:
+            return False
+    if pin is None:
+        from interlock.catalog.contract_lines import contract_lines
+
+        _show([f"  {line}" for line in contract_lines(seen.definition)])
+    else:
+        _show(_difference(pin, seen))
+    if not yes and not _agreed(tool):
+        say.note(f"{tool} was not accepted.")
+        return False
+    store.accept(seen, getpass.getuser())
+    print(f"{tool} is accepted as shown ({seen.digest[:16]}).")
+    return True
+
+
+def _agreed(tool: str) -> bool:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
+    return typer.confirm(f"Accept {tool} as shown?", err=True)
+
+
+def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> Seen | None:
+    """What a tool is that was never pinned: only a running node knows."""
+    if meant.now() is None:
+        say.problem(f"{tool} was never pinned, and no node runs that could say what it is now.")
+        return None
+    store.want(tool)
+    deadline = time.monotonic() + _WITHIN
+    while time.monotonic() < deadline:
+        seen = store.seen(tool)
+        if seen is not None:
+            return seen
+        time.sleep(_EVERY)
+    say.problem(f"the node knows no tool {tool}: `interlock tools` has the names.")
+    return None
+
+
+# -- what is there
+
+
+@contextmanager
+def _store(meant: running.Meant) -> Iterator[PinStore]:
+    """The pins of the node that is meant. Raises ConfigError, InterlockError."""
+    from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+    from interlock.stores.pins import PinStore
+
+    path = _path(meant)
+    if not path.exists():
+        raise InterlockError(
+            UPSTREAM_UNAVAILABLE,
+            f"there is nothing at {path}: no node of {meant.config.listen} has pinned anything.",
+        )
+    store = PinStore(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _path(meant: running.Meant) -> Path:
+    from interlock.node.places import state_dir
+    from interlock.stores.pins import FILE_NAME
+
+    if meant.problem is not None:
+        raise meant.problem
+    return state_dir(meant.config, os.environ, meant.base_dir) / FILE_NAME
+
+
+def _found(store: PinStore, tool: str) -> tuple[Pin | None, Seen | None]:
+    """What was accepted of a tool, and what was seen of it since, if that is something else."""
+    pin, seen = store.pin(tool), store.seen(tool)
+    if pin is None or (seen is not None and seen.digest == pin.digest):
+        # What was once seen of a tool that is not pinned may be old.
+        return pin, None
+    return pin, seen
+
+
+def _held(store: PinStore) -> list[str]:
+    seen = store.all_seen()
+    return [pin.tool for pin in store.pins() if _row(pin, seen.get(pin.tool))["state"] == "held"]
+
+
+def _row(pin: Pin, seen: Seen | None) -> dict[str, Any]:
+    from interlock.catalog.pinning import changed_members
+
+    held = seen is not None and seen.digest != pin.digest
+    return {
+        "tool": pin.tool,
+        "state": "held" if held else "pinned",
+        "digest": pin.digest,
+        "by": pin.by,
+        "at": pin.at,
+        "seen": seen.digest if held and seen is not None else None,
+        "changed": (
+            list(changed_members(pin.definition, seen.definition))
+            if held and seen is not None
+            else []
+        ),
+    }
+
+
+def _difference(pin: Pin, seen: Seen | None) -> list[str]:
+    from interlock.catalog.contract_lines import difference
+
+    if seen is None:
+        return []
+    return difference(
+        pin.definition,
+        seen.definition,
+        f"{pin.tool}  {_accepted(pin)}",
+        f"{pin.tool}  as it was seen on {_day(seen.at)}",
+    )
+
+
+def _accepted(pin: Pin) -> str:
+    return f"it was accepted by {say.printable(pin.by)} on {_day(pin.at)}"
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+
+
+def _show(lines: list[str]) -> None:
+    from rich.text import Text
+
+    console = say.console()
+    for line in lines:
+        console.print(Text(line, style=_STYLES.get(line[:1], "")), soft_wrap=True)
