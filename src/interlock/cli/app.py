@@ -8,6 +8,8 @@ import typer
 
 from interlock.cli import about, say
 from interlock.cli.add import add
+from interlock.cli.approvals import approvals, approve, refuse
+from interlock.cli.audit import audit
 from interlock.cli.call import call
 from interlock.cli.check import check
 from interlock.cli.claims import claims
@@ -15,9 +17,13 @@ from interlock.cli.doctor import doctor
 from interlock.cli.import_clients import import_clients
 from interlock.cli.join import join
 from interlock.cli.journal import journal
+from interlock.cli.keys import keys
 from interlock.cli.login import login, logout
+from interlock.cli.pins import pins
+from interlock.cli.policy import policy
 from interlock.cli.status import status
 from interlock.cli.stdio import stdio
+from interlock.cli.token import token
 from interlock.cli.tools import tools
 from interlock.cli.tree import tree
 from interlock.cli.up import up
@@ -45,7 +51,7 @@ def interlock(
         ),
     ] = False,
 ) -> None:
-    """Interlock: many MCP servers behind one endpoint.
+    """Interlock: many MCP servers behind one endpoint, and nothing irreversible without a human.
 
     \b
     Begin with:
@@ -55,7 +61,7 @@ def interlock(
     """
 
 
-_RUN, _CONFIG, _USE, _LOOK = "Run", "Config", "Use", "Look"
+_RUN, _CONFIG, _USE, _TRUST, _LOOK = "Run", "Config", "Use", "Trust", "Look"
 app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(stdio)
 app.command(rich_help_panel=_RUN)(join)
@@ -68,6 +74,14 @@ app.command(rich_help_panel=_CONFIG)(logout)
 app.command(rich_help_panel=_CONFIG)(about.schema)
 app.command(rich_help_panel=_USE)(tools)
 app.command(rich_help_panel=_USE)(call)
+app.command(rich_help_panel=_TRUST)(approvals)
+app.command(rich_help_panel=_TRUST)(approve)
+app.command(rich_help_panel=_TRUST)(refuse)
+app.add_typer(keys, name="keys", rich_help_panel=_TRUST)
+app.add_typer(token, name="token", rich_help_panel=_TRUST)
+app.add_typer(policy, name="policy", rich_help_panel=_TRUST)
+app.add_typer(pins, name="pins", rich_help_panel=_TRUST)
+app.add_typer(audit, name="audit", rich_help_panel=_TRUST)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(status)
 app.command(rich_help_panel=_LOOK)(tree)
