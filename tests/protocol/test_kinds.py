@@ -241,6 +241,14 @@ def test_a_kind_made_to_fit_fits(pattern: str, filling: str, data: st.DataObject
     assert grants(pattern, kind + filling) == reference(pattern, kind + filling)
 
 
+@given(PATTERNS, TEXTS)
+def test_how_a_kind_begins_that_a_pattern_grants(pattern: str, kind: str) -> None:
+    compiled_one = KindPattern(pattern)
+    if compiled_one.grants(kind):
+        assert kind.startswith(compiled_one.fixed)
+        assert not compiled_one.alone or kind == compiled_one.fixed
+
+
 @given(PATTERNS, st.text(max_size=20))
 def test_nothing_grants_what_only_a_gateway_says(pattern: str, rest: str) -> None:
     assert not grants(pattern, f"system/{rest}")

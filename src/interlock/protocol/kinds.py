@@ -94,7 +94,7 @@ def _malformed(text: str, why: str) -> ProtocolError:
 class KindPattern:
     """One pattern, compiled."""
 
-    __slots__ = ("_exact", "_match", "_starts", "fixed", "text")
+    __slots__ = ("_exact", "_match", "_starts", "alone", "fixed", "text")
 
     def __init__(self, text: str) -> None:
         """Raises ProtocolError for a pattern that could never grant anything."""
@@ -116,6 +116,8 @@ class KindPattern:
             self._starts = self.fixed
         else:
             self._match = re.compile(_expression(collapsed), re.DOTALL)
+        self.alone: bool = self._match is None and self._starts is None
+        """Whether it grants one kind and no other."""
 
     def grants(self, kind: str) -> bool:
         if kind.startswith(RESERVED):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from interlock.call import Caller
 from interlock.config.trust import RuleConfig
 from interlock.pipeline.policy.explain import Explanation, explain
-from interlock.pipeline.policy.rule import Asked
 from tests.pipeline.policy.asking import ALICE, a_call, policy, rule, tool
 from tests.pipeline.policy.test_policy import CALLERS, NAMES, RULES
 
@@ -20,11 +19,7 @@ def explained(
 ) -> Explanation:
     decides = policy(*rules)
     call = a_call(name, arguments, caller=caller)
-    known = decides.asked_of(tool(name))
-    asked = Asked(
-        known.kinds, known.tool, known.effect, known.server, decides.annotations_of(tool(name))
-    )
-    return explain(decides, call, asked)
+    return explain(decides, call, decides.asked_of(tool(name)))
 
 
 def test_every_selector_says_why_it_does_not_fit() -> None:

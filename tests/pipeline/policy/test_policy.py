@@ -11,7 +11,7 @@ from interlock.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.pipeline.policy import Action, Policy
 from interlock.pipeline.policy.policy import Plan, version_of
-from interlock.pipeline.policy.rule import Asked, Rule
+from interlock.pipeline.policy.rule import Rule
 from interlock.protocol.mcp import LISTS, PROMPTS_GET, RESOURCES_READ
 from tests.catalog.offers import definition, offer
 from tests.pipeline.calls import tool_call
@@ -345,13 +345,7 @@ def test_looking_rules_up_finds_what_trying_them_all_finds(
 ) -> None:
     decides = policy(*rules)
     call = a_call(name, caller=caller)
-    asked = Asked(
-        ((f"mcp/request:tools/call:{name}",),),
-        name,
-        call.effect,
-        call.upstream,
-        decides.annotations_of(tool(name)),
-    )
+    asked = decides.asked_of(tool(name))
     compiled = [Rule(one, number) for number, one in enumerate(rules)]
     fitting = [one for one in compiled if one.fits_caller(caller) and one.fits(asked)]
     found = decides.judge(call)
@@ -381,8 +375,8 @@ def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
         rule("small", "allow", when="true"),
     )
     pay, balance = tool("bank.pay"), tool("bank.balance")
-    assert decides.plan(ALICE, decides.asked_of(pay)) is decides.rules[1].decision
-    plan = decides.plan(ALICE, decides.asked_of(balance))
+    assert decides.standing(ALICE, pay) is decides.rules[1].decision
+    plan = decides.standing(ALICE, balance)
     assert isinstance(plan, Plan)
     assert [one.name for one in plan.conditional] == ["big", "small"]
 

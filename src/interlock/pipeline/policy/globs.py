@@ -41,9 +41,12 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
     prefix = prefix_of(pattern)
     if prefix is not None:
         return lambda name: name.startswith(prefix)
-    fixed = pattern.lstrip("*")
-    if is_literal(fixed):
-        return lambda name: name.endswith(fixed)
+    if "?" in pattern or "[" in pattern:
+        return _by_expression(pattern)
+    return _by_pieces(pattern)
+
+
+def _by_expression(pattern: str) -> Callable[[str], bool]:
     expression: re.Pattern[str] | None = None
 
     def fits(name: str) -> bool:
@@ -52,6 +55,25 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
         if expression is None:
             expression = re.compile(fnmatch.translate(pattern))
         return expression.match(name) is not None
+
+    return fits
+
+
+def _by_pieces(pattern: str) -> Callable[[str], bool]:
+    """Only stars: the text between them must come in this order."""
+    first, *middle, last = pattern.split("*")
+    between = [piece for piece in middle if piece]
+
+    def fits(name: str) -> bool:
+        if not (name.startswith(first) and name.endswith(last)):
+            return False
+        at, end = len(first), len(name) - len(last)
+        for piece in between:
+            at = name.find(piece, at, end)
+            if at < 0:
+                return False
+            at += len(piece)
+        return at <= end
 
     return fits
 
@@ -66,4 +88,7 @@ class Globs:
         self._fits = tuple(compile_glob(pattern) for pattern in self.patterns)
 
     def fit(self, name: str) -> bool:
-        return any(fits(name) for fits in self._fits)
+        for fits in self._fits:  # noqa: SIM110 - a generator costs more than the globs
+            if fits(name):
+                return True
+        return False

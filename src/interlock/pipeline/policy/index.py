@@ -1,7 +1,7 @@
 """Which of ten thousand rules can fit at all? Looked up, not tried.
 
-Every rule stands in one place of the index: under that of its selectors which the fewest other
-rules share. Whoever asks gets all rules that can fit, and some that do not.
+Every rule stands under one of its selectors: that which the fewest other rules share. Whoever asks
+gets all rules that can fit, and some that do not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from interlock.call import Caller
 from interlock.pipeline.policy.globs import GRAM, grams_of, is_literal, prefix_of
 from interlock.pipeline.policy.rule import Asked, Rule
+from interlock.protocol.kinds import KindPattern
 
 Key = tuple[str, str]
 """What a name must have to be found: the whole of it, its beginning, or a piece."""
@@ -65,6 +66,12 @@ def _keys(pattern: str) -> tuple[Key, ...]:
     return tuple((_HAS, gram) for gram in sorted(grams_of(pattern)))
 
 
+def _kind_keys(pattern: KindPattern) -> tuple[Key, ...]:
+    if not pattern.fixed:
+        return ()
+    return ((_WHOLE if pattern.alone else _BEGINS, pattern.fixed),)
+
+
 class Index:
     """All rules of one sort: about calls of tools, or about any other request."""
 
@@ -105,26 +112,27 @@ class Index:
             table = {"tool": self._by_tool, "kind": self._by_kind, "caller": self._by_caller}
             table[where].add(key, rule)
 
-    def candidates(self, caller: Caller, asked: Asked) -> dict[int, Rule]:
-        """Every rule that can fit, by its number; each must still be held against both."""
+    def for_asked(self, asked: Asked) -> list[Rule]:
+        """Rules found by what is asked for, and those that can only be tried."""
         found: dict[int, Rule] = {rule.number: rule for rule in self._everywhere}
         if asked.tool:
             self._by_tool.find(asked.tool, found)
         for kinds in asked.kinds:
             for kind in kinds:
                 self._by_kind.find(kind, found)
+        return list(found.values())
+
+    def for_caller(self, caller: Caller) -> list[Rule]:
+        """Rules found by who asks. No rule is among both."""
+        found: dict[int, Rule] = {}
         self._by_caller.find(caller.name, found)
         if caller.above:
             self._by_caller.find(caller.above, found)
-        if self._by_role:
-            for role in caller.roles:
-                for rule in self._by_role.get(role, ()):
+        for table, words in ((self._by_role, caller.roles), (self._by_scope, caller.scopes or ())):
+            for word in words:
+                for rule in table.get(word, ()):
                     found[rule.number] = rule
-        if self._by_scope:
-            for scope in caller.scopes or ():
-                for rule in self._by_scope.get(scope, ()):
-                    found[rule.number] = rule
-        return found
+        return list(found.values())
 
 
 def _choices(rule: Rule) -> list[tuple[str, list[tuple[Key, ...]]]]:
@@ -139,6 +147,5 @@ def _choices(rule: Rule) -> list[tuple[str, list[tuple[Key, ...]]]]:
     if rule.scopes is not None:
         choices.append(("scope", [((_WHOLE, scope),) for scope in rule.scopes]))
     if rule.kinds:
-        fixed = [pattern.fixed for pattern in rule.kinds]
-        choices.append(("kind", [((_BEGINS, text),) if text else () for text in fixed]))
+        choices.append(("kind", [_kind_keys(pattern) for pattern in rule.kinds]))
     return [(where, keys) for where, keys in choices if all(keys)]

@@ -19,10 +19,9 @@ from interlock.config.trust import PolicyConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.pipeline.policy.decision import Action, Decision, decision
 from interlock.pipeline.policy.index import Index
-from interlock.pipeline.policy.reading import annotations_of, kinds_of, read_arguments
+from interlock.pipeline.policy.reading import ToolAnnotations, kinds_of, read_arguments
 from interlock.pipeline.policy.rule import Asked, Rule
 from interlock.protocol import mcp
-from interlock.protocol.jsonrpc import decode_members
 from interlock.protocol.kinds import REQUEST, request_kind
 
 Profile = tuple[str, str, tuple[str, ...], tuple[str, ...] | None]
@@ -86,7 +85,8 @@ class Policy:
         self._who_matters = any(rule.about_who for rule in self.rules)
         self._plans: dict[Profile, dict[Tool, Decision | Plan]] = {}
         self._planned = 0
-        self._annotations: dict[Tool, dict[str, Any]] = {}
+        self._of_tools: dict[Tool, tuple[Asked, list[Rule]]] = {}
+        self._of_callers: dict[Profile, list[Rule]] = {}
 
     # -- asked for every request
 
@@ -112,15 +112,7 @@ class Policy:
             name = call.name or _NAMELESS
             asked = Asked(((kind,),), name, EffectLevel.MUTATING.word, call.upstream)
             return self.judge_as(call, asked)
-        profile = (
-            (caller.name, caller.above, caller.roles, caller.scopes)
-            if self._who_matters
-            else _EVERYBODY
-        )
-        plans = self._plans.get(profile)
-        plan = None if plans is None else plans.get(tool)
-        if plan is None:
-            plan = self._remember(profile, caller, tool)
+        plan = self.standing(caller, tool)
         if type(plan) is Decision:
             return plan
         return self._with_arguments(call, caller, cast(Plan, plan))
@@ -155,56 +147,62 @@ class Policy:
 
     # -- once for a caller and a tool
 
+    def standing(self, caller: Caller, tool: Tool) -> Decision | Plan:
+        """What the rules come to for every call of this tool by this caller."""
+        profile = (
+            (caller.name, caller.above, caller.roles, caller.scopes)
+            if self._who_matters
+            else _EVERYBODY
+        )
+        plans = self._plans.get(profile)
+        plan = None if plans is None else plans.get(tool)
+        return self._remember(profile, caller, tool) if plan is None else plan
+
     def _remember(self, profile: Profile, caller: Caller, tool: Tool) -> Decision | Plan:
         if self._planned >= _MOST_PLANS:
             self._plans.clear()
-            self._annotations.clear()
+            self._of_tools.clear()
+            self._of_callers.clear()
             self._planned = 0
-        plan = self.plan(caller, self.asked_of(tool), tool=tool)
+        about_tool = self._of_tools.get(tool)
+        if about_tool is None:
+            about_tool = self._of_tools[tool] = self._rules_of(tool)
+        asked, of_tool = about_tool
+        of_caller = self._of_callers.get(profile)
+        if of_caller is None:
+            of_caller = self._of_callers[profile] = [
+                rule for rule in self._about_tools.for_caller(caller) if rule.fits_caller(caller)
+            ]
+        fitting = [rule for rule in of_tool if rule.fits_caller(caller)]
+        fitting += [rule for rule in of_caller if rule.fits(asked)]
+        plan = _plan(fitting, self._default(asked.effect))
         self._plans.setdefault(profile, {})[tool] = plan
         self._planned += 1
         return plan
 
-    def asked_of(self, tool: Tool) -> Asked:
-        """What rules see of a call of this tool, but for its annotations."""
-        kind = request_kind(mcp.TOOLS_CALL, tool.canonical)
-        return Asked(((kind,),), tool.canonical, tool.effect_word, tool.upstream)
+    def _rules_of(self, tool: Tool) -> tuple[Asked, list[Rule]]:
+        """What rules see of a call of this tool, and which of those found by it fit."""
+        asked = self.asked_of(tool)
+        return asked, [rule for rule in self._about_tools.for_asked(asked) if rule.fits(asked)]
 
-    def annotations_of(self, tool: Tool) -> dict[str, Any]:
-        found = self._annotations.get(tool)
-        if found is None:
-            listed = decode_members(b"{" + tool.listed[1:])
-            found = self._annotations[tool] = annotations_of(listed, tool.capability())
-        return found
+    def asked_of(self, tool: Tool) -> Asked:
+        """What rules see of a call of this tool."""
+        kind = request_kind(mcp.TOOLS_CALL, tool.canonical)
+        said = ToolAnnotations(tool)
+        return Asked(((kind,),), tool.canonical, tool.effect_word, tool.upstream, said)
 
     def plan(
-        self, caller: Caller, asked: Asked, *, tool: Tool | None = None, other: str = ""
+        self, caller: Caller, asked: Asked, *, other: str = "", tool: Tool | None = None
     ) -> Decision | Plan:
-        """What the rules come to for this caller. `other`: the verb, when it is no tool call."""
+        """The same for anything that is asked for; nothing is remembered but of a `tool`. `other`:
+        the verb, when it is no tool call."""
+        if tool is not None:
+            return self.standing(caller, tool)
         index = self._about_others if other else self._about_tools
-        settled: Rule | None = None
-        conditional: list[Rule] = []
-        for rule in sorted(index.candidates(caller, asked).values(), key=_by_number):
-            if not rule.fits_caller(caller):
-                continue
-            if rule.annotations and tool is not None and not asked.annotations:
-                asked = msgspec.structs.replace(asked, annotations=self.annotations_of(tool))
-            if not rule.fits(asked):
-                continue
-            if rule.condition is not None:
-                conditional.append(rule)
-            elif settled is None or rule.action > settled.action:
-                settled = rule
-        if settled is not None:
-            found = settled.decision
-            floor = settled.action
-            conditional = [rule for rule in conditional if rule.action > floor]
-        else:
-            found = self._default_other(other) if other else self._default(asked.effect)
-        if not conditional:
-            return found
-        conditional.sort(key=_most_restrictive_first)
-        return Plan(tuple(conditional), found)
+        found = [*index.for_asked(asked), *index.for_caller(caller)]
+        fitting = [rule for rule in found if rule.fits_caller(caller) and rule.fits(asked)]
+        default = self._default_other(other) if other else self._default(asked.effect)
+        return _plan(fitting, default)
 
     # -- when no rule fits
 
@@ -252,8 +250,19 @@ def _may_be_tool_call(rule: Rule) -> bool:
     )
 
 
-def _by_number(rule: Rule) -> int:
-    return rule.number
+def _plan(fitting: list[Rule], default: Decision) -> Decision | Plan:
+    """What rules that all fit come to."""
+    found, worst = default, -1
+    conditional: list[Rule] = []
+    if len(fitting) > 1:
+        fitting.sort(key=_most_restrictive_first)
+    for rule in fitting:
+        if rule.condition is None:
+            found, worst = rule.decision, rule.action
+            break
+        conditional.append(rule)
+    conditional = [rule for rule in conditional if rule.action > worst]
+    return Plan(tuple(conditional), found) if conditional else found
 
 
 def _most_restrictive_first(rule: Rule) -> tuple[int, int]:

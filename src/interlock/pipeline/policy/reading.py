@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 
 from interlock.call import Call
+from interlock.catalog.annotating import shown_capability
 from interlock.catalog.catalog import Catalog
+from interlock.catalog.offering import Tool
 from interlock.errors import INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError, ProtocolError
-from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.protocol.kinds import CONTEXT_MEMBER, request_kind
 from interlock.protocol.mcp import PROMPTS_GET
 
@@ -140,6 +142,31 @@ def spellings(uri: str) -> tuple[str, ...]:
         rest = resolved
     other = scheme.lower() + separator + rest
     return (uri,) if other == uri else (uri, other)
+
+
+class ToolAnnotations(Mapping[str, Any]):
+    """What a tool says of itself, read when a rule first wants to know."""
+
+    __slots__ = ("_found", "_tool")
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+        self._found: dict[str, Any] | None = None
+
+    def _all(self) -> dict[str, Any]:
+        if self._found is None:
+            listed = decode_members(b"{" + self._tool.listed[1:])
+            self._found = annotations_of(listed, shown_capability(listed, self._tool.effect))
+        return self._found
+
+    def __getitem__(self, member: str) -> Any:
+        return self._all()[member]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 def annotations_of(listed: Mapping[str, Any], capability: Any) -> dict[str, Any]:

@@ -76,11 +76,11 @@ class Rule:
     # -- who
 
     def fits_caller(self, caller: Caller) -> bool:
-        return (
-            (self.callers is None or self.names(caller))
-            and (self.roles is None or not self.roles.isdisjoint(caller.roles))
-            and (self.scopes is None or not self.scopes.isdisjoint(caller.scopes or ()))
-        )
+        if self.callers is not None and not self.names(caller):
+            return False
+        if self.roles is not None and self.roles.isdisjoint(caller.roles):
+            return False
+        return self.scopes is None or not self.scopes.isdisjoint(caller.scopes or ())
 
     def names(self, caller: Caller) -> bool:
         """Whether its globs name the caller.
@@ -96,12 +96,13 @@ class Rule:
     # -- what
 
     def fits(self, asked: Asked) -> bool:
-        return (
-            (self.tools is None or (bool(asked.tool) and self.tools.fit(asked.tool)))
-            and (self.effects is None or asked.effect in self.effects)
-            and self.fits_kind(asked)
-            and self.fits_annotations(asked)
-        )
+        if self.tools is not None and not (asked.tool and self.tools.fit(asked.tool)):
+            return False
+        if self.effects is not None and asked.effect not in self.effects:
+            return False
+        if not (self.fits_kind(asked) if self.kinds else asked.tool):
+            return False
+        return not self.annotations or self.fits_annotations(asked)
 
     def fits_kind(self, asked: Asked) -> bool:
         if not self.kinds:
