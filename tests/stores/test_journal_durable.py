@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -315,3 +316,42 @@ def test_what_was_promised_survives_kill_9(tmp_path: Path) -> None:
     child.kill()
     child.communicate()
     assert set(promised) <= set(times(path))
+
+
+COUNTED = """
+import sys, threading
+from interlock.stores.journal import Journal
+journal = Journal(sys.argv[1], group_seconds=3600.0)
+for number in range(int(sys.argv[2])):
+    told = threading.Event()
+    journal.record_durably(
+        (number, "child", "mcp", "tools/call", "n", "u", "mutating", "dispatching", 0, ""),
+        lambda kept: told.set(),
+    )
+    assert told.wait(10)
+"""
+
+
+def forced(path: Path, log: Path, calls: int) -> int:
+    """How often a process with so many durable calls, one after another, forced the disk."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed: what the disk is asked for cannot be counted")
+    command = [strace, "-f", "-o", str(log), "-e", "trace=fsync,fdatasync"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", COUNTED, str(path), str(calls)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if "PTRACE" in done.stderr or "ptrace" in done.stderr:
+        pytest.skip("strace may not trace here: what the disk is asked for cannot be counted")
+    assert done.returncode == 0, done.stderr
+    return sum("sync(" in line for line in log.read_text().splitlines())
+
+
+def test_a_durable_call_forces_the_disk_exactly_once(tmp_path: Path) -> None:
+    few = forced(tmp_path / "few.db", tmp_path / "few.log", 5)
+    many = forced(tmp_path / "many.db", tmp_path / "many.log", 55)
+    # Opening and closing the file cost the same both times.
+    assert many - few == 50
