@@ -40,20 +40,22 @@ class NodeApp:
         self._mcp_path = mcp_path
         self.metadata: ResourceMetadata | None = None
         """What everybody is told about where to get a token. None: nothing."""
+        self.public: dict[str, Callable[[], Any]] = {}
+        """What else everybody is told at which path."""
 
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
         fields = dict(scope["headers"])
         path, method = scope["path"], scope["method"]
-        public = self.metadata is not None and path in self.metadata.paths
-        origin = None if public else fields.get(b"origin")
+        public = self._public(path)
+        origin = None if public is not None else fields.get(b"origin")
         refusal = self.guard.refusal(fields.get(b"host"), origin)
         if refusal is not None:
             foreign = InterlockError(FOREIGN_ORIGIN, refusal)
             self._pipeline.refused(self._call(scope, fields, method), foreign)
             await _answer(send, 403, {"error": foreign.failure.name, "message": refusal})
             return
-        if public and self.metadata is not None:
-            await _tell_everybody(send, method, self.metadata.document)
+        if public is not None:
+            await _tell_everybody(send, method, public())
             return
         if path != "/healthz" and path not in self._shown:
             hint = f"There is nothing here. The MCP endpoint is {self._mcp_path}."
@@ -64,6 +66,13 @@ class NodeApp:
             await _answer(send, 200, {"status": "ok"})
         else:
             await self._show(path, scope, fields, send)
+
+    def _public(self, path: str) -> Callable[[], Any] | None:
+        """What stands at a path that is for everybody. None: nothing of that kind."""
+        metadata = self.metadata
+        if metadata is not None and path in metadata.paths:
+            return lambda: metadata.document
+        return self.public.get(path)
 
     async def _show(
         self, path: str, scope: dict[str, Any], fields: dict[bytes, bytes], send: Send
