@@ -28,7 +28,7 @@ WITHIN: Final = 10.0
 """How long a request for keys may take."""
 LONGEST: Final = 1024 * 1024
 PAUSE: Final = 5.0
-"""Between two requests for the keys of one issuer."""
+"""Between two requests for the keys of one issuer because of keys that nobody knows."""
 REFRESH: Final = 15 * 60.0
 """How old keys get before they are read again."""
 RETRY: Final = 30.0
@@ -72,6 +72,8 @@ class KeySet:
         """Keys that are no longer shown, by thumbprint, and until when they count."""
         self._read_at: float | None = None
         self._tried_at: float | None = None
+        self._asked_at: float | None = None
+        """When they were last read because a token named one that was not there."""
         self._reading: asyncio.Task[None] | None = None
         self._check(config)
 
@@ -87,10 +89,16 @@ class KeySet:
 
     def ask(self) -> Unsettled | None:
         """What to wait for, when the keys may be others by now."""
-        tried = self._tried_at
-        if self._reading is None and tried is not None and self._clock() - tried < PAUSE:
+        asked = self._asked_at
+        if self._reading is None and asked is not None and self._clock() - asked < PAUSE:
             return None
-        return Unsettled(self.refresh)
+        return Unsettled(self._refresh_for_somebody)
+
+    async def _refresh_for_somebody(self) -> None:
+        try:
+            await self.refresh()
+        finally:
+            self._asked_at = self._clock()
 
     @property
     def due(self) -> bool:

@@ -1,0 +1,442 @@
+"""An identity as a node has it: put together from a config, changed, and told of revocations."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.call import Caller, Credentials
+from interlock.config import Config, TlsConfig, TokenConfig
+from interlock.config.trust import (
+    CertificateConfig,
+    IdentityConfig,
+    IntrospectionConfig,
+    IssuerConfig,
+)
+from interlock.errors import CONFIG, UNAUTHENTICATED, InterlockError
+from interlock.node.access_watch import WRITE_USES
+from interlock.node.identity import EverybodyBut, Identity
+from interlock.node.places import access_path
+from interlock.pipeline.authenticate import Unsettled
+from interlock.pipeline.identity.claims import LEEWAY
+from interlock.stores.access import AccessStore
+from tests.pipeline.identity.issuers import ISSUER, NODE, NOW, Signer
+from tests.pipeline.rig import HandClock
+from tests.upstreams.oauth.authority import Asked, Authority, Reply
+
+LOOPBACK = Credentials("loopback")
+
+
+class Desk:
+    """An identity with an issuer whose keys are in a file, and clocks that a test turns."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.now = NOW
+        self.clock = HandClock()
+        self.signer = Signer()
+        (folder / "keys.json").write_bytes(self.signer.jwks())
+        self.issuer = IssuerConfig(issuer=ISSUER, jwks_file="keys.json", prefix="corp:")
+        self.revoked: list[frozenset[str]] = []
+        self.expired: list[frozenset[str]] = []
+        self.config = self.config_with(**settings)
+        self.store = AccessStore(access_path(self.config, {}, folder), clock=lambda: self.now)
+        self.identity = Identity(
+            self.config,
+            environ={"T": "s3cret"},
+            base_dir=folder,
+            on_revoked=self.revoked.append,
+            on_expired=self.expired.append,
+            clock=self.clock,
+            wall_clock=lambda: self.now,
+            call_later=self.clock.call_later,
+        )
+
+    def config_with(self, tokens: Any = (), **settings: Any) -> Config:
+        settings.setdefault("issuers", [self.issuer])
+        settings.setdefault("resource", NODE)
+        more = {name: settings.pop(name) for name in ("tls",) if name in settings}
+        return Config(
+            state_dir=str(self.folder / "state"),
+            tokens=list(tokens),
+            identity=IdentityConfig(**settings),
+            **more,
+        )
+
+    def caller(self, bearer: str | None, peer: str = "192.0.2.7") -> Caller:
+        return self.identity.authenticator(Credentials(peer, bearer))
+
+    def refused(self, bearer: str | None) -> str:
+        with pytest.raises(InterlockError) as caught:
+            self.caller(bearer)
+        assert caught.value.failure is UNAUTHENTICATED
+        return caught.value.message
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    one = Desk(tmp_path)
+    yield one
+    one.identity.watch._reader.close()
+
+
+def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
+    token = TokenConfig(
+        name="ci", token="${env:T}", may=["call", "approve"], roles=["robots"], scopes=["read"]
+    )
+    desk = Desk(
+        tmp_path,
+        tokens=[token],
+        local_roles=["operators"],
+        local_scopes=["admin"],
+        certificates=[CertificateConfig(name="edge", san="edge.example.com")],
+        tls=TlsConfig(certificate="c", key="k", client_ca="ca"),
+    )
+    assert desk.caller("s3cret") == Caller(
+        "ci", registers=False, approves=True, kind="token", roles=("robots",), scopes=("read",)
+    )
+    assert desk.caller(None, "local") == Caller("local", roles=("operators",), scopes=("admin",))
+    assert desk.caller(desk.signer.token()).name == "corp:somebody"
+    _, shown = desk.store.create("agent")
+    desk.identity.watch.look()
+    assert desk.caller(shown).name == "agent"
+    edge = Credentials("192.0.2.7", certificate=("edge.example.com",))
+    assert desk.identity.authenticator(edge).kind == "certificate"
+    for name in ("local", "parent", "ci", "edge", "agent", "corp:somebody"):
+        assert name in desk.identity
+    assert "corp:other" not in desk.identity
+    assert 7 not in desk.identity
+
+
+def test_an_empty_config_is_as_open_as_ever(tmp_path: Path) -> None:
+    identity = Identity(Config(state_dir=str(tmp_path / "state")), environ={}, base_dir=tmp_path)
+    assert identity.authenticator(LOOPBACK) == Caller("local")
+    assert identity.metadata() is None
+    assert not (tmp_path / "state").exists()
+    with pytest.raises(InterlockError):
+        identity.authenticator(Credentials("192.0.2.7"))
+
+
+@pytest.mark.spec("AX-10.1-2")
+def test_a_token_is_for_the_node_that_it_names(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, resource=None)
+    here, there = "http://127.0.0.1:8420/mcp", "http://127.0.0.1:8421/mcp"
+    desk.identity.listening_at(here)
+    assert desk.caller(desk.signer.token(aud=here))
+    assert "`aud`" in desk.refused(desk.signer.token(aud=there))
+    desk.identity.configure(
+        desk.config_with(
+            issuers=[IssuerConfig(issuer=ISSUER, jwks_file="keys.json", audience=["x"])]
+        )
+    )
+    assert desk.caller(desk.signer.token(aud="x"))
+    assert "`aud`" in desk.refused(desk.signer.token(aud=here))
+
+
+@pytest.mark.spec("ST-4.8.5-2")
+def test_what_is_revoked_is_told_within_the_time_that_is_set(desk: Desk) -> None:
+    first, shown = desk.store.create("agent")
+    desk.identity.watch.start()
+    desk.clock.advance(1.0)
+    signed = desk.signer.token()
+    assert desk.caller(shown).name == "agent"
+    assert desk.caller(signed).name == "corp:somebody"
+    desk.store.revoke([first.id])
+    desk.clock.advance(1.0)
+    assert desk.revoked == [frozenset({"agent"})]
+    assert "was revoked" in desk.refused(shown)
+    assert "agent" not in desk.identity
+    desk.store.revoke_of_others("subject", "corp:somebody")
+    desk.clock.advance(1.0)
+    assert desk.revoked[1:] == [frozenset({"corp:somebody"})]
+    assert "was revoked" in desk.refused(signed)
+    other = desk.signer.token(sub="other", jti="t-2")
+    assert desk.caller(other).name == "corp:other"
+    desk.store.revoke_of_others("jti", "t-2")
+    desk.clock.advance(1.0)
+    assert desk.revoked[2:] == [frozenset({"corp:other"})]
+    assert "was revoked" in desk.refused(other)
+    # Nothing happened since, and nothing is told.
+    desk.clock.advance(10.0)
+    assert len(desk.revoked) == 3
+
+
+def test_a_token_that_is_taken_away_is_revoked_too(desk: Desk) -> None:
+    _, shown = desk.store.create("agent")
+    desk.identity.watch.look()
+    assert desk.caller(shown)
+    desk.store.path.unlink()
+    desk.identity.watch.look()
+    assert desk.revoked == [frozenset({"agent"})]
+    assert "not known here" in desk.refused(shown)
+    assert "is needed" in desk.refused(None)
+
+
+@pytest.mark.spec("ST-4.8.4-1")
+def test_whose_token_runs_out_is_told(desk: Desk) -> None:
+    async def scene() -> None:
+        _, shown = desk.store.create("agent", expires=NOW + 100)
+        desk.identity.watch.look()
+        desk.caller(shown)
+        desk.caller(desk.signer.token(exp=NOW + 50))
+        desk.now = NOW + 50 + LEEWAY
+        desk.identity.watch.look()
+        assert desk.expired == [frozenset({"agent", "corp:somebody"})]
+        assert desk.revoked == []
+        # Who came with a new one in time is still there.
+        desk.caller(desk.signer.token(exp=desk.now + 10, jti="a"))
+        desk.caller(desk.signer.token(exp=desk.now + 500, jti="b"))
+        desk.now += 10 + LEEWAY
+        desk.identity.watch.look()
+        assert len(desk.expired) == 1
+        assert "corp:somebody" in desk.identity
+
+    asyncio.run(scene())
+
+
+def test_the_last_use_is_written_now_and_then(desk: Desk) -> None:
+    async def scene() -> None:
+        made, shown = desk.store.create("agent")
+        desk.identity.watch.look()
+        desk.caller(shown)
+        assert desk.store.find(made.id)[0].last_used is None
+        desk.now += WRITE_USES
+        desk.identity.watch.look()
+        await desk.identity.close()
+        assert desk.store.find(made.id)[0].last_used == NOW
+
+    asyncio.run(scene())
+    # What the node wrote itself changes nothing for anybody.
+    known = dict(desk.identity.authenticator._known)
+    assert known
+    desk.identity.watch.look()
+    assert desk.identity.authenticator._known == known
+
+
+def test_a_broken_store_keeps_a_node_from_starting(tmp_path: Path) -> None:
+    """What was revoked in it would count again."""
+    desk = Desk(tmp_path)
+    desk.store.create("agent")
+    desk.store.path.write_bytes(b"broken" * 500)
+    with pytest.raises(InterlockError, match="cannot be used") as caught:
+        Identity(desk.config, environ={}, base_dir=tmp_path)
+    assert caught.value.failure is CONFIG
+
+
+def test_a_store_that_breaks_is_said_to_be_and_what_is_known_stays(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, shown = desk.store.create("agent")
+    desk.identity.watch.look()
+    good = desk.store.path.read_bytes()
+    desk.store.path.unlink()
+    desk.store.path.write_bytes(b"broken" * 500)
+    desk.identity.watch.look()
+    desk.identity.watch.look()
+    assert len([one for one in caplog.records if "cannot be used" in one.message]) == 1
+    assert "cannot be used" in desk.identity.problems()[0]
+    assert desk.caller(shown).name == "agent"
+    desk.store.path.write_bytes(good)
+    desk.store.revoke([made.id])
+    desk.identity.watch.look()
+    assert desk.identity.problems() == []
+    assert "was revoked" in desk.refused(shown)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"issuers": [IssuerConfig(issuer="x")]}, "from nowhere"),
+        ({"certificates": [CertificateConfig(name="a", san="b")]}, "tls.client_ca"),
+        (
+            {
+                "certificates": [CertificateConfig(name="local", san="b")],
+                "tls": TlsConfig(certificate="c", key="k", client_ca="ca"),
+            },
+            "choose another name",
+        ),
+        (
+            {
+                "introspection": [
+                    IntrospectionConfig(
+                        url="https://a.example/i",
+                        client_id="x",
+                        client_secret="${env:T}",
+                        prefix="corp:",
+                    )
+                ]
+            },
+            "same `prefix`",
+        ),
+        (
+            {
+                "introspection": [
+                    IntrospectionConfig(
+                        url="http://a.example/i", client_id="x", client_secret="${env:T}"
+                    )
+                ]
+            },
+            "not https",
+        ),
+        ({"tokens": [TokenConfig(name="a", token="${env:MISSING}")]}, "MISSING"),
+    ],
+)
+def test_a_config_that_cannot_be_used_changes_nothing(
+    desk: Desk, settings: dict[str, Any], why: str
+) -> None:
+    config = desk.config_with(**settings)
+    for act in (desk.identity.check, desk.identity.configure):
+        with pytest.raises(InterlockError, match=why) as caught:
+            act(config)
+        assert caught.value.failure is CONFIG
+    assert desk.caller(desk.signer.token())
+
+
+def test_an_issuer_twice_is_one_too_many(desk: Desk) -> None:
+    with pytest.raises(InterlockError, match="twice"):
+        desk.identity.check(desk.config_with(issuers=[desk.issuer, desk.issuer]))
+
+
+def test_a_changed_config_counts_from_now_on(desk: Desk) -> None:
+    token = desk.signer.token()
+    assert desk.caller(token)
+    keys = desk.identity._parts.key_sets[ISSUER]
+    desk.identity.minted = lambda credentials: Caller("above")
+    desk.identity.configure(desk.config_with(local_roles=["x"]))
+    assert desk.identity._parts.key_sets[ISSUER] is keys
+    assert desk.caller(None, "local").roles == ("x",)
+    assert desk.identity.authenticator(Credentials("", known_as="parent")).name == "above"
+    desk.identity.configure(desk.config_with(issuers=[]))
+    assert "corp:somebody" not in desk.identity
+    with pytest.raises(InterlockError):
+        desk.caller(token)
+
+
+def test_a_caller_of_an_issuer_cannot_pass_for_one_of_the_node(tmp_path: Path) -> None:
+    issuer = IssuerConfig(issuer=ISSUER, jwks_file="keys.json")
+    desk = Desk(tmp_path, tokens=[TokenConfig(name="ci", token="${env:T}")])
+    desk.identity.configure(
+        desk.config_with([TokenConfig(name="ci", token="${env:T}")], issuers=[issuer])
+    )
+    desk.store.create("agent")
+    desk.identity.watch.look()
+    for name in ("ci", "agent", "local", "parent"):
+        assert "in another way" in desk.refused(desk.signer.token(sub=name))
+    assert desk.caller(desk.signer.token(sub="else")).name == "else"
+
+
+def test_everybody_but() -> None:
+    rest = EverybodyBut(frozenset({"a"}))
+    assert "a" not in rest
+    assert "b" in rest
+
+
+# -- with an issuer and a server that have to be asked
+
+
+async def settled(act: Callable[[], Caller]) -> Caller:
+    """As the pipeline does it."""
+    try:
+        return act()
+    except Unsettled as unsettled:
+        await unsettled.settle()
+    return act()
+
+
+def with_authority(
+    folder: Path, scene: Callable[[Identity, Authority, Signer], Awaitable[None]], **more: Any
+) -> None:
+    async def main() -> None:
+        async with Authority() as authority:
+            signer = Signer()
+            authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
+            authority.habits["/jwks"] = lambda _: Reply(200, signer.jwks())
+            authority.habits["/introspect"] = lambda asked: _introspect(asked)
+            config = Config(
+                state_dir=str(folder / "state"),
+                identity=IdentityConfig(
+                    resource=NODE,
+                    issuers=[IssuerConfig(issuer=authority.issuer, prefix="corp:")],
+                    introspection=[
+                        IntrospectionConfig(
+                            url=f"{authority.issuer}/introspect",
+                            client_id="node",
+                            client_secret="${env:T}",
+                            prefix="app:",
+                        )
+                    ],
+                ),
+            )
+            identity = Identity(config, environ={"T": "x"}, base_dir=folder, **more)
+            try:
+                await scene(identity, authority, signer)
+            finally:
+                await identity.close()
+
+    asyncio.run(main())
+
+
+def _introspect(asked: Asked) -> Reply:
+    good = asked.form["token"] == "opaque"
+    return Reply(200, {"active": good, "sub": "robot", "aud": NODE, "scope": "read"})
+
+
+@pytest.mark.spec("ST-4.8.3-1", "ST-4.8.5-4")
+def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
+    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+        now = time.time()
+        signed = signer.token(iss=authority.issuer, iat=now, exp=now + 60)
+
+        def shows(bearer: str) -> Callable[[], Caller]:
+            return lambda: identity.authenticator(Credentials("192.0.2.7", bearer))
+
+        with pytest.raises(Unsettled):
+            shows(signed)()
+        assert (await settled(shows(signed))).name == "corp:somebody"
+        assert (await settled(shows("opaque"))).name == "app:robot"
+        # Known by now: nobody is asked, nothing waits.
+        asked = len(authority.asked)
+        assert shows(signed)().name == "corp:somebody"
+        assert shows("opaque")().name == "app:robot"
+        with pytest.raises(InterlockError, match="not good any more"):
+            await settled(shows("made-up"))
+        assert len(authority.asked) == asked + 1
+        # A token of an issuer that nobody here knows is asked about, and refused.
+        with pytest.raises(InterlockError, match="not good any more"):
+            await settled(shows(signer.token()))
+
+    with_authority(tmp_path, scene)
+
+
+@pytest.mark.spec("ST-4.8.5-3")
+def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
+    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+        await identity.start()
+        now = time.time()
+        for kid in ("k2", "k3"):
+            token = signer.token(iss=authority.issuer, iat=now, exp=now + 60)
+            credentials = Credentials("192.0.2.7", token)
+            assert (await settled(lambda c=credentials: identity.authenticator(c))).name  # type: ignore[misc]
+            signer.rotate(kid)
+        assert len(authority.to("/jwks")) <= 2
+
+    with_authority(tmp_path, scene)
+
+
+def test_an_issuer_that_is_away_is_a_problem_and_no_more(tmp_path: Path) -> None:
+    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+        await authority.stop()
+        await identity.start()
+        (problem,) = identity.problems()
+        assert authority.issuer in problem
+        assert identity.authenticator(Credentials("local")).name == "local"
+        token = signer.token(iss=authority.issuer, exp=time.time() + 60)
+        with pytest.raises(InterlockError, match="cannot be read now"):
+            await settled(lambda: identity.authenticator(Credentials("192.0.2.7", token)))
+
+    with_authority(tmp_path, scene)
