@@ -1,0 +1,173 @@
+"""`interlock token`: made once, shown once, revoked for good."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from interlock.cli.token import token
+from interlock.errors import InterlockError
+from interlock.stores.access import AccessStore
+
+DAY = 86_400.0
+
+
+class Shell:
+    """The commands, run with a config and a state folder of their own."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.store = AccessStore(folder / "state" / "access.db")
+        document = {"state_dir": str(folder / "state"), **config}
+        (folder / "interlock.yaml").write_text(json.dumps(document))
+        self._config = ["--config", str(folder / "interlock.yaml")]
+        self._runner = CliRunner()
+
+    def run(self, command: str, *arguments: str) -> Result:
+        return self._runner.invoke(token, [command, *arguments, *self._config])
+
+    def create(self, *arguments: str) -> str:
+        result = self.run("create", *arguments)
+        assert result.exit_code == 0, result.output
+        return str(result.stdout.strip())
+
+    def listed(self) -> list[dict[str, Any]]:
+        result = self.run("list", "--json")
+        found: list[dict[str, Any]] = json.loads(result.stdout)["tokens"]
+        return found
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path)
+
+
+@pytest.mark.spec("ST-4.8.5-4")
+def test_a_token_is_printed_once_and_never_again(shell: Shell) -> None:
+    result = shell.run(
+        "create", "ci", "-s", "read", "-s", "write:github.*", "-s", "read", "--role", "robots",
+        "--may", "call", "--may", "approve", "--expires", "30d",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert re.fullmatch(r"ilk_[a-z2-7]{16}_[\w-]{43}\n", result.stdout)
+    assert "this one time" in result.stderr
+    assert "whoever comes over HTTP needs a token" in result.stderr
+    secret = result.stdout.strip().split("_", 2)[2]
+    (kept,) = shell.listed()
+    assert kept["name"] == "ci"
+    assert kept["state"] == "good"
+    assert kept["scopes"] == ["read", "write:github.*"]
+    assert kept["roles"] == ["robots"]
+    assert kept["may"] == ["call", "approve"]
+    assert abs(kept["expires"] - kept["created"] - 30 * DAY) < 5
+    for command in (["list"], ["list", "--json"], ["show", "ci"], ["show", kept["id"], "--json"]):
+        told = shell.run(*command)
+        assert told.exit_code == 0
+        assert kept["id"] in told.stdout
+        assert secret not in told.output
+        assert "digest" not in told.output
+
+
+def test_as_json(shell: Shell) -> None:
+    made = json.loads(shell.run("create", "ci", "--json").stdout)
+    assert made["token"].startswith(f"ilk_{made['id']}_")
+    assert made["scopes"] is None
+    assert abs(made["expires"] - time.time() - 90 * DAY) < 5
+    assert json.loads(shell.run("show", "ci", "--json").stdout)[0]["id"] == made["id"]
+    assert shell.run("create", "ever", "--expires", "never").exit_code == 0
+    assert [one["expires"] for one in shell.listed()][1] is None
+
+
+def test_revoked_by_id_or_by_name(shell: Shell) -> None:
+    first = shell.create("agent").split("_")[1]
+    result = shell.run("create", "agent")
+    assert f"other tokens that still count: {first}" in result.stderr
+    assert "whoever comes" not in result.stderr
+    assert shell.run("revoke", first).stdout == f"{first} of agent is revoked.\n"
+    assert [one["state"] for one in shell.listed()] == ["revoked", "good"]
+    again = shell.run("revoke", first)
+    assert again.exit_code == 1
+    assert "before" in again.stderr
+    assert shell.run("revoke", "agent").exit_code == 0
+    assert [one["state"] for one in shell.listed()] == ["revoked", "revoked"]
+
+
+def test_forgotten_only_when_it_does_not_count(shell: Shell) -> None:
+    shell.create("agent")
+    refused = shell.run("forget", "agent")
+    assert refused.exit_code == 1
+    assert "revoke it first" in refused.stderr
+    shell.run("revoke", "agent")
+    assert shell.run("forget", "agent").exit_code == 0
+    assert shell.listed() == []
+    assert "there are no tokens" in shell.run("list").stderr
+
+
+def test_what_others_issued(shell: Shell) -> None:
+    assert "is revoked" in shell.run("revoke", "--subject", "corp:somebody").stdout
+    assert "is revoked" in shell.run("revoke", "--jti", "t-1").stdout
+    access = shell.store.read()
+    assert set(access.subjects) == {"corp:somebody"}
+    assert access.jtis == {"t-1"}
+    told = shell.run("list").stdout
+    assert "revoked subject corp:somebody since" in told
+    assert shell.run("revoke", "--subject", "--jti", "x").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["create", ""],
+        ["create", " a"],
+        ["create", "a\x1b[2J"],
+        ["create", "local"],
+        ["create", "parent"],
+        ["create", "config:x"],
+        ["create", "x" * 101],
+        ["create", "a", "--scope", "everything"],
+        ["create", "a", "--scope", "write:a/b"],
+        ["create", "a", "--may", "fly"],
+        ["create", "a", "--expires", "soon"],
+        ["create", "a", "--expires", "0d"],
+        ["create", "a", "--expires", "-1d"],
+        ["create", "a", "--expires", "90"],
+    ],
+    ids=str,
+)
+def test_mistakes_make_no_token(shell: Shell, arguments: list[str]) -> None:
+    result = shell.run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert shell.store.tokens() == []
+
+
+def test_unknown_ones_are_not_found(shell: Shell) -> None:
+    for command in ("show", "revoke", "forget"):
+        result = shell.run(command, "nobody")
+        assert result.exit_code == 1
+        assert "there is no token nobody" in result.stderr
+
+
+def test_a_caller_of_the_config_keeps_its_name(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, tokens=[{"name": "ci", "token": "${env:T}"}])
+    assert shell.run("create", "ci").exit_code == 2
+    result = shell.run("create", "agent")
+    assert result.exit_code == 0
+    # Everybody needed a token before.
+    assert "whoever comes" not in result.stderr
+
+
+def test_a_store_that_cannot_be_used_is_said(shell: Shell) -> None:
+    shell.create("agent")
+    shell.store.path.write_bytes(b"broken" * 500)
+    result = shell.run("list")
+    assert isinstance(result.exception, InterlockError)
+    assert "cannot be used" in result.exception.message
