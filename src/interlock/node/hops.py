@@ -18,8 +18,11 @@ from msgspec import Raw
 from interlock.call import Caller, Credentials
 from interlock.errors import InterlockError
 from interlock.faces.ax.registrant import Registrant
+from interlock.node.identity import Identity
+from interlock.node.roster import Roster
 from interlock.pipeline.minted import Above, MintedTokens
 from interlock.pipeline.minting import Minter, Stamp, Stamps
+from interlock.pipeline.permit import Permit
 from interlock.ports import Clock
 from interlock.protocol import ax
 from interlock.stores.signing_keys import SigningKeys
@@ -71,6 +74,19 @@ class Hops:
         self._is_above: Above | None = None
         self._timer: Any = None
         registrar.grants.keys = keys.jwks
+
+    def stand_between(self, permit: Permit, roster: Roster, identity: Identity) -> None:
+        """Take this place in a node, before anything is begun."""
+        permit.scope_limits = self._registrar.grants.limits
+        prepared = roster.prepare
+
+        def prepare(peer: Peer, key: str) -> None:
+            prepared(peer, key)
+            self.prepare(peer, key)
+
+        roster.prepare = prepare
+        roster.stamp = self.stamp
+        identity.minted = self.minted
 
     # -- life
 

@@ -93,6 +93,11 @@ def access_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
     return state_dir(config, environ, base_dir) / "access.db"
 
 
+def signing_keys_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The keys by which the node signs the tokens that it makes for the next hop."""
+    return state_dir(config, environ, base_dir) / "signing_keys.json"
+
+
 def pins_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
     """What humans accepted of tools."""
     return state_dir(config, environ, base_dir) / "pins.db"
