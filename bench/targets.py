@@ -237,10 +237,21 @@ def installed_mcp_proxy() -> Path:
     return script
 
 
+TRUST = """\
+policy:
+  rules:
+    - {name: reading is free, effects: [read_only], then: allow}
+    - {name: nothing is dropped, tools: ["*.drop_*", "*.delete_all*"], then: deny}
+    - {name: strangers only read, callers: [guest-*], effects: [mutating, irreversible], then: deny}
+budgets:
+  callers: [{calls_per_minute: 1000000000, mutable_calls: 1000000}]
+"""
+"""Rules that every call is held against, and a budget that every call is taken from."""
+
+
 def http_config(upstream_port: int) -> str:
     return (
-        "listen: 127.0.0.1:PORT\n"
-        "servers:\n"
+        "listen: 127.0.0.1:PORT\n" + TRUST + "servers:\n"
         "  up:\n"
         f"    url: http://127.0.0.1:{upstream_port}/mcp\n"
         "    expose: prefixed\n"
@@ -249,8 +260,7 @@ def http_config(upstream_port: int) -> str:
 
 def stdio_config() -> str:
     return (
-        "listen: 127.0.0.1:PORT\n"
-        "servers:\n"
+        "listen: 127.0.0.1:PORT\n" + TRUST + "servers:\n"
         "  up:\n"
         f"    command: {sys.executable}\n"
         "    args: [-m, bench.raw_upstream, --stdio]\n"
