@@ -236,12 +236,11 @@ def _store(meant: running.Meant) -> Iterator[PinStore]:
 
 
 def _path(meant: running.Meant) -> Path:
-    from interlock.node.places import state_dir
-    from interlock.stores.pins import FILE_NAME
+    from interlock.node.places import pins_path
 
     if meant.problem is not None:
         raise meant.problem
-    return state_dir(meant.config, os.environ, meant.base_dir) / FILE_NAME
+    return pins_path(meant.config, os.environ, meant.base_dir)
 
 
 def _found(store: PinStore, tool: str) -> tuple[Pin | None, Seen | None]:

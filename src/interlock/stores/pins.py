@@ -19,8 +19,6 @@ from typing import Final, NamedTuple
 
 from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
 
-FILE_NAME: Final = "pins.db"
-"""In the state folder of a node."""
 SCHEMA_VERSION: Final = 1
 WANTED_FOR: Final = 60.0
 """Who wants to see a tool's contract waits no longer than this."""
