@@ -336,30 +336,6 @@ def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
     ]
 
 
-def test_what_becomes_of_an_approval_is_written_down() -> None:
-    journal = KeptJournal()
-    audit = Audit(journal, wall_clock=lambda: 255)
-    told: list[bool] = []
-    about = {
-        "approval": "a1",
-        "caller": "ci",
-        "face": "mcp",
-        "verb": "tools/call",
-        "name": "s.t",
-        "upstream": "s",
-        "effect": "irreversible",
-    }
-    audit.record_approval("held", **about)
-    audit.record_approval("approved", **about, detail="by ops", then=told.append)
-    assert told == [True]
-    assert [(entry["outcome"], entry["detail"]) for entry in journal.entries] == [
-        ("held", "approval:a1"),
-        ("approved", "approval:a1 by ops"),
-    ]
-    Audit(None).record_approval("approved", **about, then=told.append)
-    assert told == [True, True]
-
-
 @pytest.mark.parametrize("audit", [Audit(None), Audit(KeptJournal(), durable=False)])
 def test_nobody_waits_where_nothing_is_written_first(audit: Audit) -> None:
     call = tool_call("s.t")

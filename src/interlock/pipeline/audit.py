@@ -143,42 +143,6 @@ class Audit:
             detail[:_MOST_CHARACTERS] if detail else detail,
         )
 
-    def record_approval(
-        self,
-        outcome: str,
-        *,
-        approval: str,
-        caller: str,
-        face: str,
-        verb: str,
-        name: str,
-        upstream: str,
-        effect: str,
-        detail: str = "",
-        then: Callable[[bool], None] | None = None,
-    ) -> None:
-        """What became of an approval. `then`: told whether that is on disk."""
-        if self._recorder is None:
-            if then is not None:
-                then(True)
-            return
-        entry = (
-            self._wall_clock(),
-            caller,
-            face,
-            verb,
-            name[:_MOST_CHARACTERS],
-            upstream,
-            effect,
-            outcome,
-            0,
-            f"approval:{approval} {detail}".rstrip()[:_MOST_CHARACTERS],
-        )
-        if then is None:
-            self._recorder.record(entry)
-        else:
-            self._recorder.record_durably(entry, then)
-
     def record_question(
         self,
         method: str,
