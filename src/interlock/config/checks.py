@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.config import quantities
+from interlock.config.identity_checks import check_identity
 from interlock.config.model import Config, ServerConfig
 from interlock.config.own_node import OWN_ADDRESS, is_own_url
 from interlock.config.policy_checks import check_policy
@@ -18,6 +19,7 @@ from interlock.config.problems import BadValue, ConfigError, KeyPath, Problem, f
 from interlock.config.reader import NodeReader
 from interlock.config.secrets import resolve
 from interlock.config.tree_checks import check_tree
+from interlock.config.trust import IdentityConfig
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
 SHORTEST_TOKEN: Final = 16
@@ -38,6 +40,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     _check_own_address(reader, servers, values)
     check_tree(reader, values)
     check_policy(reader, values)
+    check_identity(reader, values)
 
 
 def exposure_refusal(config: Config) -> tuple[str, str] | None:
@@ -45,7 +48,7 @@ def exposure_refusal(config: Config) -> tuple[str, str] | None:
 
     For configs whose address came from elsewhere, such as the command line.
     """
-    if config.tokens or config.address.loopback:
+    if config.tokens or _knows_callers(config.identity) or config.address.loopback:
         return None
     return _refusal(config.listen)
 
@@ -248,11 +251,18 @@ def _check_tokens(reader: NodeReader, values: dict[str, Any]) -> None:
         seen.add(token.name)
 
 
+def _knows_callers(identity: IdentityConfig) -> bool:
+    """Whether callers from elsewhere can say who they are without a token of the config."""
+    return bool(identity.issuers or identity.introspection or identity.certificates)
+
+
 def _check_exposure(reader: NodeReader, values: dict[str, Any]) -> None:
     listen = values.get("listen")
     # Tokens that were given and could not be read have a problem of their own.
     has_tokens = values.get("tokens") or ("tokens" not in values and ("tokens",) in reader.places)
-    if listen is None or has_tokens:
+    identity = values.get("identity")
+    has_identity = _knows_callers(identity) if identity else ("identity",) in reader.places
+    if listen is None or has_tokens or has_identity:
         return
     try:
         loopback = quantities.parse_listen(listen).loopback
