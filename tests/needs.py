@@ -17,6 +17,9 @@ NGINX = shutil.which("nginx", path=_PATH)
 NODE = shutil.which("node", path=_PATH)
 NPM = shutil.which("npm", path=_PATH)
 
+CHROMIUM = shutil.which("chromium", path=_PATH)
+CHROMEDRIVER = shutil.which("chromedriver", path=_PATH)
+
 requires_nginx = pytest.mark.skipif(
     NGINX is None, reason="nginx is not installed: apt-get install nginx-light"
 )
@@ -25,4 +28,8 @@ requires_node = pytest.mark.skipif(
 )
 requires_npm = pytest.mark.skipif(
     NODE is None or NPM is None, reason="npm is not installed: apt-get install nodejs npm"
+)
+requires_browser = pytest.mark.skipif(
+    CHROMIUM is None or CHROMEDRIVER is None,
+    reason="no browser is installed: apt-get install chromium chromium-driver",
 )

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the programs that some tests and benchmarks use as real peers and that pip does not
-# carry: nginx and node with npm. Only what is missing, only as root with apt-get. Never fails:
+# carry: nginx, node with npm, and a browser with its driver. Only what is missing, only as root with apt-get. Never fails:
 # a test whose peer is absent skips, and says so.
 set -u
 
@@ -8,6 +8,8 @@ missing=
 command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ] || missing="$missing nginx-light"
 command -v node >/dev/null 2>&1 || missing="$missing nodejs"
 command -v npm >/dev/null 2>&1 || missing="$missing npm"
+command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+command -v chromedriver >/dev/null 2>&1 || missing="$missing chromium-driver"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

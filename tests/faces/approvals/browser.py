@@ -13,15 +13,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.needs import CHROMEDRIVER, CHROMIUM
 
 PATIENCE = 20.0
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMEDRIVER = shutil.which("chromedriver")
-requires_browser = pytest.mark.skipif(
-    CHROMIUM is None or CHROMEDRIVER is None,
-    reason="no browser is installed: apt-get install chromium chromium-driver",
-)
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -91,6 +85,9 @@ class Browser:
     def do(self, method: str, path: str, body: Any = None) -> Any:
         return self._command(method, self._session + path, {} if body is None else body)
 
+    def do_delete(self, path: str) -> None:
+        self._command("DELETE", self._session + path)
+
     def cdp(self, command: str, **params: Any) -> Any:
         """A command of Chromium's own protocol."""
         return self.do("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
@@ -143,7 +140,10 @@ class Browser:
     # -- doing
 
     def click(self, selector: str) -> None:
-        self.do("POST", f"/element/{self.find(selector)}/click")
+        element = self.find(selector)
+        # As a person would: what the page keeps at its lower edge is not in the way then.
+        self.script("arguments[0].scrollIntoView({ block: 'center' })", {_ELEMENT: element})
+        self.do("POST", f"/element/{element}/click")
 
     def type(self, selector: str, text: str) -> None:
         self.do("POST", f"/element/{self.find(selector)}/value", {"text": text})

@@ -69,7 +69,7 @@ export async function approval(id) {
       make("section", { class: "card" }, pairs([
         ["Asked by", `${caller} (${KINDS[view.caller.kind] || view.caller.kind})`],
         ["On", view.server],
-        ["Way there", view.route.length > 1 ? view.route.join(" › ") : ""],
+        ["Way there", view.route.length > 2 ? view.route.join(" › ") : ""],
         ["Why it waits", view.reason || (view.rule ? `Rule ${view.rule}` : "The policy asks for it.")],
         ["Asked at", moment(view.created)],
       ]), make("details", {}, make("summary", {}, "For the record"), pairs([
@@ -158,7 +158,8 @@ export async function approval(id) {
         make("h2", {}, "What came back"), json(result, null));
       if (came) came.querySelector("pre").id = "result";
       show(view.tool, over(), came, rest);
-      document.getElementById("main").focus();
+      document.getElementById("main").focus({ preventScroll: true });
+      scrollTo(0, 0);
       if (events !== null && !["approved", "dispatching"].includes(view.state)) events.close();
     }
   }
