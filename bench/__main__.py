@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from bench import calls, churn, crowd, cut, durable, hops, lists, startup
+from bench import calls, churn, crowd, cut, decisions, durable, hops, lists, startup
 from bench.bars import Bar
 from bench.load_run import LoadFailure
 from bench.processor import machine_facts
 from bench.report import console, note
 from bench.targets import TargetFailure, TargetMissing
 
-DEFAULT = ("calls", "lists", "startup", "hops", "crowd", "cut", "durable")
+DEFAULT = ("calls", "lists", "startup", "hops", "crowd", "cut", "durable", "decisions")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -56,6 +56,8 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
         return cut.run(cut.CutSettings(chosen.quick))
     if name == "durable":
         return durable.run(durable.DurableSettings(rounds, chosen.quick))
+    if name == "decisions":
+        return decisions.run(decisions.DecisionSettings(rounds, chosen.quick))
     cycles = chosen.cycles or (50 if chosen.quick else 1000)
     return churn.run(churn.ChurnSettings(cycles=cycles, seed=chosen.seed))
 

@@ -203,8 +203,6 @@ async def _ask_node(tool: str, config: Path | None, node: str | None) -> dict[st
     from interlock.cli.listing import read_listing, same_name
     from interlock.cli.reach import reach
     from interlock.pipeline.policy.reading import annotations_of
-    from interlock.protocol.ax import CAPABILITY
-    from interlock.protocol.jsonrpc import decode_members
 
     meant = running.meant(config, node)
     if meant.now() is None:
@@ -216,13 +214,11 @@ async def _ask_node(tool: str, config: Path | None, node: str | None) -> dict[st
         listed = read_listing(definitions, reached.config)
     for definition, one in zip(definitions, listed, strict=True):
         if same_name(one.name, tool):
-            members = decode_members(definition)
-            meta = decode_members(members["_meta"]) if "_meta" in members else {}
             return {
                 "tool": one.name,
                 "effect": one.effect,
                 "server": one.server,
-                "annotations": annotations_of(members, meta.get(CAPABILITY)),
+                "annotations": annotations_of(definition) or {},
             }
     raise typer.BadParameter(f"the node has no tool {tool!r}; `interlock tools` shows them")
 

@@ -11,6 +11,7 @@ from interlock.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.pipeline.policy import Action, Policy
 from interlock.pipeline.policy.policy import Plan, version_of
+from interlock.pipeline.policy.reading import annotations_of
 from interlock.pipeline.policy.rule import Rule
 from interlock.protocol.mcp import LISTS, PROMPTS_GET, RESOURCES_READ
 from tests.catalog.offers import definition, offer
@@ -383,3 +384,10 @@ def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
 
 def test_a_policy_is_one_of_a_config() -> None:
     assert Policy(PolicyConfig()).judge(a_call("github.delete_repo")).gated
+
+
+@pytest.mark.parametrize("where", ["annotations", "_meta", "inputSchema"])
+def test_what_a_tool_says_too_deeply_is_not_heard(where: str) -> None:
+    deep = b'{"name": "t", "%s": {"x": %s}}' % (where.encode(), b"[" * 5_000 + b"]" * 5_000)
+    assert annotations_of(deep) is None
+    assert annotations_of(b'{"name": "t", "%s": [1]}' % where.encode()) is None

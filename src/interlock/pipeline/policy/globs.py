@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 GRAM: Final = 3
@@ -30,8 +30,8 @@ def grams_of(pattern: str) -> set[str]:
     return {piece for chunk in chunks for piece in pieces(chunk)}
 
 
-def pieces(text: str) -> Iterable[str]:
-    return (text[at : at + GRAM] for at in range(len(text) - GRAM + 1))
+def pieces(text: str) -> set[str]:
+    return {text[at : at + GRAM] for at in range(len(text) - GRAM + 1)}
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from interlock.call import Caller
-from interlock.pipeline.policy.globs import GRAM, grams_of, is_literal, prefix_of
+from interlock.pipeline.policy.globs import grams_of, is_literal, pieces, prefix_of
 from interlock.pipeline.policy.rule import Asked, Rule
 from interlock.protocol.kinds import KindPattern
 
@@ -49,11 +49,9 @@ class NameTable:
                 found[rule.number] = rule
         has = self._has
         if has:
-            for at in range(len(name) - GRAM + 1):
-                here = has.get(name[at : at + GRAM])
-                if here is not None:
-                    for rule in here:
-                        found[rule.number] = rule
+            for piece in has.keys() & pieces(name):
+                for rule in has[piece]:
+                    found[rule.number] = rule
 
 
 def _keys(pattern: str) -> tuple[Key, ...]:

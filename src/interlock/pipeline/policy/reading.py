@@ -15,13 +15,14 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import Raw
 
 from interlock.call import Call
-from interlock.catalog.annotating import shown_capability
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Tool
 from interlock.errors import INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError, ProtocolError
-from interlock.protocol.jsonrpc import decode_members, decode_value
+from interlock.protocol.ax import CAPABILITY
+from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.kinds import CONTEXT_MEMBER, request_kind
 from interlock.protocol.mcp import PROMPTS_GET
 
@@ -155,8 +156,10 @@ class ToolAnnotations(Mapping[str, Any]):
 
     def _all(self) -> dict[str, Any]:
         if self._found is None:
-            listed = decode_members(b"{" + self._tool.listed[1:])
-            self._found = annotations_of(listed, shown_capability(listed, self._tool.effect))
+            found = annotations_of(b"{" + self._tool.listed[1:])
+            if found is None:
+                found = decode_value(self._tool.capability())
+            self._found = found
         return self._found
 
     def __getitem__(self, member: str) -> Any:
@@ -169,14 +172,21 @@ class ToolAnnotations(Mapping[str, Any]):
         return len(self._all())
 
 
-def annotations_of(listed: Mapping[str, Any], capability: Any) -> dict[str, Any]:
-    """Members of a tool's annotations and of its capability, in one."""
-    found: dict[str, Any] = {}
-    for each in (listed.get("annotations"), capability):
-        try:
-            members = None if each is None else decode_value(each)
-        except ProtocolError:
-            continue
-        if isinstance(members, dict):
-            found.update(members)
-    return found
+class _Listed(msgspec.Struct):
+    annotations: Any = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+_read_listed = msgspec.json.Decoder(_Listed).decode
+
+
+def annotations_of(definition: bytes | Raw) -> dict[str, Any] | None:
+    """Members of a tool's annotations and of its capability, in one. None: there are neither."""
+    try:
+        listed = _read_listed(definition)
+    except (msgspec.DecodeError, RecursionError):
+        # A tool may say of itself what it likes, as deep as it likes.
+        return None
+    capability = listed.meta.get(CAPABILITY) if isinstance(listed.meta, dict) else None
+    said = [one for one in (listed.annotations, capability) if isinstance(one, dict)]
+    return {name: value for one in said for name, value in one.items()} if said else None
