@@ -174,6 +174,30 @@ def test_export_as_a_table(desk: Desk) -> None:
     assert "time_ns" not in rows[0]
 
 
+def test_export_of_what_the_gate_did(desk: Desk) -> None:
+    opened = Journal(desk.journal)
+    for outcome in ("held", "approved"):
+        about = ("approval", "s.t", "s", "irreversible", outcome, 0, "approval:a1 why")
+        opened.record((NOW, "ci", "mcp", *about))
+    opened.close()
+    done = desk.run("export", "--format", "events")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["event"] for one in events] == ["CONFIRMATION_REQUIRED", "CONFIRMATION_GRANTED"]
+    assert events[1] == {
+        "timestamp": "2027-01-15T08:00:00.000000+00:00",
+        "event": "CONFIRMATION_GRANTED",
+        "operation": "s.t",
+        "endpoint": "mcp",
+        "result": "confirmed",
+        "reason": "why",
+        "adapter_name": "s",
+        "danger_level": "irreversible",
+        "user_id": "ci",
+        "confirmation_token": "a1",
+    }
+    assert "2 entries" in done.stderr
+
+
 def test_export_to_a_file_that_only_its_owner_reads(desk: Desk) -> None:
     target = desk.folder / "out.jsonl"
     assert desk.run("export", "-o", str(target)).exit_code == 0

@@ -158,7 +158,10 @@ def search(
 def export(
     name: NameArgument = "*",
     format: Annotated[
-        Literal["jsonl", "csv"], typer.Option("--format", help="An object a line, or a table.")
+        Literal["jsonl", "csv", "events"],
+        typer.Option(
+            "--format", help="An object a line, a table, or what was denied, held and confirmed."
+        ),
     ] = "jsonl",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")
@@ -245,6 +248,7 @@ def _write(file: TextIO, format: str, rows: Iterable[Row]) -> int:
 
     import msgspec
 
+    from interlock.stores.journal_events import event_of, utc
     from interlock.stores.journal_reader import Row
 
     table = csv.writer(file) if format == "csv" else None
@@ -252,29 +256,25 @@ def _write(file: TextIO, format: str, rows: Iterable[Row]) -> int:
         table.writerow(["seq", "time", *Row._fields[2:]])
     written = 0
     for row in rows:
-        moment = _utc(row.time_ns)
-        if table is None:
-            line = {"seq": row.seq, "time": moment, **row._asdict()}
-            file.write(msgspec.json.encode(line).decode() + "\n")
+        if table is not None:
+            table.writerow([row.seq, utc(row.time_ns), *map(_harmless, row[2:])])
         else:
-            table.writerow([row.seq, moment, *map(_harmless, row[2:])])
+            line = event_of(row) if format == "events" else _described(row)
+            if line is None:
+                continue
+            file.write(msgspec.json.encode(line).decode() + "\n")
         written += 1
     return written
 
 
+def _described(row: Row) -> dict[str, object]:
+    from interlock.stores.journal_events import utc
+
+    return {"seq": row.seq, "time": utc(row.time_ns), **row._asdict()}
+
+
 def _harmless(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def _utc(time_ns: int) -> str:
-    from datetime import UTC, datetime
-
-    try:
-        moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
-    except (OverflowError, ValueError, OSError):
-        # A clock may have been anywhere. The number is in the entry all the same.
-        return ""
-    return moment.isoformat(timespec="microseconds")
 
 
 def _progress(path: Path) -> nullcontext[None] | _Bar:
