@@ -41,6 +41,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
+from interlock.pipeline.approval import faults
 from interlock.pipeline.audit import OK, TOOL_ERROR, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.pipeline.breaker import Breakers
@@ -218,7 +219,9 @@ class Pipeline:
                     "The call was not made: the journal cannot be written, and what changes "
                     "something must be on record first. `interlock status` says what is wrong.",
                 )
+            faults.at("dispatch.recorded")
             self.depart(call, self._clock())
+            faults.at("dispatch.sent")
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:

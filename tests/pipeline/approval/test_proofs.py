@@ -151,6 +151,7 @@ def test_claims_that_do_not_fit(tmp_path: Path, changes: dict[str, Any]) -> None
 def test_claims_of_engines_and_services(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     engine, service = desk.keys.engine, desk.keys.service
+    wrong: dict[str, Any]
     for wrong in ({}, {"nonce": "another"}, {"nonce": None}):
         assert desk.refused(sign(engine, claims(**wrong), "ES256")).failure is PROOF_INVALID
     for wrong in ({}, {"token_id": ""}, {"token_id": 1}, {"token_id": "x" * 201}):
@@ -396,8 +397,8 @@ def test_bad_anchors(tmp_path: Path, anchor: AnchorConfig, why: str) -> None:
 
 
 def test_keys_as_jwk_and_never_their_private_part() -> None:
-    for kind, curve in ((OKPKey, "Ed25519"), (ECKey, "P-256")):
-        private = kind.generate_key(curve)  # type: ignore[attr-defined]
+    privates: list[Any] = [OKPKey.generate_key("Ed25519"), ECKey.generate_key("P-256")]
+    for private in privates:
         for form in (
             private.as_pem(private=False),
             json.dumps(private.as_dict(private=False)),

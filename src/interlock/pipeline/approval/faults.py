@@ -18,6 +18,8 @@ POINTS: Final = (
     "gate.checked",
     "gate.dispatching",
     "dispatch.begun",
+    "dispatch.recorded",
+    "dispatch.sent",
     "dispatch.answered",
     "outcome.written",
     "collect.begun",

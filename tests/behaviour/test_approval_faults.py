@@ -1,0 +1,200 @@
+"""kill -9 at every point of the way of an approved call: a real node, a real server, a real file.
+
+Whatever the moment: nothing is executed twice, nothing that somebody was told of is forgotten, and
+no approval can be used again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc.jwk import OKPKey
+
+from interlock.pipeline.approval.faults import POINTS
+from tests.cli.program import RunningNode, World
+from tests.cli.waiting import PATIENCE
+from tests.pipeline.approval.gated import sign
+
+LEDGER = Path(__file__).parent / "servers" / "ledger.py"
+TOLD = ("pending", "approved", "dispatching", "done", "refused", "void", "lost")
+NOT_EXECUTED = ("pending", "approved", "refused", "void")
+COMMITS = 7
+"""So many commits of the store there are on the whole way."""
+CASES = [
+    *[(point, 0) for point in POINTS if point != "store.committing"],
+    *[("store.committing", after) for after in range(COMMITS)],
+]
+
+
+class Desk:
+    """One machine, its operator's key, and a client that speaks plain HTTP."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder)
+        self.ledger = folder / "ledger"
+        self.key = OKPKey.generate_key("Ed25519")
+        (folder / "anna.pem").write_bytes(self.key.as_pem(private=False))
+        command = {"command": sys.executable, "args": [str(LEDGER), str(self.ledger)]}
+        self.world.config(
+            {"s": command},
+            approvals={"anchors": [{"name": "anna", "key": str(folder / "anna.pem")}]},
+        )
+
+    def up(self, **environ: str) -> RunningNode:
+        node = self.world.up(**environ)
+        node.pids()
+        return node
+
+    def ask(self, node: RunningNode, method: str, name: str = "", **params: Any) -> Any:
+        """The result, or the error. None: the node died of it."""
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        params["_meta"] = meta
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": "2026-07-28",
+            "Mcp-Method": method,
+        }
+        if name:
+            params["name"] = headers["Mcp-Name"] = name
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        request = urllib.request.Request(node.url, body.encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as refused:
+            answer = json.load(refused)
+        except (OSError, http.client.HTTPException):
+            return None
+        return answer.get("result", answer.get("error"))
+
+    def press(self, node: RunningNode, button: str) -> Any:
+        return self.ask(node, "tools/call", "s.press", arguments={"button": button})
+
+    def proof(self, held: dict[str, Any], decision: str = "approve") -> str:
+        now = int(time.time())
+        return sign(
+            self.key,
+            {
+                "aud": held["aud"],
+                "jti": held["confirmation_id"],
+                "args_sha256": held["args_sha256"],
+                "iat": now,
+                "exp": now + 600,
+                "decision": decision,
+            },
+        )
+
+    def confirm(self, node: RunningNode, held: dict[str, Any], proof: str) -> Any:
+        return self.ask(node, "mcpax/confirm", confirmation_id=held["confirmation_id"], proof=proof)
+
+    def answer(self, node: RunningNode, held: dict[str, Any], proof: str) -> Any:
+        """Confirm as an approval service does: its caller is not told with this."""
+        url = f"{node.url.rpartition('/')[0]}/approvals/{held['confirmation_id']}"
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        body = json.dumps({"proof": proof}).encode()
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(url, body, headers), timeout=PATIENCE
+            ) as response:
+                return json.load(response)
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def seen(self, node: RunningNode, id: str) -> dict[str, Any]:
+        """What the node says of an approval."""
+        url = f"{node.url.rpartition('/')[0]}/approvals/{id}"
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            found: dict[str, Any] = json.load(response)
+        return found.get("approval", found)
+
+    def executed(self, button: str) -> int:
+        if not self.ledger.exists():
+            return 0
+        lines = [json.loads(line) for line in self.ledger.read_text().splitlines()]
+        return lines.count(["press", {"button": button}])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.world.close()
+
+
+def _held(answer: Any) -> dict[str, Any] | None:
+    """What a caller knows of its approval, if it was told."""
+    content = answer.get("structuredContent") if isinstance(answer, dict) else None
+    if isinstance(content, dict) and content.get("status") == "confirmation_required":
+        return content
+    return None
+
+
+def _go_all_the_way(desk: Desk, node: RunningNode) -> dict[str, Any]:
+    """Everything that can happen to approvals, for as long as the node lives."""
+    told: dict[str, Any] = {}
+    told["a"] = held = _held(desk.press(node, "a"))
+    if held is None:
+        return told
+    told["proof"] = proof = desk.proof(held)
+    if desk.answer(node, held, proof) is None or desk.press(node, "a") is None:
+        return told
+    told["b"] = held = _held(desk.press(node, "b"))
+    if held is not None:
+        told["refusal"] = desk.proof(held, "refuse")
+        desk.confirm(node, held, told["refusal"])
+    return told
+
+
+@pytest.mark.parametrize(("point", "after"), CASES)
+def test_killed_at(desk: Desk, point: str, after: int) -> None:
+    node = desk.up(INTERLOCK_FAULT=point, INTERLOCK_FAULT_AFTER=str(after))
+    told = _go_all_the_way(desk, node)
+    assert node.process.wait(PATIENCE) == -signal.SIGKILL, "the point was never reached"
+    before = desk.executed("a")
+    assert before <= 1
+    assert desk.executed("b") == 0
+
+    node = desk.up()
+    for button, proof in (("a", "proof"), ("b", "refusal")):
+        held = told.get(button)
+        if held is None:
+            continue
+        # Whoever was told of an approval can ask what became of it.
+        state = desk.seen(node, held["confirmation_id"])["state"]
+        assert state in TOLD
+        if state in NOT_EXECUTED:
+            assert desk.executed(button) == 0
+        if proof in told and state != "pending":
+            # What was used is used.
+            again = desk.confirm(node, held, told[proof])
+            assert again["code"] in (-31035, -31008), again
+        elif state == "pending":
+            desk.confirm(node, held, desk.proof(held))
+            assert desk.executed(button) == 1
+            again = desk.confirm(node, held, desk.proof(held))
+            assert again["code"] == -31035
+        # Its caller comes back: it is told, or it waits anew, or what was approved is made now.
+        for _ in range(3):
+            assert desk.press(node, button) is not None
+        assert desk.executed(button) <= 1
+    # And a new one goes all the way.
+    held = _held(desk.press(node, "c"))
+    assert held is not None
+    assert desk.confirm(node, held, desk.proof(held))["content"]
+    assert desk.executed("c") == 1
+    assert node.end() == 0
