@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.call import Call
+from interlock.call import Call, Credentials
 from interlock.catalog.offering import Offering
+from interlock.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.errors import (
     BUDGET_EXCEEDED,
     CIRCUIT_OPEN,
@@ -18,11 +21,13 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
+from interlock.faces.mcp.sessions import Sessions
 from interlock.pipeline.accounts import GRAIN, MINUTE, Window
 from interlock.pipeline.budget import Budgets
 from interlock.protocol.ax import UNLIMITED, Budget
 from tests.catalog.offers import offer
-from tests.pipeline.calls import tool_call
+from tests.pipeline.approval.gated import Gated
+from tests.pipeline.calls import SESSION, tool_call
 from tests.pipeline.rig import HandClock, Rig
 
 LEAF = "7d1f0f0e-0000-4000-8000-000000000001"
@@ -272,3 +277,61 @@ def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
     except InterlockError as error:
         return error
     return None
+
+
+def test_three_accounts_through_the_pipeline() -> None:
+    """Sessions, callers and subservers, each with a budget of its own."""
+    node = Rig(leaf(), tokens={"a-token": "ada", "b-token": "bert"})
+    node.pipeline.budgets.configure(
+        BudgetsConfig(
+            session=BudgetConfig(mutable_calls=1), callers=[CallerBudget(calls_per_minute=4)]
+        )
+    )
+    node.pipeline.budgets.grant("leaf", LEAF, Budget(max_cost_units_per_session=10))
+    sessions = Sessions(most=10, idle=60, clock=node.clock)
+
+    def refused_for(who: str, name: str, session: Any = None) -> str:
+        credentials = Credentials("192.0.2.1", f"{who[0]}-token")
+        before = len(node.upstreams["leaf"].started)
+        call = node.begin(tool_call(name, credentials=credentials, session=session))
+        if len(node.upstreams["leaf"].started) > before:
+            node.upstreams["leaf"].last.answer(content=[])
+            assert call.reserved is None
+            return ""
+        error = node.done[-1][1]
+        assert error.failure is BUDGET_EXCEEDED
+        return str(error.data["of"])
+
+    first, second = sessions.open(SESSION, "ada"), sessions.open(SESSION, "ada")
+    assert refused_for("ada", "leaf.write", first) == ""
+    assert refused_for("ada", "leaf.write", first) == "session"
+    assert refused_for("ada", "leaf.write", second) == ""
+    assert refused_for("bert", "leaf.expensive") == ""
+    assert refused_for("ada", "leaf.metered", second) == "subserver"
+    assert refused_for("ada", "leaf.read", second) == ""
+    assert refused_for("ada", "leaf.read") == ""
+    assert refused_for("ada", "leaf.read", second) == "caller"
+    assert refused_for("bert", "leaf.write") == ""
+    node.clock.advance(60.1)
+    assert refused_for("ada", "leaf.read", first) == ""
+    assert node.journal.outcomes.count("budget_exceeded") == 3
+
+
+def test_a_call_that_waits_for_a_human_takes_nothing(tmp_path: Path) -> None:
+    """However often it is made; once it is approved, it does."""
+
+    async def scenario() -> None:
+        node = Gated(tmp_path)
+        budgets = node.pipeline.budgets
+        budgets.configure(BudgetsConfig(callers=[CallerBudget(mutable_calls=1)]))
+        try:
+            approval = await node.hold()
+            for _ in range(5):
+                assert (await node.hold()).id == approval.id
+            await node.confirm(approval)
+            error = await node.ask(tool_call("s.wipe", {"disk": "another"}))
+            assert error.failure is BUDGET_EXCEEDED
+        finally:
+            node.close()
+
+    asyncio.run(scenario())

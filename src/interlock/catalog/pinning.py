@@ -79,22 +79,26 @@ def canonical(raw: bytes) -> bytes:
     """JSON with its members sorted and no blanks between them, in ASCII.
 
     Members that stand twice stay twice, in their order: which of them counts is for each reader to
-    say, so neither may change unseen. Numbers stay as they are written.
+    say, so neither may change unseen.
     """
     try:
-        value = _decode(raw.decode())
-        written: list[str] = []
-        _write(value, written)
+        text = raw.decode()
+        try:
+            return _encode(_decode(text)).encode()
+        except ValueError:
+            # Twice the same member, or a number that is too large for any type.
+            written: list[str] = []
+            _write(_decode_all(text), written)
+            return "".join(written).encode()
     except (ValueError, RecursionError):
         # Nested beyond what can be walked: then its very bytes count.
         return json.dumps(raw.decode(errors="backslashreplace")).encode()
-    return "".join(written).encode()
 
 
 def read_json(raw: bytes) -> Any:
     """JSON with nothing lost: objects are Members, numbers are Number. None: it cannot be read."""
     try:
-        return _decode(raw.decode())
+        return _decode_all(raw.decode())
     except (ValueError, RecursionError):
         return None
 
@@ -134,7 +138,16 @@ class Members(list[tuple[str, Any]]):
     __slots__ = ()
 
 
-_decode = json.JSONDecoder(
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        raise ValueError
+    return found
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_once).decode
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+_decode_all = json.JSONDecoder(
     object_pairs_hook=Members, parse_int=Number, parse_float=Number, parse_constant=Number
 ).decode
 _quoted = json.encoder.encode_basestring_ascii

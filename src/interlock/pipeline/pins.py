@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from interlock.call import Call
 from interlock.catalog.catalog import Catalog
@@ -19,8 +19,9 @@ from interlock.catalog.pinning import changed_members, contract, contract_digest
 from interlock.config.trust import PinMode
 from interlock.errors import TOOL_HELD, InterlockError
 
-FIRST_SEEN = "first seen"
+FIRST_SEEN: Final = "first seen"
 """Who accepted a tool that nobody has looked at."""
+_MOST_NAMED: Final = 10
 
 _log = logging.getLogger("interlock.pipeline")
 
@@ -44,14 +45,27 @@ class PinKeeper(Protocol):
 class Held:
     """A tool that is held, and why."""
 
-    __slots__ = ("changed", "digest", "pinned", "tool")
+    __slots__ = ("_accepted", "_changed", "_contract", "digest", "pinned", "tool")
 
-    def __init__(self, tool: str, pinned: str, digest: str, changed: tuple[str, ...]) -> None:
+    def __init__(
+        self, tool: str, pinned: str, digest: str, now: bytes, accepted: Callable[[], bytes | None]
+    ) -> None:
+        """`accepted` reads the contract that was; None: it cannot be read now."""
         self.tool = tool
         self.pinned = pinned
         self.digest = digest
-        self.changed = changed
-        """Which parts of its definition are others now."""
+        self._contract = now
+        self._accepted = accepted
+        self._changed: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Which parts of its definition are others now, as far as that can be said."""
+        if not self._changed:
+            accepted = self._accepted()
+            if accepted is not None:
+                self._changed = changed_members(accepted, self._contract)
+        return self._changed
 
     @property
     def message(self) -> str:
@@ -128,6 +142,7 @@ class Pins:
         if self._mode == "off" or not offering.upstream:
             return frozenset()
         held: list[Tool] = []
+        news: list[str] = []
         for tool in offering.tools:
             name = tool.canonical
             pinned = self._pinned.get(name)
@@ -136,30 +151,40 @@ class Pins:
                     self._pin(tool, FIRST_SEEN)
             elif contract_digest(tool) != pinned:
                 held.append(tool)
-                self._hold(tool, pinned)
+                if self._hold(tool, pinned):
+                    news.append(name)
             elif self._seen.pop(name, None) is not None:
                 # It is again what it was.
                 self._told.pop(name, None)
                 self._keeper.saw_as_pinned(name)
         if held:
             self._held_of[offering.upstream] = held
+        if news:
+            _log.warning(
+                "%s of %s changed since a human accepted it and is held: %s%s; `interlock pins "
+                "list --held` has them all, `interlock pins diff TOOL` says what changed",
+                "a tool" if len(news) == 1 else f"each of {len(news)} tools",
+                offering.upstream,
+                ", ".join(news[:_MOST_NAMED]),
+                " and others" if len(news) > _MOST_NAMED else "",
+            )
         return frozenset(tool.canonical for tool in held)
 
-    def _hold(self, tool: Tool, pinned: str) -> None:
-        name, digest = tool.canonical, contract_digest(tool)
-        definition = contract(tool)
-        accepted = self._keeper.definition(name)
-        changed = () if accepted is None else changed_members(accepted, definition)
-        self.held[tool] = held = Held(name, pinned, digest, changed)
+    def _hold(self, tool: Tool, pinned: str) -> bool:
+        """Whether nobody was told of it yet."""
+        name, digest, now = tool.canonical, contract_digest(tool), contract(tool)
+        keeper = self._keeper
+        held = Held(name, pinned, digest, now, lambda: keeper.definition(name))
+        self.held[tool] = held
         if self._seen.get(name) != digest:
             self._seen[name] = digest
-            self._keeper.saw(name, digest, definition)
+            keeper.saw(name, digest, now)
         if self._told.get(name) == digest:
-            return
+            return False
         self._told[name] = digest
-        _log.warning("%s", held.message)
         if self._on_held is not None:
             self._on_held(held)
+        return True
 
     def _pin(self, tool: Tool, by: str) -> None:
         definition = contract(tool)

@@ -85,7 +85,8 @@ class PinKeeper:
         try:
             pin = self._on_their_way.get(tool) or self._store.pin(tool, patience=0)
         except InterlockError as error:
-            _log.warning("%s", error.message)
+            # Whoever asks says it in other words; who writes says what is wrong with the file.
+            _log.debug("%s", error.message)
             return None
         return None if pin is None else pin.definition
 
