@@ -204,7 +204,9 @@ def test_default_deny_leaves_lists_open() -> None:
             rule("r", "allow", kinds=["mcp/request:resources/read:file:///a/*"]), default="deny"
         ),
     ):
-        assert {said(decides, a_request(verb))[0] for verb in (*LISTS, "ping")} == {"allow"}
+        assert {
+            said(decides, a_request(verb))[0] for verb in (*LISTS, "ping", "mcpax/confirm")
+        } == {"allow"}
         for verb in (RESOURCES_READ, PROMPTS_GET, "completion/complete", "vendor/anything"):
             assert said(decides, a_request(verb, "x")) == ("deny", "default:deny")
 

@@ -22,6 +22,7 @@ from interlock.pipeline.policy.index import Index
 from interlock.pipeline.policy.reading import ToolAnnotations, kinds_of, read_arguments
 from interlock.pipeline.policy.rule import Asked, Rule
 from interlock.protocol import mcp
+from interlock.protocol.ax import CONFIRM
 from interlock.protocol.kinds import REQUEST, request_kind
 
 Profile = tuple[str, str, tuple[str, ...], tuple[str, ...] | None]
@@ -42,12 +43,13 @@ FREE: Final = frozenset(
         mcp.SET_LEVEL,
         mcp.LISTEN,
         mcp.UNSUBSCRIBE,
+        CONFIRM,
         *mcp.LISTS,
         *mcp.ABOUT_TASKS,
     }
 )
-"""What `default: deny` leaves open: lists, what holds a connection up, and the tasks of calls that
-a rule allowed."""
+"""What `default: deny` leaves open: lists, what holds a connection up, the tasks of calls that a
+rule allowed, and proofs, each of which is for a call that is judged by itself."""
 
 _ALLOWED: Final = decision(Action.ALLOW, "default:allow")
 _SAFE: Final = decision(Action.ALLOW, "default:safe")
