@@ -330,6 +330,38 @@ def test_a_caller_of_an_issuer_cannot_pass_for_one_of_the_node(tmp_path: Path) -
     assert desk.caller(desk.signer.token(sub="else")).name == "else"
 
 
+def test_who_called_earlier_is_known_with_the_rights_of_today(desk: Desk) -> None:
+    token = TokenConfig(name="ci", token="${env:T}")
+    desk.identity.configure(desk.config_with([token]))
+    made, shown = desk.store.create("agent", scopes=["read"])
+    desk.identity.watch.look()
+    ci, agent = desk.caller("s3cret"), desk.caller(shown)
+    signed, local = desk.caller(desk.signer.token()), desk.caller(None, "local")
+    # As after a restart: nobody has shown anything yet.
+    desk.identity.watch.forget()
+    for one in (ci, agent, signed, local, Caller("parent", kind="parent")):
+        assert desk.identity.recall(one) == one
+    assert desk.identity.recall(Caller("ci", kind="certificate")) is None
+    assert desk.identity.recall(Caller("agent", kind="token")) is None
+    assert desk.identity.recall(Caller("another", kind="token", id=made.id)) is None
+    desk.identity.configure(desk.config_with(local_scopes=["read"]))
+    assert desk.identity.recall(ci) is None
+    assert desk.identity.recall(local) == Caller("local", scopes=("read",))
+    desk.store.revoke([made.id])
+    desk.store.revoke_of_others("subject", "corp:somebody")
+    desk.identity.watch.look()
+    assert desk.identity.recall(agent) is None
+    assert desk.identity.recall(signed) is None
+
+
+def test_a_signed_token_is_recalled_as_long_as_it_says(desk: Desk) -> None:
+    signed = desk.caller(desk.signer.token())
+    desk.now = NOW + 599
+    assert desk.identity.recall(signed) == signed
+    desk.now = NOW + 600
+    assert desk.identity.recall(signed) is None
+
+
 def test_everybody_but() -> None:
     rest = EverybodyBut(frozenset({"a"}))
     assert "a" not in rest

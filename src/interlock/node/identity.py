@@ -24,7 +24,7 @@ from interlock.node.introspection import Introspection
 from interlock.node.key_sets import KeySet
 from interlock.node.places import access_path
 from interlock.pipeline.authenticate import LOCAL_CALLER, PARENT_KIND, Authenticator
-from interlock.pipeline.identity.api_tokens import ApiTokens
+from interlock.pipeline.identity.api_tokens import ApiTokens, caller_of_token
 from interlock.pipeline.identity.certificates import Certificates
 from interlock.pipeline.identity.claims import Terms
 from interlock.pipeline.identity.opaque import Authority, OpaqueTokens
@@ -55,8 +55,8 @@ class _Parts(msgspec.Struct):
     key_sets: dict[str, KeySet]
     """By issuer."""
     opaque: OpaqueTokens | None
-    names: frozenset[str]
-    """Callers whom the config itself names."""
+    callers: dict[tuple[str, str], Caller]
+    """Callers whom the config itself names, by kind and name."""
 
 
 class Identity:
@@ -120,13 +120,33 @@ class Identity:
         """Whether a caller of this name may be here: for ending sessions of those who may not."""
         return (
             name in _RESERVED
-            or name in self._parts.names
+            or any(name == one for _, one in self._parts.callers)
             or self.watch.is_there(name)
             or name in self._api_tokens.access.good_names(self._wall_clock())
         )
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.known(name)
+
+    def recall(self, caller: Caller) -> Caller | None:
+        """Somebody who called earlier, with the rights that it has now. None: it may not any more.
+
+        Also after a restart, when it has not shown its token again: then a signed one counts as
+        long as it says, unless anything of its subject was revoked.
+        """
+        now = self._wall_clock()
+        if caller.kind in ("jwt", "introspection"):
+            over = caller.expires is None or now >= caller.expires
+            gone = over or self._api_tokens.is_revoked(caller.name, caller.id, None)
+            return None if gone else caller
+        if caller.kind == "token" and caller.id:
+            token = self._api_tokens.access.tokens.get(caller.id)
+            if token is None or token.state(now) != "good" or token.name != caller.name:
+                return None
+            return caller_of_token(token)
+        if caller.kind == PARENT_KIND:
+            return caller
+        return self._parts.callers.get((caller.kind, caller.name))
 
     @property
     def resource(self) -> str:
@@ -190,10 +210,16 @@ class Identity:
         """`key_sets`: those of the config before, which stay where nothing of them changed."""
         identity = config.identity
         _check(config)
-        names = frozenset(
-            [*(one.name for one in config.tokens), *(one.name for one in identity.certificates)]
+        certificates = Certificates(identity.certificates) if identity.certificates else None
+        scopes = identity.local_scopes
+        local = Caller(
+            LOCAL_CALLER.name,
+            roles=tuple(identity.local_roles),
+            scopes=None if scopes is None else tuple(scopes),
         )
-        taken = _Taken(names, self._api_tokens)
+        tokens = {self._resolve(one.token): _caller(one) for one in config.tokens}
+        named = [local, *tokens.values(), *(() if certificates is None else certificates.callers)]
+        taken = _Taken(frozenset(one.name for one in named), self._api_tokens)
         keys = {
             one.issuer: self._keys_of(one, key_sets.get(one.issuer)) for one in identity.issuers
         }
@@ -217,21 +243,17 @@ class Identity:
                 wall_clock=self._wall_clock,
             )
             sources.append(opaque)
-        scopes = identity.local_scopes
         authenticator = Authenticator(
-            {self._resolve(one.token): _caller(one) for one in config.tokens},
+            tokens,
             sources=sources,
-            certificates=Certificates(identity.certificates) if identity.certificates else None,
-            local=Caller(
-                LOCAL_CALLER.name,
-                roles=tuple(identity.local_roles),
-                scopes=None if scopes is None else tuple(scopes),
-            ),
+            certificates=certificates,
+            local=local,
             wall_clock=self._wall_clock,
             on_known=self.watch.saw,
         )
         authenticator.minted = self._minted
-        return _Parts(config, authenticator, keys, opaque, names)
+        callers = {(one.kind, one.name): one for one in named}
+        return _Parts(config, authenticator, keys, opaque, callers)
 
     def _keys_of(self, one: IssuerConfig, before: KeySet | None) -> KeySet:
         if before is not None and before.config == one:

@@ -19,6 +19,11 @@ class Certificates:
     def __init__(self, known: Iterable[CertificateConfig]) -> None:
         self._known = [(one.san, _caller(one)) for one in known]
 
+    @property
+    def callers(self) -> list[Caller]:
+        """Everybody who may come with a certificate."""
+        return [caller for _, caller in self._known]
+
     def find(self, names: tuple[str, ...]) -> Caller | None:
         """Who shows a certificate with these names."""
         for san, caller in self._known:
