@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
 from pathlib import Path
 
 import pytest
 
-from interlock.cli.app import app
-from interlock.cli.policy import policy
 from tests.cli.program import DEMO, World
 
 RULES = {
@@ -24,17 +22,6 @@ RULES = {
         {"name": "etc", "then": "deny", "kinds": ["mcp/request:resources/read:file:///etc/*"]},
     ],
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _mounted() -> Iterator[None]:
-    """The program has the command, if it has not by itself."""
-    groups = app.registered_groups
-    before = list(groups)
-    if not any(group.name == "policy" for group in groups):
-        app.add_typer(policy, name="policy")
-    yield
-    groups[:] = before
 
 
 @pytest.fixture
@@ -200,6 +187,20 @@ def test_cases_that_cannot_be_read(ruled: World, text: str, said: str) -> None:
     assert done.returncode == 3
     assert said in done.stderr
     assert "cases.yaml" in done.stderr
+
+
+def test_the_examples_of_the_docs_are_right(world: World) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
+    rules, examples = (part.partition("```")[0] for part in text.split("```yaml\n")[1:])
+    (world.cwd / "interlock.yaml").write_text(rules, encoding="utf-8")
+    done = world.run_here("policy", "test", str(cases(world, examples)))
+    assert done.stdout.splitlines()[-1] == "3 cases, all as expected", done.stderr
+    command, *printed = (
+        line.removeprefix("    ")
+        for line in text.split("    $ ")[1].partition("\n\n")[0].split("\n")
+    )
+    asked = world.run_here(*shlex.split(command)[1:])
+    assert asked.stdout.splitlines() == printed
 
 
 def test_a_file_that_is_not_there(ruled: World) -> None:

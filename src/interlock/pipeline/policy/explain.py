@@ -114,6 +114,8 @@ def _misses_what(rule: Rule, asked: Asked) -> Iterator[str]:
             yield "it is about other requests"
     if rule.tools is not None and not (asked.tool and rule.tools.fit(asked.tool)):
         yield f"tools: {_list(rule.tools.patterns)}, not {asked.tool or 'a tool'}"
+        if not any(_are_alike(pattern, asked.tool) for pattern in rule.tools.patterns):
+            yield "it is about other tools"
     if rule.effects is not None and asked.effect not in rule.effects:
         yield f"effects: {_list(sorted(rule.effects))}, not {asked.effect or 'none'}"
     for member, value in rule.annotations:
@@ -128,6 +130,14 @@ def _is_related(rule: Rule, asked: Asked) -> bool:
     """Whether the rule is about requests of this method at all."""
     method = ":".join(asked.kinds[0][0].split(":")[:2])
     return any(pattern.fixed.startswith(method) for pattern in rule.kinds)
+
+
+def _are_alike(pattern: str, tool: str) -> bool:
+    """Whether a glob and a tool have the server in common, or the last part of the name."""
+    return (
+        pattern.partition(".")[0] == tool.partition(".")[0]
+        or pattern.rpartition(".")[2] == tool.rpartition(".")[2]
+    )
 
 
 def _list(words: Any) -> str:
