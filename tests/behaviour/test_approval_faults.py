@@ -120,7 +120,8 @@ class Desk:
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             found: dict[str, Any] = json.load(response)
-        return found.get("approval", found)
+        about: dict[str, Any] = found.get("approval", found)
+        return about
 
     def executed(self, button: str) -> int:
         if not self.ledger.exists():

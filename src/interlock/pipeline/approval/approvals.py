@@ -154,7 +154,7 @@ class Approvals:
         entry = self._inbox.get(id)
         if entry is None or entry.written is None:
             outcome = await self._below.confirm(id, proof)
-            self.gate.answered_below(id, outcome)
+            await self.gate.answered_below(id, outcome)
             return outcome
         verdict = self._decide(entry, proof)
         if verdict.decision == REFUSE:

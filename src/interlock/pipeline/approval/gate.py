@@ -8,6 +8,7 @@ same approval, waits for the call that is under way, or is given what it came to
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -361,9 +362,10 @@ class Gate:
 
         self._inbox.step(entry, done, then)
 
-    def answered_below(self, id: str, outcome: Outcome) -> None:
+    async def answered_below(self, id: str, outcome: Outcome) -> None:
         """A gate of a node below was passed: what the call came to now is the outcome of whoever
         let it through here."""
+        loop = asyncio.get_running_loop()
         for entry in self._inbox:
             record = entry.record
             if record.below == id and record.state == DONE and not entry.writing:
@@ -372,7 +374,10 @@ class Gate:
                 if changed.below:
                     self._remember(changed.below, record.upstream, changed.below_until)
                 self._inbox.index(entry)
-                self._inbox.step(entry, changed, lambda _: None)
+                written: asyncio.Future[Kept] = loop.create_future()
+                self._inbox.step(entry, changed, written.set_result)
+                # Not given up by a confirmer who hangs up.
+                await asyncio.shield(written)
 
     def ended(self, entry: Entry) -> None:
         """A record came to its end without a call."""

@@ -1,0 +1,229 @@
+"""Gates in a tree: each hop keeps its own, and each is opened by its own anchors alone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc.jwk import OKPKey
+from msgspec import Raw
+from msgspec.structs import replace
+
+from interlock.call import Call, Client, Credentials
+from interlock.config import ServerConfig
+from interlock.config.trust import AnchorConfig, ApprovalsConfig, PolicyConfig, RuleConfig
+from interlock.errors import InterlockError
+from interlock.node.node import Node
+from interlock.protocol.mcp import TOOLS_CALL, Era
+from tests.node.grove import Grove, lists, until
+from tests.pipeline.approval.gated import sign
+
+LEDGER = Path(__file__).parent.parent / "behaviour" / "servers" / "ledger.py"
+CLIENT = Client(Era.SESSION, "2025-11-25", "tests")
+NAMES = ("root", "mid", "edge")
+PRESS = "mid.edge.s.press"
+OPEN = PolicyConfig(default="allow")
+GATED = PolicyConfig(
+    default="allow", rules=[RuleConfig("ask a human", "confirm", tools=["*press", "*note"])]
+)
+
+
+class Tree:
+    """Three nodes in a row, each with its own operator, and a server at the bottom."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        self.keys = {name: OKPKey.generate_key("Ed25519") for name in NAMES}
+        self.nodes: dict[str, Node] = {}
+
+    async def grow(self, grove: Grove, **policies: PolicyConfig) -> None:
+        server = ServerConfig(
+            command=sys.executable, args=[str(LEDGER), str(self.ledger)], segment="s"
+        )
+        above = None
+        for name in NAMES:
+            key = self.folder / f"{name}.pem"
+            key.write_bytes(self.keys[name].as_pem(private=False))
+            node = await grove.start(
+                name,
+                below=above,
+                policy=policies.get(name, OPEN),
+                approvals=ApprovalsConfig(
+                    anchors=[AnchorConfig(f"operator of {name}", key=str(key))]
+                ),
+                servers={"s": server} if name == NAMES[-1] else {},
+            )
+            self.nodes[name] = above = node
+        await until(self.root, lambda: lists(self.root, PRESS))
+
+    @property
+    def root(self) -> Node:
+        return self.nodes["root"]
+
+    async def gate(self, *gates: bool) -> None:
+        """Put gates at these hops, and take them away at the others."""
+        for name, gated in zip(NAMES, gates, strict=True):
+            node = self.nodes[name]
+            await node.apply(replace(node.config, policy=GATED if gated else OPEN))
+
+    async def ask(self, call: Call) -> Any:
+        async with asyncio.timeout(20):
+            return json.loads((await self.root.pipeline.run(call)).result)
+
+    async def press(self, button: str, tool: str = PRESS) -> Any:
+        arguments = Raw(json.dumps({"button": button}).encode())
+        return await self.ask(
+            Call(TOOLS_CALL, "test", Credentials("local"), CLIENT, tool, arguments=arguments)
+        )
+
+    async def confirm(self, held: dict[str, Any], signer: str) -> Any:
+        now = int(time.time())
+        proof = sign(
+            self.keys[signer],
+            {
+                "aud": held["aud"],
+                "jti": held["confirmation_id"],
+                "args_sha256": held["args_sha256"],
+                "iat": now,
+                "exp": now + 600,
+                "decision": "approve",
+            },
+        )
+        params = {"confirmation_id": held["confirmation_id"], "proof": proof}
+        extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
+        return await self.ask(
+            Call("mcpax/confirm", "test", Credentials("local"), CLIENT, extra=extra)
+        )
+
+    def whose(self, held: dict[str, Any]) -> str:
+        """Which hop wants a proof."""
+        return next(name for name, node in self.nodes.items() if node.tree.id == held["aud"])
+
+    def executed(self, button: str) -> int:
+        if not self.ledger.exists():
+            return 0
+        lines = [json.loads(line) for line in self.ledger.read_text().splitlines()]
+        return sum(arguments == {"button": button} for _, arguments in lines)
+
+
+def held(answer: Any) -> dict[str, Any] | None:
+    if answer.get("_meta", {}).get("x-mcpax-status") != "confirmation_required":
+        return None
+    assert answer["isError"] is True
+    content: dict[str, Any] = answer["structuredContent"]
+    return content
+
+
+@pytest.mark.spec("AX-11.3-8", "AX-11.3-9", "AX-11.3-10", "AX-11.3-11", "AX-11.3-14", "AX-11.1-1")
+def test_every_gate_on_the_way_must_be_opened(tmp_path: Path) -> None:
+    async def run() -> None:
+        tree = Tree(tmp_path)
+        async with Grove(tmp_path) as grove:
+            await tree.grow(grove)
+            for gates in itertools.product((False, True), repeat=3):
+                await tree.gate(*gates)
+                button = "".join("x" if one else "o" for one in gates)
+                answer = await tree.press(button)
+                asked = []
+                while (wanted := held(answer)) is not None:
+                    assert tree.executed(button) == 0
+                    hop = tree.whose(wanted)
+                    asked.append(hop)
+                    assert wanted["route"][-2:] == ["s", "press"]
+                    for other in NAMES:
+                        # Whoever opens another gate does not open this one.
+                        if other != hop:
+                            with pytest.raises(InterlockError) as error:
+                                await tree.confirm(wanted, other)
+                            assert error.value.failure.name == "proof_invalid"
+                    answer = await tree.confirm(wanted, hop)
+                gated = [name for name, gate in zip(NAMES, gates, strict=True) if gate]
+                assert asked == gated
+                assert answer["content"][0]["text"] == "press: done"
+                assert tree.executed(button) == 1
+
+    asyncio.run(run())
+
+
+def test_the_outcome_reaches_the_one_who_asked(tmp_path: Path) -> None:
+    """Through three gates: the same call, made again at the top, is answered with what it waits
+    for now, and at last with what it came to, once."""
+
+    async def run() -> None:
+        tree = Tree(tmp_path)
+        async with Grove(tmp_path) as grove:
+            await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
+            answer = await tree.press("a")
+            for hop in NAMES:
+                wanted = held(answer)
+                assert wanted is not None
+                assert tree.whose(wanted) == hop
+                # Asked again: the same, and no second approval anywhere.
+                assert held(await tree.press("a")) == wanted
+                # By somebody who is not the caller.
+                outcome = await tree.root.trust.approving.approvals.confirm(  # type: ignore[union-attr]
+                    wanted["confirmation_id"], _proof(tree, wanted, hop)
+                )
+                answer = json.loads(outcome.result)
+            assert answer["content"][0]["text"] == "press: done"
+            assert tree.executed("a") == 1
+            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+            assert tree.executed("a") == 1
+            again = held(await tree.press("a"))
+            assert again is not None
+            assert tree.whose(again) == "root"
+
+    asyncio.run(run())
+
+
+def _proof(tree: Tree, wanted: dict[str, Any], signer: str) -> str:
+    now = int(time.time())
+    return sign(
+        tree.keys[signer],
+        {
+            "aud": wanted["aud"],
+            "jti": wanted["confirmation_id"],
+            "args_sha256": wanted["args_sha256"],
+            "iat": now,
+            "exp": now + 600,
+            "decision": "approve",
+        },
+    )
+
+
+@pytest.mark.spec("AX-11.3-9", "AX-11.2-1")
+def test_a_node_above_cannot_lift_a_gate(tmp_path: Path) -> None:
+    async def run() -> None:
+        tree = Tree(tmp_path)
+        never = PolicyConfig(
+            default="allow", rules=[RuleConfig("never gate it", "allow", tools=["*"])]
+        )
+        async with Grove(tmp_path) as grove:
+            await tree.grow(grove, root=never, mid=never, edge=PolicyConfig())
+            wanted = held(await tree.press("a"))
+            assert wanted is not None
+            assert tree.whose(wanted) == "edge"
+            assert wanted["capability"]["reversible"] is False
+            [page] = [
+                json.loads(tree.root.catalog.current.page("tools/list", Era.SESSION, "dotted"))
+            ]
+            flags = {
+                one["name"]: one.get("_meta", {}).get("x-mcpax-safety") for one in page["tools"]
+            }
+            assert flags[PRESS] == "irreversible_mutable"
+            assert flags["mid.edge.s.note"] is None
+            assert flags["mid.edge.s.look"] is None
+            # An unknown id is looked for below, and found by nobody.
+            with pytest.raises(InterlockError) as error:
+                await tree.confirm({**wanted, "confirmation_id": "x" * 32}, "edge")
+            assert error.value.failure.name == "unknown_approval"
+            assert tree.executed("a") == 0
+
+    asyncio.run(run())
