@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -17,9 +18,10 @@ import pytest
 from interlock.stores import journal as journal_module
 from interlock.stores import journal_promises, journal_writer
 from interlock.stores.journal import Entry, Journal, JournalReader
-from interlock.stores.journal_file import open_for_writing
+from interlock.stores.journal_file import cannot_open, open_for_writing
 from interlock.stores.journal_pages import Fragment
 from interlock.stores.journal_promises import Then
+from interlock.stores.journal_verify import verify
 
 # Long enough that no group ends by itself: whatever is written was asked for.
 NEVER = 3600.0
@@ -199,6 +201,57 @@ def test_a_full_disk_breaks_the_promise_at_once_and_recovers_by_itself(
     assert journal.health().state == "ok"
     assert times(journal.path) == [1, 3]
     journal.close()
+
+
+def test_a_disk_that_refuses_writes_breaks_the_promise_and_recovers(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    first, second = Told(), Told()
+    journal.record_durably(entry(1), first)
+    assert first.wait()
+    written = journal.path.with_name("journal.db-wal").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (written, limits[1]))
+    try:
+        journal.record_durably(entry(2), second)
+        assert second.wait() is False
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert journal.flush()
+    assert journal.close().state == "ok"
+    assert times(journal.path) == [1, 2]
+    assert verify(journal.path).whole
+
+
+def test_a_disk_that_is_full_at_the_start_keeps_no_node_from_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+
+    def open_on_a_full_disk(path: Path) -> sqlite3.Connection:
+        connection = open_for_writing(path)
+        if full:
+            # SQLite's own words for it: a table that does not fit.
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+            try:
+                connection.execute("CREATE TABLE large AS SELECT zeroblob(1000000)")
+            except sqlite3.Error as error:
+                connection.close()
+                raise cannot_open(path, error) from error
+        return connection
+
+    monkeypatch.setattr(journal_writer, "open_for_writing", open_on_a_full_disk)
+    journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
+    assert "full" in journal.health().reason
+    told, later = Told(), Told()
+    journal.record_durably(entry(1), told)
+    assert told.wait() is False
+    full = False
+    assert journal.flush()
+    journal.record_durably(entry(2), later)
+    assert later.wait() is True
+    journal.close()
+    assert times(journal.path) == [1, 2]
 
 
 def test_a_closed_journal_and_a_full_memory_say_no(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ class Journal:
         """Open the file, making it when it is not there, and start the writer.
 
         Raises InterlockError when the file cannot be used: better at the start than never. Only a
-        damaged one is no reason not to serve: `health` says so, and `record_durably` says no.
+        damaged one, or a full disk, is no reason not to serve: `health` says so, and
+        `record_durably` says no.
         `max_rows` is how many of the newest entries are kept at least, `max_age` for how many
         seconds one is kept at most; None keeps all. `archive`: they go into files beside it.
         """
@@ -290,13 +291,13 @@ class Journal:
         )
 
     def _open(self) -> str:
-        """Open the file. What is wrong with it, when it is damaged."""
+        """Open the file. What is wrong with it, when a node can serve all the same."""
         try:
             self._writer.open()
         except InterlockError as error:
-            if not (error.data or {}).get("damaged"):
+            if not (error.data or {}).get("bearable"):
                 raise
-            _log.error("%s Until then nothing is done here that changes something.", error.message)
+            _log.error("%s Entries are kept in memory until then.", error.message)
             return error.message
         return ""
 

@@ -10,6 +10,7 @@ This room touches files and SQLite and nothing else.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -31,6 +32,7 @@ SCHEMA_VERSION: Final = 2
 _APPLICATION_ID: Final = 0x494C434B
 _BUSY_SECONDS: Final = 1.0
 _WAL_TRIES: Final = 50
+_BEARABLE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FULL)
 _WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
 
 # One step per version: step N turns version N into N + 1. The second version has the hash chain.
@@ -153,10 +155,13 @@ def aside(path: Path) -> str:
     )
 
 
-def is_damage(error: BaseException | None) -> bool:
-    """Whether SQLite says that the file is not what it was."""
+def is_bearable(error: BaseException | None) -> bool:
+    """Whether a node can serve all the same, for as long as nothing must be recorded: the file is
+    not what it was, or the disk is full. Everything else is somebody's mistake in the config."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return code is not None and code & 0xFF in _BEARABLE
 
 
 def cannot_open(path: Path, error: Exception) -> InterlockError:
@@ -164,7 +169,7 @@ def cannot_open(path: Path, error: Exception) -> InterlockError:
     return InterlockError(
         errors.INTERNAL,
         f"The journal {path} cannot be opened: {error}. {advice(path, error)}",
-        data={"path": str(path), "damaged": is_damage(error)},
+        data={"path": str(path), "bearable": is_bearable(error)},
     )
 
 

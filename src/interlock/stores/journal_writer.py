@@ -72,7 +72,7 @@ class JournalWriter:
                 errors.INTERNAL,
                 f"The journal {self._path} was changed by something else than a node: {broken}. "
                 f"`interlock audit verify` says more. {aside(self._path)}",
-                data={"path": str(self._path), "damaged": True},
+                data={"path": str(self._path), "bearable": True},
             ) from broken
         except BaseException:
             connection.close()
@@ -160,6 +160,6 @@ class JournalWriter:
                     errors.INTERNAL,
                     f"The journal {self._path} was overwritten by something else than a node. "
                     f"{aside(self._path)}",
-                    data={"path": str(self._path), "damaged": True},
+                    data={"path": str(self._path), "bearable": True},
                 )
         return connection or self.open()
