@@ -1,0 +1,82 @@
+"""`interlock keys node`: the keys by which a node signs the tokens that it makes for others."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.cli import running, say, where
+from interlock.cli.running import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.stores.signing_keys import SigningKeys
+
+node_keys = typer.Typer(help="Show or change the keys by which the node signs its own tokens.")
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+
+
+@node_keys.callback()
+def _node_keys() -> None:
+    """Show or change the keys by which the node signs its own tokens.
+
+    A node makes a short-lived token for every call that it passes on. It changes its key every day
+    by itself; those of before are shown for an hour longer than they sign.
+    """
+
+
+@node_keys.command("list")
+def list_keys(
+    config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+) -> None:
+    """Show the ids of the node's keys, the one that signs first.
+
+    \b
+    Example:
+      interlock keys node list
+    """
+    rows = _keys(running.meant(config, node)).rows()
+    if json:
+        say.as_json([one._asdict() for one in rows])
+        return
+    for one in rows:
+        since = _when(one.created)
+        what = "signs" if one.signs else f"signed until {_when(one.retired or 0.0)}"
+        print(f"{one.kid}  since {since}  {what}")
+
+
+@node_keys.command()
+def rotate(config: where.ConfigOption = None, node: NodeOption = None) -> None:
+    """Sign with a new key from now on. A running node heeds it within seconds.
+
+    Tokens that are on their way stay good until they expire, a quarter of an hour at most.
+
+    \b
+    Example:
+      interlock keys node rotate
+    """
+    print(f"signs with {_keys(running.meant(config, node)).rotate()}")
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _keys(meant: running.Meant) -> SigningKeys:
+    """Those of the node that is meant. Raises ConfigError, InterlockError."""
+    from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+    from interlock.node.places import signing_keys_path
+    from interlock.stores.signing_keys import SigningKeys
+
+    if meant.problem is not None:
+        raise meant.problem
+    path = signing_keys_path(meant.config, os.environ, meant.base_dir)
+    if not path.exists():
+        raise InterlockError(
+            UPSTREAM_UNAVAILABLE,
+            f"there is nothing at {path}: no node of {meant.config.listen} has ever run here.",
+        )
+    return SigningKeys(path)

@@ -1,0 +1,56 @@
+"""`interlock keys node`: the node's own keys, shown and changed by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from interlock.cli.node_keys import node_keys
+from interlock.errors import InterlockError
+from interlock.stores.signing_keys import SigningKeys
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "interlock.yaml"
+    path.write_text(f"listen: 127.0.0.1:0\nstate_dir: {tmp_path / 'state'}\n", encoding="utf-8")
+    return path
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(node_keys, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.spec("ST-4.8.5-3")
+def test_keys_are_shown_and_changed(config: Path, tmp_path: Path) -> None:
+    kept = SigningKeys(tmp_path / "state" / "signing_keys.json")
+    first = kept.kid
+    [row] = json.loads(run("list", "--json", "--config", str(config)))
+    assert (row["kid"], row["signs"], row["retired"]) == (first, True, None)
+    new = run("rotate", "--config", str(config)).strip().removeprefix("signs with ")
+    assert kept.refresh() is True
+    assert kept.kid == new != first
+    rows = run("list", "--config", str(config)).splitlines()
+    assert [one.split()[0] for one in rows] == [new, first]
+    assert rows[0].endswith("signs")
+    assert "until" in rows[1]
+
+
+def test_no_private_part_is_ever_printed(config: Path, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "signing_keys.json"
+    SigningKeys(path)
+    [key] = json.loads(path.read_bytes())["keys"]
+    printed = run("list", "--json", "--config", str(config)) + run("list", "--config", str(config))
+    assert key["d"] not in printed
+
+
+@pytest.mark.parametrize("command", ["list", "rotate"])
+def test_a_node_that_never_ran_has_none(config: Path, command: str, tmp_path: Path) -> None:
+    with pytest.raises(InterlockError, match="has ever run here"):
+        run(command, "--config", str(config))
+    assert not (tmp_path / "state").exists()
