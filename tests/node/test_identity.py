@@ -358,6 +358,10 @@ def test_a_signed_token_is_recalled_as_long_as_it_says(desk: Desk) -> None:
     signed = desk.caller(desk.signer.token())
     desk.now = NOW + 599
     assert desk.identity.recall(signed) == signed
+    desk.identity.configure(desk.config_with(issuers=[]))
+    assert desk.identity.recall(signed) is None
+    desk.identity.configure(desk.config)
+    assert desk.identity.recall(signed) == signed
     desk.now = NOW + 600
     assert desk.identity.recall(signed) is None
 

@@ -137,8 +137,8 @@ class Identity:
         now = self._wall_clock()
         if caller.kind in ("jwt", "introspection"):
             over = caller.expires is None or now >= caller.expires
-            gone = over or self._api_tokens.is_revoked(caller.name, caller.id, None)
-            return None if gone else caller
+            revoked = self._api_tokens.is_revoked(caller.name, caller.id, None)
+            return None if over or revoked or not self._believed(caller) else caller
         if caller.kind == "token" and caller.id:
             token = self._api_tokens.access.tokens.get(caller.id)
             if token is None or token.state(now) != "good" or token.name != caller.name:
@@ -147,6 +147,15 @@ class Identity:
         if caller.kind == PARENT_KIND:
             return caller
         return self._parts.callers.get((caller.kind, caller.name))
+
+    def _believed(self, caller: Caller) -> bool:
+        """Whether the config still knows somebody who may have issued its token."""
+        identity = self._parts.config.identity
+        if caller.kind == "jwt":
+            prefixes = [one.prefix for one in identity.issuers]
+        else:
+            prefixes = [one.prefix for one in identity.introspection]
+        return any(caller.name.startswith(one) for one in prefixes)
 
     @property
     def resource(self) -> str:
