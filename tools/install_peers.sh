@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the programs that some tests and benchmarks use as real peers and that pip does not
-# carry: nginx, node with npm, and a browser with its driver. Only what is missing, only as root with apt-get. Never fails:
-# a test whose peer is absent skips, and says so.
+# carry: nginx, node with npm, and a browser with its driver. Only what is missing, only as root
+# with apt-get. Never fails: a test whose peer is absent skips, and says so.
 set -u
 
 missing=

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,7 +139,9 @@ def read_passphrase(file: Path | None, prompt: str, *, new: bool = False) -> byt
             CONFIG, "nobody is there to type the passphrase: give it with --passphrase-file FILE."
         )
     else:
-        phrase = typer.prompt(prompt, hide_input=True, confirmation_prompt=new, err=True)
+        phrase = getpass(f"{prompt}: ", stream=sys.stderr)
+        if new and getpass("Once more: ", stream=sys.stderr) != phrase:
+            raise InterlockError(CONFIG, "the two passphrases are not the same.")
     if new and len(phrase) < _SHORTEST_PASSPHRASE:
         raise InterlockError(
             CONFIG, f"a passphrase has at least {_SHORTEST_PASSPHRASE} characters."

@@ -1,0 +1,297 @@
+"""`interlock approvals`, `approve`, `refuse` and `keys`, as a person at a terminal uses them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import DEMO, INTERLOCK, World
+from tests.cli.waiting import PATIENCE, wait_until
+
+PHRASE = "open sesame"
+
+
+@pytest.fixture
+def office(world: World) -> World:
+    """A node whose notes cannot be deleted without a human, and two notes."""
+    world.config({"demo": DEMO})
+    (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
+    world.up().wait_for_line("demo is ready")
+    for title in ("Milk", "Bread"):
+        world.run_here("call", "demo.notes_add", f"title={title}", "text=x")
+    return world
+
+
+def new_key(world: World, name: str = "ann", *more: str) -> subprocess.CompletedProcess[str]:
+    done = world.run_here("keys", "new", name, "--passphrase-file", "phrase", *more)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def delete(world: World, id: int = 1) -> subprocess.CompletedProcess[str]:
+    return world.run_here("call", "demo.notes_delete", f"id={id}")
+
+
+def waiting(world: World) -> list[dict[str, Any]]:
+    done = world.run_here("approvals", "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["approvals"]
+    return found
+
+
+def held(world: World, id: int = 1) -> str:
+    """Ask for something that waits; the id of the approval."""
+    done = delete(world, id)
+    assert done.returncode == 1
+    assert "must confirm it first" in done.stdout + done.stderr
+    return str(waiting(world)[-1]["id"])
+
+
+def at_terminal(world: World, arguments: list[str], answers: dict[str, str]) -> tuple[str, int]:
+    """Run a command on a terminal, and answer what it asks; what was to be seen, and its end."""
+    here, there = pty.openpty()
+    process = subprocess.Popen(
+        [*INTERLOCK, *arguments],
+        cwd=world.cwd,
+        env={**world.environ, "TERM": "dumb"},
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        start_new_session=True,
+    )
+    os.close(there)
+    seen = ""
+    left = dict(answers)
+    try:
+        while True:
+            try:
+                data = os.read(here, 4096)
+            except OSError:
+                break
+            if not data:
+                break
+            seen += data.decode()
+            for asked in [one for one in left if one in seen]:
+                os.write(here, left.pop(asked).encode())
+        code = process.wait(PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
+    return seen, code
+
+
+@pytest.mark.spec("AX-11.3-5", "AQ-8.8.2-5")
+def test_approve_with_a_key(office: World) -> None:
+    new_key(office)
+    id = held(office)
+    listed = office.run_here("approvals")
+    assert id in listed.stdout
+    assert "demo.notes_delete  (cannot be undone)" in listed.stdout
+    assert "asked by local" in listed.stdout
+    assert '"id": 1' in listed.stdout
+    done = office.run_here(
+        "approve", id[:8], "--yes", "--key", "ann", "--passphrase-file", "phrase"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "approved by ann: ok" in done.stderr
+    told = json.loads(done.stdout)
+    assert told["content"]
+    # The one who asked gets the same, and nothing is done twice.
+    assert delete(office).returncode == 0
+    assert waiting(office) == []
+    assert "nothing waits." in office.run_here("approvals").stderr
+    late = office.run_here("approve", id, "--yes", "--key", "ann", "--passphrase-file", "phrase")
+    assert late.returncode == 1
+    assert "does not wait any more: done" in late.stderr
+
+
+def test_refuse_needs_no_key_here(office: World) -> None:
+    id = held(office)
+    done = office.run_here("refuse", id, "--reason", "not today")
+    assert (done.returncode, done.stdout) == (0, "refused by local.\n"), done.stderr
+    told = delete(office)
+    assert told.returncode == 1
+    assert "not today" in told.stdout + told.stderr
+    new_key(office)
+    id = held(office)
+    done = office.run_here("refuse", id, "--key", "ann", "--passphrase-file", "phrase", "--json")
+    assert json.loads(done.stdout)["by"] == "ann"
+
+
+def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
+    new_key(office, "eve", "--no-enrol")
+    id = held(office)
+    done = office.run_here("approve", id, "--yes", "--passphrase-file", "phrase")
+    assert done.returncode == 1
+    assert "no trust anchor of this node signed it" in done.stderr
+    (office.cwd / "phrase").write_text("wrong wrong\n", encoding="utf-8")
+    done = office.run_here("approve", id, "--yes", "--passphrase-file", "phrase")
+    assert (done.returncode, "not its passphrase" in done.stderr) == (3, True)
+    assert [one["id"] for one in waiting(office)] == [id]
+
+
+def test_a_removed_key_counts_no_more(office: World) -> None:
+    new_key(office)
+    id = held(office)
+    done = office.run_here("keys", "remove", "ann")
+    assert done.returncode == 0
+    assert "counts no more" in done.stdout
+    done = office.run_here("approve", id, "--yes", "--key", "ann", "--passphrase-file", "phrase")
+    assert done.returncode == 1
+    assert office.run_here("keys", "remove", "ann").returncode == 1
+
+
+def test_a_person_is_shown_everything_and_asked(office: World) -> None:
+    new_key(office)
+    id = held(office)
+    seen, code = at_terminal(office, ["approve", id], {"through?": "n\n"})
+    assert code == 1
+    for words in (
+        "demo.notes_delete",
+        "cannot be undone",
+        "asked by:  local",
+        '"id": 1',
+        "digest:",
+    ):
+        assert words in seen
+    assert [one["id"] for one in waiting(office)] == [id]
+    answers = {"through?": "y\n", "Passphrase of ann": f"{PHRASE}\n"}
+    seen, code = at_terminal(office, ["approve", id], answers)
+    assert (code, "approved by ann: ok" in seen) == (0, True)
+    assert PHRASE not in seen
+
+
+def test_nobody_there_to_ask(office: World) -> None:
+    new_key(office)
+    done = office.run("approve", held(office))
+    assert (done.returncode, "give --yes" in done.stderr) == (2, True)
+
+
+def test_watch_shows_what_comes(office: World) -> None:
+    process = subprocess.Popen(
+        [*INTERLOCK, "approvals", "--watch"],
+        cwd=office.cwd,
+        env=office.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        id = held(office)
+        assert id in process.stdout.readline()
+        assert "demo.notes_delete" in process.stdout.readline()
+        other = held(office, 2)
+        lines = iter(process.stdout.readline, "")
+        assert any(other in line for line in lines)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_no_node(world: World) -> None:
+    world.config({"demo": DEMO})
+    for command in (["approvals"], ["approve", "x", "--yes"], ["refuse", "x"]):
+        done = world.run_here(*command)
+        assert (done.returncode, "no node answers" in done.stderr) == (4, True)
+
+
+def test_a_new_key(world: World) -> None:
+    world.config({"demo": DEMO})
+    (world.cwd / "phrase").write_text(PHRASE, encoding="utf-8")
+    done = new_key(world, "ann", "--tool", "demo.*", "--caller", "bot")
+    private = world.home / ".config" / "interlock" / "keys" / "ann.pem"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert b"ENCRYPTED" in private.read_bytes()
+    # What it prints is config for another node.
+    import yaml
+
+    printed = yaml.safe_load(done.stdout)
+    (anchor,) = printed["approvals"]["anchors"]
+    assert (anchor["name"], anchor["tools"], anchor["caller"]) == ("ann", ["demo.*"], "bot")
+    world.config({"demo": DEMO}, **printed)
+    assert world.run_here("check").returncode == 0
+    listed = json.loads(world.run_here("keys", "list", "--json").stdout)
+    assert [(one["name"], one["kind"]) for one in listed] == [
+        ("ann", "key"),
+        ("ann", "operator (config)"),
+    ]
+    again = world.run_here("keys", "new", "ann", "--passphrase-file", "phrase")
+    assert (again.returncode, "is there already" in again.stderr) == (3, True)
+    bare = world.run_here("keys", "new", "bob", "--no-passphrase")
+    assert (bare.returncode, "Warning" in bare.stderr) == (0, True)
+    assert world.run_here("keys", "new", "../x", "--no-passphrase").returncode == 2
+    typed = {"key of cleo": f"{PHRASE}\n", "Once more": f"{PHRASE}\n"}
+    assert at_terminal(world, ["keys", "new", "cleo"], typed)[1] == 0
+    typed["Once more"] = "another\n"
+    seen, code = at_terminal(world, ["keys", "new", "dora"], typed | {"key of dora": "some one\n"})
+    assert (code, "not the same" in seen) == (3, True)
+    (world.cwd / "phrase").write_text("short", encoding="utf-8")
+    short = world.run_here("keys", "new", "dora", "--passphrase-file", "phrase")
+    assert (short.returncode, "at least 8" in short.stderr) == (3, True)
+    lonely = world.run("keys", "new", "dora")
+    assert (lonely.returncode, "--passphrase-file" in lonely.stderr) == (3, True)
+
+
+def test_enrolling_others(world: World) -> None:
+    world.config({"demo": DEMO})
+    done = world.run_here("keys", "enrol", "ann", "--json")
+    told = json.loads(done.stdout)
+    assert told["address"] == f"http://localhost:{world.port}/approvals/enrol"
+    assert told["seconds"] == 600
+    done = world.run_here("keys", "enrol", "ann")
+    assert done.stdout.startswith(f"http://localhost:{world.port}/approvals/enrol#")
+    made = world.run_here("keys", "new", "bob", "--no-passphrase", "--no-enrol")
+    assert made.returncode == 0
+    public = str(world.home / ".config" / "interlock" / "keys" / "bob.pub")
+    assert world.run_here("keys", "enrol", "bob", "--public", public).returncode == 0
+    again = world.run_here("keys", "enrol", "bob", "--public", public)
+    assert (again.returncode, "enrolled already" in again.stderr) == (3, True)
+    assert "bob" in world.run_here("keys", "list").stdout
+    world.config({"demo": DEMO}, approvals={"url": "https://approve.example/x/"})
+    told = json.loads(world.run_here("keys", "enrol", "ann", "--json").stdout)
+    assert told["address"] == "https://approve.example/x/approvals/enrol"
+
+
+def test_over_http_with_a_token(world: World, tmp_path: Path) -> None:
+    """Another machine of the operator's: no socket, but a token that may see approvals."""
+    (world.cwd / "phrase").write_text(PHRASE, encoding="utf-8")
+    tokens = [
+        {"name": "bot", "token": "${env:BOT}"},
+        {"name": "desk", "token": "${env:DESK}", "may": ["approve"]},
+    ]
+    secrets = {"BOT": "b" * 40, "DESK": "d" * 40}
+    world.config({"demo": DEMO}, tokens=tokens)
+    world.environ |= secrets
+    world.up().wait_for_line("demo is ready")
+    new_key(world)
+    id = held(world)
+    elsewhere = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
+    done = world.run_here("approvals", "--json", **elsewhere)
+    assert [one["id"] for one in json.loads(done.stdout)["approvals"]] == [id], done.stderr
+    done = world.run_here("approve", id, "--yes", "--passphrase-file", "phrase", **elsewhere)
+    assert done.returncode == 0, done.stderr
+    refused = world.run_here("approvals", **elsewhere, DESK="x" * 40)
+    assert refused.returncode == 1
+
+
+def test_an_approval_outlives_the_node(office: World) -> None:
+    new_key(office)
+    id = held(office)
+    (node,) = office._nodes
+    node.end(signal.SIGKILL)
+    office.up().wait_for_line("demo is ready")
+    assert wait_until("it waits still", lambda: [one["id"] for one in waiting(office)]) == [id]
+    done = office.run_here("approve", id, "--yes", "--passphrase-file", "phrase")
+    assert "approved by ann" in done.stderr, done
