@@ -20,6 +20,7 @@ from interlock.cli.audit import audit
 from interlock.cli.moments import moment_ns
 from interlock.errors import InterlockError
 from interlock.stores.journal import Journal
+from tests.cli.program import DEMO, World
 
 NOW = 1_800_000_000_000_000_000
 HOUR = 3600 * 1_000_000_000
@@ -211,6 +212,23 @@ def test_an_export_that_cannot_be_read_leaves_the_old_one(tmp_path: Path) -> Non
     done = Desk(tmp_path).run("export", "-o", str(target))
     assert isinstance(done.exception, InterlockError)
     assert target.read_text() == "last month\n"
+
+
+def test_the_journal_of_a_node_that_runs(world: World) -> None:
+    world.config({"demo": DEMO})
+    node = world.up()
+    node.wait_for_line("demo is ready")
+    world.run_here("call", "demo.roll_dice")
+    head = world.run_here("audit", "head").stdout.strip()
+    world.run_here("call", "demo.roll_dice")
+    done = world.run("audit", "verify", "--head", head)
+    assert done.returncode == 0, done.stderr
+    assert "all as they were written" in done.stdout
+    found = world.run_here("audit", "search", "demo.roll_dice", "--json")
+    assert {json.loads(line)["name"] for line in found.stdout.splitlines()} == {"demo.roll_dice"}
+    wrong = world.run_here("audit", "verify", "--head", "nonsense")
+    assert wrong.returncode == 3
+    assert "no head of a journal" in wrong.stderr
 
 
 def test_moments() -> None:

@@ -38,7 +38,7 @@ class _Promise(NamedTuple):
 class Promises:
     """Those that wait. What is marked so is called with the journal's lock held."""
 
-    __slots__ = ("_awake", "_clock", "_closed", "_lock", "_open", "_watch", "deliver")
+    __slots__ = ("_awake", "_clock", "_ended", "_lock", "_open", "_watch", "deliver")
 
     def __init__(self, lock: threading.Lock, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = lock
@@ -46,7 +46,7 @@ class Promises:
         self._open: deque[_Promise] = deque()
         self._awake = threading.Event()
         self._watch: threading.Thread | None = None
-        self._closed = False
+        self._ended = threading.Event()
         self.deliver: Deliver = tell_all
         """Called by the writer's thread or the watch's. By default everybody is told there."""
 
@@ -84,7 +84,7 @@ class Promises:
 
     def close(self) -> None:
         """Nobody is added any more. Not locked."""
-        self._closed = True
+        self._ended.set()
         self._awake.set()
         if self._watch is not None:
             self._watch.join()
@@ -99,13 +99,12 @@ class Promises:
         return taken
 
     def _look_after(self) -> None:
-        pause = threading.Event()
-        while not self._closed:
+        while not self._ended.is_set():
             self._awake.wait()
-            pause.wait(_WATCH_SECONDS)
+            self._ended.wait(_WATCH_SECONDS)
             with self._lock:
                 late = self._taken(0, self._clock() - MOST_SECONDS)
-                if not self._open and not self._closed:
+                if not self._open and not self._ended.is_set():
                     self._awake.clear()
             self.tell(late, False)
 
