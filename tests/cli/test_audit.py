@@ -21,6 +21,7 @@ from interlock.cli.moments import moment_ns
 from interlock.errors import InterlockError
 from interlock.stores.journal import Journal
 from tests.cli.program import DEMO, World
+from tests.cli.waiting import wait_until
 
 NOW = 1_800_000_000_000_000_000
 HOUR = 3600 * 1_000_000_000
@@ -219,13 +220,17 @@ def test_the_journal_of_a_node_that_runs(world: World) -> None:
     node = world.up()
     node.wait_for_line("demo is ready")
     world.run_here("call", "demo.roll_dice")
-    head = world.run_here("audit", "head").stdout.strip()
+    # What nobody waits for is written within a moment.
+    head = wait_until("a head", lambda: world.run_here("audit", "head").stdout.strip())
     world.run_here("call", "demo.roll_dice")
     done = world.run("audit", "verify", "--head", head)
     assert done.returncode == 0, done.stderr
     assert "all as they were written" in done.stdout
-    found = world.run_here("audit", "search", "demo.roll_dice", "--json")
-    assert {json.loads(line)["name"] for line in found.stdout.splitlines()} == {"demo.roll_dice"}
+    lines = wait_until(
+        "the call in the journal",
+        lambda: world.run_here("audit", "search", "demo.roll_dice", "--json").stdout.splitlines(),
+    )
+    assert {json.loads(line)["name"] for line in lines} == {"demo.roll_dice"}
     wrong = world.run_here("audit", "verify", "--head", "nonsense")
     assert wrong.returncode == 3
     assert "no head of a journal" in wrong.stderr
