@@ -1,0 +1,234 @@
+"""A client that can open a page for its user: the official SDK on both wires, a human at the page.
+
+The human here reads what the page shows and sends a signed answer to its address, as the page's own
+script does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from joserfc.jwk import OKPKey
+from mcp import Client, MCPError, UrlElicitationRequiredError
+
+from interlock.config import ServerConfig
+from interlock.config.trust import AnchorConfig, ApprovalsConfig
+from tests.cli.waiting import wait_until
+from tests.faces.running import Running
+from tests.pipeline.approval.gated import sign
+
+LEDGER = Path(__file__).parent / "servers" / "ledger.py"
+PATIENCE = 20.0
+
+
+class Place:
+    """A node, its one server, and the human who decides."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = folder / "ledger"
+        self.key = OKPKey.generate_key("Ed25519")
+        (folder / "anna.pem").write_bytes(self.key.as_pem(private=False))
+        server = ServerConfig(
+            command=sys.executable, args=[str(LEDGER), str(self.ledger)], sessions="shared"
+        )
+        self.node = Running(
+            folder,
+            workshops={},
+            servers={"s": server},
+            approvals=ApprovalsConfig(anchors=[AnchorConfig("anna", key=str(folder / "anna.pem"))]),
+        )
+
+    @property
+    def url(self) -> str:
+        return str(self.node.node.url)
+
+    def executed(self) -> int:
+        return len(self.ledger.read_text().splitlines()) if self.ledger.exists() else 0
+
+    async def decides(self, url: str, decision: str = "approve", **more: str) -> Any:
+        """The human opens the page, looks, and decides."""
+        return await asyncio.to_thread(self._decides, url, decision, more)
+
+    def _decides(self, url: str, decision: str, more: dict[str, str]) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=PATIENCE
+        ) as page:
+            shown = json.load(page)
+        shown = shown.get("approval", shown)
+        assert shown["tool"] == "s.press"
+        now = int(time.time())
+        claims = {
+            "aud": shown["aud"],
+            "jti": shown["id"],
+            "args_sha256": shown["args_sha256"],
+            "iat": now,
+            "exp": now + 300,
+            "decision": decision,
+            **more,
+        }
+        body = json.dumps({"proof": sign(self.key, claims)}).encode()
+        with urllib.request.urlopen(
+            urllib.request.Request(url, body, headers), timeout=PATIENCE
+        ) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.node.stop()
+
+
+def text(result: types.CallToolResult) -> str:
+    [content] = result.content
+    assert isinstance(content, types.TextContent)
+    return content.text
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_a_plain_client_is_told_what_to_do(place: Place, mode: Any) -> None:
+    async def run() -> None:
+        async with Client(place.url, mode=mode) as client:
+            result = await client.call_tool("s.press", {"button": "a"})
+            assert result.is_error
+            content = result.structured_content
+            assert content is not None
+            assert content["status"] == "confirmation_required"
+            assert content["url"] in text(result)
+            assert result.meta is not None
+            assert result.meta["x-mcpax-status"] == "confirmation_required"
+            await place.decides(content["url"])
+            assert place.executed() == 1
+            again = await client.call_tool("s.press", {"button": "a"})
+            assert text(again) == "press: done"
+            assert place.executed() == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("patient", [True, False], ids=["decides first", "decides later"])
+def test_the_stateless_wire(place: Place, patient: bool) -> None:
+    async def run() -> None:
+        asked: list[types.ElicitRequestURLParams] = []
+        deciding: list[asyncio.Task[Any]] = []
+
+        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            assert isinstance(params, types.ElicitRequestURLParams)
+            asked.append(params)
+            task = asyncio.ensure_future(place.decides(params.url))
+            deciding.append(task)
+            if patient:
+                await task
+            return types.ElicitResult(action="accept")
+
+        async with Client(place.url, elicitation_callback=elicit) as client:
+            result = await client.call_tool("s.press", {"button": "a"})
+            assert text(result) == "press: done"
+            assert not result.is_error
+            await asyncio.gather(*deciding)
+        assert len(asked) == 1
+        assert place.executed() == 1
+
+    asyncio.run(run())
+
+
+def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -> None:
+    async def run() -> None:
+        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            return types.ElicitResult(action="decline")
+
+        async with Client(place.url, elicitation_callback=elicit) as client:
+            result = await client.call_tool("s.press", {"button": "a"})
+            assert result.is_error
+            assert result.structured_content is not None
+            assert result.structured_content["status"] == "confirmation_required"
+        assert place.executed() == 0
+
+    asyncio.run(run())
+
+
+def test_the_stateless_wire_when_a_human_refuses(place: Place) -> None:
+    async def run() -> None:
+        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            assert isinstance(params, types.ElicitRequestURLParams)
+            await place.decides(params.url, "refuse", reason="too dangerous")
+            return types.ElicitResult(action="accept")
+
+        async with Client(place.url, elicitation_callback=elicit) as client:
+            with pytest.raises(MCPError, match="too dangerous"):
+                await client.call_tool("s.press", {"button": "a"})
+        assert place.executed() == 0
+
+    asyncio.run(run())
+
+
+def test_the_session_wire(place: Place) -> None:
+    async def run() -> None:
+        told: asyncio.Queue[types.ElicitCompleteNotification] = asyncio.Queue()
+
+        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            raise AssertionError("it is an error of the call, not a question")
+
+        async def hear(message: Any) -> None:
+            notice = getattr(message, "root", message)
+            if isinstance(notice, types.ElicitCompleteNotification):
+                await told.put(notice)
+
+        async with Client(
+            place.url, mode="legacy", elicitation_callback=elicit, message_handler=hear
+        ) as client:
+            with pytest.raises(MCPError) as first:
+                await client.call_tool("s.press", {"button": "a"})
+            needed = UrlElicitationRequiredError.from_error(first.value.error)
+            [page] = needed.elicitations
+            with pytest.raises(MCPError) as second:
+                await client.call_tool("s.press", {"button": "a"})
+            [same] = UrlElicitationRequiredError.from_error(second.value.error).elicitations
+            assert same.url == page.url
+            await place.decides(page.url)
+            async with asyncio.timeout(PATIENCE):
+                notice = await told.get()
+            assert notice.params.elicitation_id == page.elicitation_id
+            result = await client.call_tool("s.press", {"button": "a"})
+            assert text(result) == "press: done"
+        assert place.executed() == 1
+
+    asyncio.run(run())
+
+
+def test_who_opens_no_page_decides_nothing(place: Place) -> None:
+    """Whatever a client says that its user did: without a proof nothing happens."""
+
+    async def run() -> None:
+        rounds = 0
+
+        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            nonlocal rounds
+            rounds += 1
+            return types.ElicitResult(action="accept", content={"approved": True})
+
+        async with Client(place.url, elicitation_callback=elicit) as client:
+            call = asyncio.ensure_future(client.call_tool("s.press", {"button": "a"}))
+            # The retry waits for the human; nobody comes, and the client gives up.
+            inbox = place.node.node.trust.approving.approvals._inbox  # type: ignore[union-attr]
+            await asyncio.to_thread(
+                wait_until, "the retry waits", lambda: any(one.waiters for one in inbox)
+            )
+            assert not call.done()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        assert rounds == 1
+        assert place.executed() == 0
+
+    asyncio.run(run())
