@@ -123,7 +123,7 @@ def test_the_stateless_wire(place: Place, patient: bool) -> None:
         asked: list[types.ElicitRequestURLParams] = []
         deciding: list[asyncio.Task[Any]] = []
 
-        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
             assert isinstance(params, types.ElicitRequestURLParams)
             asked.append(params)
             task = asyncio.ensure_future(place.decides(params.url))
@@ -145,7 +145,7 @@ def test_the_stateless_wire(place: Place, patient: bool) -> None:
 
 def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -> None:
     async def run() -> None:
-        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
             return types.ElicitResult(action="decline")
 
         async with Client(place.url, elicitation_callback=elicit) as client:
@@ -160,7 +160,7 @@ def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -> None
 
 def test_the_stateless_wire_when_a_human_refuses(place: Place) -> None:
     async def run() -> None:
-        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
             assert isinstance(params, types.ElicitRequestURLParams)
             await place.decides(params.url, "refuse", reason="too dangerous")
             return types.ElicitResult(action="accept")
@@ -177,7 +177,7 @@ def test_the_session_wire(place: Place) -> None:
     async def run() -> None:
         told: asyncio.Queue[types.ElicitCompleteNotification] = asyncio.Queue()
 
-        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
             raise AssertionError("it is an error of the call, not a question")
 
         async def hear(message: Any) -> None:
@@ -213,7 +213,7 @@ def test_who_opens_no_page_decides_nothing(place: Place) -> None:
     async def run() -> None:
         rounds = 0
 
-        async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
             nonlocal rounds
             rounds += 1
             return types.ElicitResult(action="accept", content={"approved": True})
