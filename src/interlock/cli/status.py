@@ -143,6 +143,12 @@ def _print(body: bytes) -> None:
     if node.parent is not None:
         well = parent_is_well(node.parent)
         console.print(f"parent: {parent_line(node.parent)}", style=None if well else "red")
+    for problem in node.problems:
+        console.print(say.printable(problem), style="red")
+    for tool in node.held:
+        console.print(f"{say.printable(tool)} is held: interlock pins diff {say.printable(tool)}")
+    if node.waiting:
+        console.print(f"{_counted(node.waiting, 'call')} waiting for a human: interlock approvals")
     console.print(
         f"{_counted(node.calls, 'call')}, {node.failed} failed · {_counted(node.tools, 'tool')} · "
         f"{_counted(node.sessions, 'session')} · journal {_journal(node.journal)}"

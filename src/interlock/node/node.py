@@ -81,7 +81,12 @@ class Node:
         if config.journal.enabled:
             path = journal_path(config, environ, base_dir)
             make_private(path.parent)
-            self._journal = Journal(path, max_rows=config.journal.max_rows)
+            self._journal = Journal(
+                path,
+                max_rows=config.journal.max_rows,
+                max_age=config.journal.max_age,
+                archive=config.journal.archive,
+            )
             self._journal.deliver = _on_loop(loop)
         self.catalog = Catalog(server_info=self._own_info, page_size=config.page_size)
         self.audit = Audit(self._journal, durable=config.journal.durable == "mutating")
@@ -92,6 +97,7 @@ class Node:
             catalog=self.catalog,
             on_revoked=self._revoked,
             on_expired=self._expired,
+            on_held=lambda held: self.audit.record_held(held.tool, held.message),
         )
         self._breakers = Breakers(
             time.monotonic, failures=config.breaker.failures, cooldown=config.breaker.cooldown
@@ -360,6 +366,9 @@ class Node:
             tasks=len(asyncio.all_tasks()),
             journal=journal,
             parent=None if self.tree.registrant is None else self.tree.registrant.status(),
+            held=sorted(held.tool for held in self.trust.pins.held.values()),
+            waiting=self.trust.waiting,
+            problems=self.trust.problems(),
         )
 
     async def tree_below(self, params: Raw | UnsetType = UNSET) -> TreeNode:

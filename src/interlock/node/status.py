@@ -56,6 +56,12 @@ class NodeStatus(msgspec.Struct, frozen=True):
     journal: dict[str, Any] | None
     parent: ParentStatus | None = None
     """How it stands with the node that it registers with, if there is to be one."""
+    held: list[str] = []
+    """Tools that changed since a human accepted them."""
+    waiting: int = 0
+    """Calls that wait for a human."""
+    problems: list[str] = []
+    """What is wrong with the node's own files, and with those whose tokens it believes."""
 
 
 def status_of(

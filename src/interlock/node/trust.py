@@ -20,7 +20,7 @@ from interlock.node.approving import Approving, check_anchors
 from interlock.node.identity import Identity
 from interlock.node.places import make_private, pins_path, state_dir
 from interlock.pipeline.approval.below import Child
-from interlock.pipeline.pins import Pins
+from interlock.pipeline.pins import Held, Pins
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.policy import Policy
 from interlock.pipeline.sealing import Seals
@@ -45,9 +45,11 @@ class Trust:
         catalog: Catalog,
         on_revoked: Told,
         on_expired: Told,
+        on_held: Callable[[Held], None],
     ) -> None:
-        """`on_revoked` and `on_expired` hear of callers whose tokens do not count any more. Raises
-        InterlockError for a config that cannot be used."""
+        """`on_revoked` and `on_expired` hear of callers whose tokens do not count any more,
+        `on_held` of tools that are not what they were. Raises InterlockError for a config that
+        cannot be used."""
         loop = asyncio.get_running_loop()
         self._environ = environ
         self._base_dir = base_dir
@@ -63,9 +65,9 @@ class Trust:
             on_expired=on_expired,
         )
         self._keeper = PinKeeper(
-            PinStore(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
+            PinStore.at(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
         )
-        self.pins = Pins(catalog, self._keeper, config.pins.mode)
+        self.pins = Pins(catalog, self._keeper, config.pins.mode, on_held=on_held)
         self._keeper.on_changed = self.pins.changed
         self._keeper.start()
         self.approving: Approving | None = None
@@ -114,6 +116,18 @@ class Trust:
                 UNAUTHENTICATED, f"{caller.name} is not known here any more: the call is not made."
             )
         return caller
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a human."""
+        return 0 if self.approving is None else len(self.approving.approvals.pending())
+
+    def problems(self) -> list[str]:
+        """What is wrong now, for whoever asks how the node fares."""
+        found = self.identity.problems()
+        if self._keeper.problem is not None:
+            found.append(self._keeper.problem)
+        return found
 
     # -- life
 

@@ -24,6 +24,8 @@ GONE: Final = "ax:"
 DISPATCHING: Final = "dispatching"
 """Written before a call leaves that changes something. Alone, without the entry of how it ended, it
 says that the node stopped meanwhile."""
+HELD: Final = "held"
+"""A tool that changed since a human accepted it."""
 ASKED: Final = "asked"
 """A question whose answer comes with a request of its own, for its server alone to read."""
 _MOST_CHARACTERS: Final = 500
@@ -142,6 +144,12 @@ class Audit:
             duration_us,
             detail[:_MOST_CHARACTERS] if detail else detail,
         )
+
+    def record_held(self, tool: str, detail: str) -> None:
+        """A tool is not what a human accepted, and is held."""
+        if self._recorder is not None:
+            entry = (self._wall_clock(), "", "", HELD, tool, "", "", HELD, 0, detail)
+            self._recorder.record(entry)
 
     def record_question(
         self,

@@ -22,11 +22,15 @@ from interlock.call import (
     UpstreamGoneError,
 )
 from interlock.errors import (
+    APPROVAL_REFUSED,
     BUDGET_EXCEEDED,
     DEADLINE_EXCEEDED,
+    DENIED,
     METHOD_NOT_FOUND,
     ROUTE_MISMATCH,
+    TOOL_HELD,
     UNKNOWN_TOOL,
+    UNRECORDABLE,
     UPSTREAM_UNAVAILABLE,
     Failure,
     InterlockError,
@@ -41,7 +45,17 @@ if TYPE_CHECKING:
     from interlock.upstreams.peer import Peer
 
 _RELAYED: Final = frozenset(
-    {UPSTREAM_UNAVAILABLE, DEADLINE_EXCEEDED, BUDGET_EXCEEDED, ROUTE_MISMATCH, UNKNOWN_TOOL}
+    {
+        UPSTREAM_UNAVAILABLE,
+        DEADLINE_EXCEEDED,
+        BUDGET_EXCEEDED,
+        ROUTE_MISMATCH,
+        UNKNOWN_TOOL,
+        TOOL_HELD,
+        DENIED,
+        APPROVAL_REFUSED,
+        UNRECORDABLE,
+    }
 )
 """What can happen to a call below. Whatever else a subserver says (`unknown_session`,
 `scope_denied`) would be taken for a word about the caller's standing here."""
