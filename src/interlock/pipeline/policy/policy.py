@@ -31,6 +31,8 @@ _MOST_PLANS: Final = 200_000
 _ABOUT_TOOL_CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 _EVERYBODY: Final[Profile] = ("", "", (), None)
 _NOBODY: Final = Caller("")
+_MUTATING: Final = EffectLevel.MUTATING.word
+_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
 _NAMELESS: Final = "?"
 """A tool that has no name is a tool all the same."""
 _SHOWN: Final = 100
@@ -106,13 +108,13 @@ class Policy:
             return self._judge_other(call)
         tool = cast("Tool | None", call.route)
         if not self.rules:
-            return self._default(call.effect if tool is not None else EffectLevel.MUTATING.word)
+            return self._default(call.effect if tool is not None else _MUTATING)
         caller = call.caller or _NOBODY
         if tool is None:
             # A tool that no list names: nothing is known of it, so nothing is remembered.
             kind = request_kind(mcp.TOOLS_CALL, call.name)
             name = call.name or _NAMELESS
-            asked = Asked(((kind,),), name, EffectLevel.MUTATING.word, call.upstream)
+            asked = Asked(((kind,),), name, _MUTATING, call.upstream)
             return self.judge_as(call, asked)
         plan = self.standing(caller, tool)
         if type(plan) is Decision:
@@ -210,7 +212,7 @@ class Policy:
 
     def _default(self, effect: str) -> Decision:
         if self.default == "safe":
-            return _CONFIRMED if effect == EffectLevel.IRREVERSIBLE.word else _SAFE
+            return _CONFIRMED if effect == _IRREVERSIBLE else _SAFE
         return _ALLOWED if self.default == "allow" else _DENIED
 
     def _default_other(self, verb: str) -> Decision:
@@ -232,7 +234,7 @@ def about_call(
         "caller": caller.name,
         "roles": list(caller.roles),
         "scopes": list(caller.scopes or ()),
-        "effect": call.effect or EffectLevel.MUTATING.word,
+        "effect": call.effect or _MUTATING,
         "server": call.upstream,
     }
 
