@@ -97,8 +97,8 @@ class Authenticator:
                 "file that the config names.",
             )
         # Kept and looked up by digest: comparing digests leaks nothing about the token.
-        self._callers = {
-            sha256(token.encode()).digest(): caller for token, caller in tokens.items()
+        self._configured = {
+            sha256(token.encode()).digest(): Known(caller) for token, caller in tokens.items()
         }
         self._sources = tuple(sources)
         self._certificates = certificates
@@ -106,6 +106,8 @@ class Authenticator:
         self._clock = wall_clock
         self._on_known = on_known
         self._known: dict[bytes, Known] = {}
+        self._demands = False
+        self.forget()
         self.minted: Callable[[Credentials], Caller | None] | None = None
         """Reads the token that the node above made for a call. None: there is none to read."""
 
@@ -115,17 +117,19 @@ class Authenticator:
             minted = None if self.minted is None else self.minted(credentials)
             return minted or Caller(credentials.known_as, kind=PARENT_KIND)
         bearer = credentials.bearer
-        if bearer is not None and self.demands:
+        if bearer is not None and self._demands:
             digest = sha256(bearer.encode()).digest()
-            caller = self._callers.get(digest)
-            return self._bearer(bearer, digest) if caller is None else caller
+            known = self._known.get(digest)
+            if known is None or not (known.until is None or self._clock() < known.until):
+                known = self._find(bearer, digest)
+            return known.caller
         if credentials.certificate and self._certificates is not None:
             caller = self._certificates.find(credentials.certificate)
             if caller is not None:
                 return caller
         if credentials.peer == LOCAL_PEER:
             return self._local
-        if credentials.peer != "loopback" or self.demands:
+        if credentials.peer != "loopback" or self._demands:
             raise InterlockError(
                 UNAUTHENTICATED,
                 "A bearer token is needed: send `Authorization: Bearer …` with a token from the "
@@ -133,25 +137,17 @@ class Authenticator:
             )
         return self._local
 
-    @property
-    def demands(self) -> bool:
-        """Whether whoever comes over the network must say who it is."""
-        return (
-            bool(self._callers)
+    def forget(self) -> None:
+        """Something was made, revoked or rotated: look at every token anew."""
+        self._known = dict(self._configured)
+        self._demands = (
+            bool(self._configured)
             or self._certificates is not None
             or any(source.demands for source in self._sources)
         )
 
-    def forget(self) -> None:
-        """Something was revoked or rotated: look at every token anew."""
-        self._known.clear()
-
-    def _bearer(self, bearer: str, digest: bytes) -> Caller:
-        known = self._known.get(digest)
-        if known is not None:
-            if known.until is None or self._clock() < known.until:
-                return known.caller
-            del self._known[digest]
+    def _find(self, bearer: str, digest: bytes) -> Known:
+        self._known.pop(digest, None)
         for source in self._sources:
             known = source.find(bearer)
             if known is not None:
@@ -159,8 +155,8 @@ class Authenticator:
         else:
             raise InterlockError(UNAUTHENTICATED, "This bearer token is not known here.")
         if len(self._known) >= _MOST_KEPT:
-            self._known.clear()
+            self._known = dict(self._configured)
         self._known[digest] = known
         if self._on_known is not None:
             self._on_known(known)
-        return known.caller
+        return known

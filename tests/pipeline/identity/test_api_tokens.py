@@ -30,11 +30,13 @@ class Desk:
         token = AccessToken(self.id, "agent", digest_of(self.secret), created=NOW)
         self.token = replace(token, **changes)
         self.tokens = ApiTokens(lambda: self.now)
-        self.keep(self.token)
+        self.tokens.access = Access({self.id: self.token})
         self.authenticate = Authenticator({}, sources=[self.tokens], wall_clock=lambda: self.now)
 
     def keep(self, *tokens: AccessToken) -> None:
+        """The store is another one, and the node has seen it."""
         self.tokens.access = Access({one.id: one for one in tokens})
+        self.authenticate.forget()
 
     def refusal(self, bearer: str | None) -> str:
         with pytest.raises(InterlockError) as caught:
@@ -111,7 +113,6 @@ def test_a_revoked_one_is_refused_though_it_was_known() -> None:
     desk = Desk()
     assert desk.authenticate(Credentials("loopback", desk.shown))
     desk.keep(replace(desk.token, revoked=NOW))
-    desk.authenticate.forget()
     assert "was revoked" in desk.refusal(desk.shown)
 
 
