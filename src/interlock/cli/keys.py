@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.cli import operator_key, running, say, where
+from interlock.cli.node_keys import node_keys
 from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
     from interlock.stores.operators import OperatorStore
 
 keys = typer.Typer(help="Make and enrol the keys with which people confirm calls.")
+keys.add_typer(node_keys, name="node")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Name = Annotated[str, typer.Argument(help="Who confirms with it; shown in the journal.")]

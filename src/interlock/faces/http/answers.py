@@ -19,6 +19,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Fields = Iterable[tuple[bytes, bytes]]
 T = TypeVar("T")
 
+Told = tuple[object, bytes, bool]
+"""What is to be told: by what it is known (None: nothing), as bytes, and whether it is the last."""
+
 JSON: Final = b"application/json"
 
 
@@ -85,23 +88,23 @@ class EventStream:
     async def run(
         self,
         event: str,
-        tell: Callable[[], tuple[bytes, bool]],
+        tell: Callable[[], Told],
         *,
         fields: Fields,
         ping: float,
     ) -> None:
-        """`tell` returns what is to be told now, and whether that was the last of it."""
+        """Tell what there is, whenever it is something else than before."""
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *fields]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         leaving = asyncio.ensure_future(self._until_gone())
-        told = b""
+        told: object = None
         try:
             while not self._gone:
                 self._woken.clear()
-                now, last = tell()
-                if now != told:
+                now, data, last = tell()
+                if now is not None and now != told:
                     told = now
-                    await self._body(encode_event(now, event))
+                    await self._body(encode_event(data, event))
                 if last:
                     break
                 try:

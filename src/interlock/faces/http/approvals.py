@@ -33,6 +33,7 @@ from interlock.faces.http.answers import (
     Receive,
     Scope,
     Send,
+    Told,
     read_json,
     respond,
     respond_json,
@@ -163,11 +164,12 @@ class ApprovalsApp:
             return
         fields = dict(scope["headers"])
         host, origin = fields.get(b"host", b""), fields.get(b"origin")
+        name = host.decode("latin-1").strip().lower()
         known = {urlsplit(one).netloc for one in self._origins()}
-        refusal = None
-        if host.decode("latin-1").strip().lower() not in known:
-            refusal = self.guard.refusal(host, None)
-        if origin is not None and not self._own(origin.decode("latin-1"), host):
+        refusal = None if name in known else self.guard.refusal(host, None)
+        if origin is not None and not self._own(
+            origin.decode("latin-1"), None if name in known else name
+        ):
             refusal = "Pages of another origin may not decide."
         # Browsers say where a request comes from; one that a link or a bookmark made is fine.
         elif fields.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none") and (
@@ -179,11 +181,12 @@ class ApprovalsApp:
             self._refused(self._call(scope), error)
             raise error
 
-    def _own(self, origin: str, host: bytes) -> bool:
+    def _own(self, origin: str, host: str | None) -> bool:
+        """Whether it is a page of this node; `host`: one more name by which the page was asked
+        for, where nobody said what its address is."""
         if origin in self._origins():
             return True
-        parts = urlsplit(origin)
-        return parts.scheme in ("http", "https") and parts.netloc.lower().encode() == host.lower()
+        return host is not None and origin.lower() in (f"http://{host}", f"https://{host}")
 
     async def _operator(self, scope: Scope) -> Caller:
         """Who may see all that waits. Raises InterlockError."""
@@ -281,27 +284,28 @@ class ApprovalsApp:
     # -- what changes
 
     async def _follow(self, approval: Approval, receive: Receive, send: Send) -> None:
-        def tell() -> tuple[bytes, bool]:
+        def tell() -> Told:
             now = self._approvals.find(approval.id)
             if now is None:
-                return b"", True
-            state = self._seen(now)
-            return encode_value(state), self._closed or now.over
+                return None, b"", True
+            return now.state, encode_value(self._seen(now)), self._closed or now.over
 
         await self._stream("approval", tell, receive, send, only=approval.id)
 
     async def _follow_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._operator(scope)
 
-        def tell() -> tuple[bytes, bool]:
-            return encode_value(listed(self._approvals, self._now())), self._closed
+        def tell() -> Told:
+            waiting = listed(self._approvals, self._now())
+            ids = tuple(one["id"] for one in waiting["approvals"])
+            return ids, encode_value(waiting), self._closed
 
         await self._stream("approvals", tell, receive, send)
 
     async def _stream(
         self,
         event: str,
-        tell: Callable[[], tuple[bytes, bool]],
+        tell: Callable[[], Told],
         receive: Receive,
         send: Send,
         only: str | None = None,
