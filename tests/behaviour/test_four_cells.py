@@ -285,19 +285,26 @@ def test_answers_are_whole(six: Running, server: str, face: str, mode: str) -> N
     with_client(six, face, mode, body)
 
 
+@pytest.mark.spec("AX-10.1-3")
 @every_client
 @every_server
 def test_meta_of_a_request(six: Running, server: str, face: str, mode: str) -> None:
     async def body(client: Client) -> None:
         given: Any = {
-            "com.example/mine": {"a": [1]},
             "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "tracestate": "a=1",
+            "baggage": "b=2",
         }
-        for_the_node = {"io.modelcontextprotocol/private": "hop"}
+        for_the_node: Any = {
+            "io.modelcontextprotocol/private": "hop",
+            "com.example/mine": {"a": [1]},
+            "com.acme/token": "a secret",
+        }
         result = await client.call_tool(f"{server}.seen", {}, meta={**given, **for_the_node})
         seen = json.loads(text_of(result))["_meta"]
         for key, value in given.items():
             assert seen.pop(key) == value
+        assert not seen.keys() & for_the_node.keys()
         speaks = text_of(await client.call_tool(f"{server}.protocol", {}))
         if speaks == "2026-07-28":
             assert seen["io.modelcontextprotocol/protocolVersion"] == speaks
