@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,8 @@ from interlock.errors import (
 from interlock.pipeline.authenticate import Authenticator
 from interlock.pipeline.policy import Policy
 from interlock.ports import JournalEntry
-from interlock.protocol.mcp import TOOLS_LIST
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import LISTEN, TOOLS_LIST
 from tests.catalog.offers import definition, offer
 from tests.pipeline.calls import SESSION, tool_call
 from tests.pipeline.rig import KeptJournal, Rig
@@ -161,3 +163,22 @@ def test_who_hangs_up_while_the_disk_is_awaited_is_not_served() -> None:
     journal.waiting.pop()(True)
     assert not made.upstreams["s"].started
     assert journal.outcomes == ["dispatching", "cancelled"]
+
+
+def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
+    rule = RuleConfig(name="x", kinds=["mcp/request:resources/subscribe:file:///b"], then="deny")
+    resources = [encode_value({"uri": f"file:///{name}", "name": name}) for name in "ab"]
+    made = Rig(offer("s", [], resources=resources))
+    made.upstreams["s"].capabilities = {"resources": {"subscribe": True}}
+    made.pipeline.permit.follow(Policy(PolicyConfig(rules=[rule]), made.catalog))
+    call = Call(LISTEN, "http", Credentials("local"), SESSION)
+    made.pipeline.admit(call)
+
+    class Follower:
+        def updated(self, uri: str) -> None: ...
+
+    followed = asyncio.run(
+        made.pipeline.subscriptions.follow(Follower(), call, ["file:///a", "file:///b"])
+    )
+    assert followed == ["file:///a"]
+    assert made.upstreams["s"].watches == ["file:///a"]

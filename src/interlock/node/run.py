@@ -181,7 +181,8 @@ class NodeRun:
 
     async def _reload(self) -> None:
         try:
-            config = self._load()
+            # A long file takes long to read, and calls are under way.
+            config = await asyncio.to_thread(self._load)
             change = await self.node.apply(config)
         except InterlockError as error:
             self.config_problem = error.message

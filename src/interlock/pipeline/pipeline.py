@@ -147,6 +147,7 @@ class Pipeline:
             over=self.over,
             names=names,
         )
+        self.subscriptions.permitted = self.permit.other
         self._here.view_of = lambda call: self.permit.sees(call)
         self.transparent: str | None = None
         """The one upstream that stands open to everything, when there is one."""

@@ -34,7 +34,7 @@ class Seeing:
                 return False
             if not denies:
                 return True
-            found = policy.plan(caller, policy.asked_of(tool), tool=tool)
+            found = policy.standing(caller, tool)
             return not (isinstance(found, Decision) and found.action is Action.DENY)
 
         return View((caller.name, caller.above, caller.roles, scopes, policy.version), sees)

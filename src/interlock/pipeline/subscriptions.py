@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol
+
+from msgspec import Raw
 
 from interlock.call import Call, UpstreamAnsweredError
 from interlock.catalog.catalog import Catalog
 from interlock.errors import TOO_BUSY, InterlockError
 from interlock.ports import Upstream
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import SUBSCRIBE
 
 MOST_FOLLOWED: Final = 1_000
 """So many resources may one client follow."""
@@ -59,6 +63,8 @@ class Subscriptions:
         self._leaving: dict[_Key, asyncio.Future[None]] = {}
         """What servers are just told that nobody follows any more."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.permitted: Callable[[Call], None] = lambda _: None
+        """Raises InterlockError for a resource that somebody may not follow."""
 
     def watched(self, upstream: str, apart: object | None = None) -> tuple[str, ...]:
         """What is followed of one upstream over one connection, by its own URIs.
@@ -146,6 +152,7 @@ class Subscriptions:
                     try:
                         route = self._catalog.current.resource(uri)
                         if route is not None and self._announces(route.upstream):
+                            self.permitted(_asked(call, uri, route.upstream, route.own_uri))
                             await self.subscribe(follower, call, route.upstream, route.own_uri)
                             followed.append(uri)
                     except InterlockError as error:
@@ -214,3 +221,11 @@ class Subscriptions:
         task = asyncio.get_running_loop().create_task(quietly())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _asked(call: Call, uri: str, upstream: str, own_uri: str) -> Call:
+    """The request for one resource, of the many that a caller wants to follow at once."""
+    named = {"uri": Raw(encode_value(own_uri))}
+    one = Call(SUBSCRIBE, call.face, call.credentials, call.client, name=uri, extra=named)
+    one.caller, one.upstream = call.caller, upstream
+    return one

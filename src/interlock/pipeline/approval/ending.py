@@ -22,6 +22,7 @@ from interlock.errors import (
     UPSTREAM_PROTOCOL,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
+    ProtocolError,
 )
 from interlock.pipeline.approval.answer import (
     REQUIRED,
@@ -40,7 +41,7 @@ from interlock.pipeline.approval.record import (
     Approval,
 )
 from interlock.pipeline.audit import OK, TOOL_ERROR
-from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
 from interlock.protocol.mcp import Era
 
 _MAY_HAVE_RUN: Final = frozenset(
@@ -71,9 +72,38 @@ def with_outcome(record: Approval, outcome: Outcome, collected: bool, now: float
     )
 
 
-def with_error(record: Approval, error: InterlockError, collected: bool, now: float) -> Approval:
-    """The record of a call that failed."""
-    sent = record.state == DISPATCHING
+def after_below(record: Approval, outcome: Outcome, now: float) -> Approval:
+    """The record of a call that waited for a gate below, which was decided by now."""
+    if outcome.glance is None or not _refused_below(outcome):
+        return with_outcome(record, outcome, False, now)
+    error = InterlockError(APPROVAL_REFUSED, f"{record.tool} was not called: it was refused below.")
+    return record.step(
+        DONE,
+        ended=now,
+        outcome=error.failure.name,
+        trouble=trouble_of(error),
+        result=b"",
+        below="",
+        below_until=0.0,
+        collected=False,
+    )
+
+
+def _refused_below(outcome: Outcome) -> bool:
+    """Whether this is what a node says of a call that a human refused, and no result of a tool."""
+    try:
+        members = decode_members(outcome.result)
+        return "content" not in members and decode_value(members["status"]) == REFUSED
+    except (KeyError, ProtocolError):
+        return False
+
+
+def with_error(
+    record: Approval, error: InterlockError, collected: bool, now: float, *, sent: bool = True
+) -> Approval:
+    """The record of a call that failed. `sent`: whether it may have left, for all that is known
+    beside the error."""
+    sent = sent and record.state == DISPATCHING
     if isinstance(error, UpstreamGoneError):
         sent = sent and error.sent
     elif error.failure in _NEVER_SENT:

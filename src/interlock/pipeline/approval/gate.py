@@ -34,7 +34,13 @@ from interlock.pipeline.approval.answer import (
     url_error,
     url_needed,
 )
-from interlock.pipeline.approval.ending import told, with_error, with_outcome, worth_telling
+from interlock.pipeline.approval.ending import (
+    after_below,
+    told,
+    with_error,
+    with_outcome,
+    worth_telling,
+)
 from interlock.pipeline.approval.inbox import Entry, Inbox, Told
 from interlock.pipeline.approval.keeping import Kept
 from interlock.pipeline.approval.record import (
@@ -157,7 +163,9 @@ class Gate:
             self._consume(call, decision, arguments)
         elif not record.over:
             self._wait(call, entry, DISPATCH_WAIT)
-        elif record.below and self._inbox.wall_clock() < record.below_until:
+        elif record.below:
+            if self._inbox.wall_clock() >= record.below_until:
+                return False
             self.host.over(call, outcome_of(record), None, REQUIRED)
         elif record.collected or record.state == EXPIRED or not worth_telling(record):
             return False
@@ -283,7 +291,7 @@ class Gate:
             if entry.early is not None:
                 outcome, error = entry.early
                 entry.early = None
-                self._finish(entry, outcome, error)
+                self._finish(entry, outcome, error, sent=False)
             elif kept is Kept.WRITTEN:
                 faults.at("gate.dispatching")
                 route = call.route
@@ -341,7 +349,14 @@ class Gate:
         else:
             self._finish(entry, outcome, error)
 
-    def _finish(self, entry: Entry, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def _finish(
+        self,
+        entry: Entry,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        *,
+        sent: bool = True,
+    ) -> None:
         record = entry.record
         collected = bool(entry.waiters) or entry.own
         now = self._inbox.wall_clock()
@@ -351,7 +366,7 @@ class Gate:
                 self._remember(done.below, record.upstream, done.below_until)
         else:
             assert error is not None
-            done = with_error(record, error, collected, now)
+            done = with_error(record, error, collected, now, sent=sent)
         entry.live = False
 
         def then(kept: Kept) -> None:
@@ -369,8 +384,7 @@ class Gate:
         for entry in self._inbox:
             record = entry.record
             if record.below == id and record.state == DONE and not entry.writing:
-                now = self._inbox.wall_clock()
-                changed = with_outcome(record, outcome, False, now)
+                changed = after_below(record, outcome, self._inbox.wall_clock())
                 if changed.below:
                     self._remember(changed.below, record.upstream, changed.below_until)
                 self._inbox.index(entry)

@@ -30,6 +30,8 @@ from interlock.ports import Clock, Recorder
 
 FUTURE: Final = 5.0
 """So much may a wall clock be behind the one by which a record was made."""
+MOST_WAITING: Final = 64 * 1024 * 1024
+"""Bytes of arguments, of all calls that wait together."""
 VERB: Final = "approval"
 """What its entries in the journal are about."""
 
@@ -180,6 +182,8 @@ class Inbox:
         settings = self.settings
         if len(waiting) >= settings.most:
             raise InterlockError(TOO_BUSY, "Too many calls wait for an approval. Try again later.")
+        if sum(len(one.arguments) for one in waiting) + len(record.arguments) > MOST_WAITING:
+            raise InterlockError(TOO_BUSY, "What waits for an approval is too much. Try later.")
         own = sum(one.caller.name == record.caller.name for one in waiting)
         if own >= settings.most_per_caller:
             raise InterlockError(

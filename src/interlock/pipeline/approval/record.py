@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from interlock.call import Caller, Client
 from interlock.config.redaction import MASK, is_secret_key, is_secret_value, redact
-from interlock.errors import INVALID_ARGUMENTS, InterlockError
+from interlock.errors import INVALID_ARGUMENTS, PAYLOAD_TOO_LARGE, InterlockError
 from interlock.protocol.ax import Hop
 
 PENDING: Final = "pending"
@@ -56,6 +56,8 @@ VERIFY: Final = "verify"
 
 MOST_RESULT: Final = 1024 * 1024
 """A longer result is given to whoever confirms, and not kept."""
+MOST_ARGUMENTS: Final = 1024 * 1024
+"""No human looks at more."""
 _MOST_SHOWN: Final = 4_000
 
 
@@ -135,6 +137,10 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     """The approval of a node below that its call waits for now."""
     below_until: float = 0.0
 
+    def __repr__(self) -> str:
+        # Arguments may hold secrets, and whatever can be printed is printed one day.
+        return f"Approval({self.id}, {self.state}, {self.tool})"
+
     @property
     def waits(self) -> bool:
         return self.state == PENDING
@@ -172,6 +178,11 @@ def exact(arguments: bytes | Raw) -> Any:
 
     Raises InterlockError for what two readers may read in two ways.
     """
+    if len(bytes(arguments)) > MOST_ARGUMENTS:
+        raise InterlockError(
+            PAYLOAD_TOO_LARGE,
+            f"A call that a human must look at may have {MOST_ARGUMENTS} bytes of arguments.",
+        )
     try:
         return json.loads(
             bytes(arguments),
