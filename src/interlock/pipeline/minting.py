@@ -19,6 +19,7 @@ from interlock.call import Call, Caller
 from interlock.catalog.offering import Tool
 from interlock.pipeline.scopes import level_of, name_of
 from interlock.ports import Clock
+from interlock.protocol.mcp import TOOLS_CALL
 from interlock.protocol.scopes import READ, WRITE, beneath, narrow
 
 LONGEST_LIFE: Final = 900.0
@@ -44,6 +45,9 @@ class _Kept(msgspec.Struct, gc=False):
     renew_at: float
     """On the clock that never goes back, as what follows."""
     ends: float
+    caller: Caller | None = None
+    what: object = None
+    """Whose it is and what it is for: kept, so that nothing else can be taken for them."""
 
 
 class Stamps(Protocol):
@@ -141,6 +145,8 @@ class Stamp:
         self._prefix = prefix
         self._clock = minter.clock
         self._kept: dict[tuple[Caller, object], _Kept] = {}
+        self._same: dict[tuple[int, int], _Kept] = {}
+        """The same by the very objects: callers and tools are mostly those of the call before."""
         self._own: _Kept | None = None
 
     def __call__(self, call: Call) -> bytes:
@@ -148,20 +154,33 @@ class Stamp:
         if caller is None or not caller.name:
             return b""
         # Everything that is not about a tool takes the same scope.
-        key = (caller, call.route or call.name if call.verb == _CALL else None)
-        kept = self._kept.get(key)
+        what = call.route or call.name if call.verb == TOOLS_CALL else None
+        same = (id(caller), id(what))
+        kept, now = self._same.get(same), self._clock()
         if (
             kept is not None
-            and self._clock() < kept.renew_at
+            and kept.caller is caller
+            and kept.what is what
+            and now < kept.renew_at
             and (kept.ends <= call.deadline or not call.deadline)
         ):
             return kept.shown
+        kept = self._kept.get((caller, what))
+        if kept is None or now >= kept.renew_at or (call.deadline and kept.ends > call.deadline):
+            kept = self._mint(call, caller, what, now)
+        if kept.caller is caller and kept.what is what:
+            if len(self._same) >= _MOST_KEPT:
+                self._same.clear()
+            self._same[same] = kept
+        return kept.shown
+
+    def _mint(self, call: Call, caller: Caller, what: object, now: float) -> _Kept:
         if len(self._kept) >= _MOST_KEPT:
             self._make_room()
-        now = self._clock()
         token, life = self._minter.mint(call, self._audience, self._issuer(), self._prefix)
-        kept = self._kept[key] = _Kept(self._shape(token), now + life / 2, now + life)
-        return kept.shown
+        kept = _Kept(self._shape(token), now + life / 2, now + life, caller, what)
+        self._kept[caller, what] = kept
+        return kept
 
     def own(self) -> bytes:
         """The same object for as long as nothing changed."""
@@ -174,6 +193,7 @@ class Stamp:
     def forget(self) -> None:
         """Make every token anew."""
         self._kept.clear()
+        self._same.clear()
         self._own = None
 
     def _make_room(self) -> None:
@@ -182,12 +202,9 @@ class Stamp:
         self._kept = good if len(good) < _MOST_KEPT // 2 else {}
 
 
-_CALL: Final = "tools/call"
-
-
 def _scope(call: Call, caller: Caller, prefix: str) -> tuple[str, ...]:
     """Exactly what the call takes, in the names of the next hop."""
-    if call.verb != _CALL:
+    if call.verb != TOOLS_CALL:
         return beneath(caller.scopes, READ, prefix)
     route = call.route
     if route is None:

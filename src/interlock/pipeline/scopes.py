@@ -40,18 +40,27 @@ def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> No
     scopes = None if call.caller is None else call.caller.scopes
     if limit is None and scopes is None:
         return
-    level = WRITE if tool is None else level_of(tool)
     if scopes is not None:
         name = name_of(call)
-        if not covers(scopes, level, name):
-            raise _missing(call.caller, level, name)
-    if limit is not None and not within(level, limit):
-        raise InterlockError(
-            FORBIDDEN,
-            f"{_called(call)} takes the scope {level}, and its subserver is registered for "
-            f"{limit} only.",
-            {"missing": [level], "auth_scope": limit, "upstream": call.upstream},
-        )
+        lacks = _lacks(scopes, tool, name)
+        if lacks:
+            raise _missing(call.caller, lacks, name)
+    if limit is not None:
+        level = WRITE if tool is None else level_of(tool)
+        if not within(level, limit):
+            raise InterlockError(
+                FORBIDDEN,
+                f"{name_of(call)[:200]} takes the scope {level}, and its subserver is registered "
+                f"for {limit} only.",
+                {"missing": [level], "auth_scope": limit, "upstream": call.upstream},
+            )
+
+
+@lru_cache(maxsize=20_000)
+def _lacks(scopes: tuple[str, ...], tool: Tool | None, name: str) -> str:
+    """The level that is missing. Empty: none is."""
+    level = WRITE if tool is None else level_of(tool)
+    return "" if covers(scopes, level, name) else level
 
 
 def check_other_scopes(call: Call, catalog: Catalog) -> None:
@@ -96,10 +105,6 @@ def prefix_of(upstream: str, catalog: Catalog) -> str:
         one = named[0]
         return (one.alias or one.canonical).removesuffix(one.upstream_name)
     return f"{offering.segment}."
-
-
-def _called(call: Call) -> str:
-    return name_of(call)[:200]
 
 
 def _missing(caller: Caller | None, level: str, name: str) -> InterlockError:
