@@ -88,6 +88,8 @@ class ApprovalStore:
 
     def load(self) -> list[Approval]:
         """All that nobody else looks after, which is this store's from now on, the oldest first."""
+        if not self.path.exists():
+            return []
         try:
             with self._using:
                 file = self._opened()
@@ -279,7 +281,11 @@ class ApprovalStore:
         return self._connection
 
     def _prepare(self, file: sqlite3.Connection) -> None:
-        file.execute("PRAGMA journal_mode = WAL")
+        try:
+            file.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as busy:
+            # Another node opens it this very moment. It is the same file in either mode.
+            _log.debug("%s is not in WAL mode yet: %s", self.path, busy)
         # What is told to somebody must outlive a power cut.
         file.execute("PRAGMA synchronous = FULL")
         # Arguments that are no longer needed are not left lying in free pages.

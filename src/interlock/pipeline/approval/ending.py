@@ -74,7 +74,7 @@ def with_outcome(record: Approval, outcome: Outcome, collected: bool, now: float
 
 def after_below(record: Approval, outcome: Outcome, now: float) -> Approval:
     """The record of a call that waited for a gate below, which was decided by now."""
-    if outcome.glance is None or not _refused_below(outcome):
+    if not _refused_below(outcome):
         return with_outcome(record, outcome, False, now)
     error = InterlockError(APPROVAL_REFUSED, f"{record.tool} was not called: it was refused below.")
     return record.step(

@@ -13,9 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from interlock.call import Call, Client, Credentials, Outcome
+from interlock.call import Call, Credentials, Outcome
 from interlock.catalog.offering import Tool
-from interlock.catalog.pinning import contract_digest
 from interlock.errors import (
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
@@ -41,7 +40,8 @@ from interlock.pipeline.approval.ending import (
     with_outcome,
     worth_telling,
 )
-from interlock.pipeline.approval.inbox import Entry, Inbox, Told
+from interlock.pipeline.approval.holding import about, written_down
+from interlock.pipeline.approval.inbox import Entry, Inbox
 from interlock.pipeline.approval.keeping import Kept
 from interlock.pipeline.approval.record import (
     APPROVED,
@@ -51,17 +51,14 @@ from interlock.pipeline.approval.record import (
     PENDING,
     VOID,
     Approval,
-    canonical,
     digest_of,
     exact,
-    masked,
-    new_id,
 )
+from interlock.pipeline.approval.waiting import Waiting
 from interlock.pipeline.audit import OK
 from interlock.pipeline.fault import fault
 from interlock.pipeline.policy.decision import Decision
 from interlock.pipeline.sealing import Seals
-from interlock.ports import Back
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import TOOLS_CALL, Era
 
@@ -126,14 +123,23 @@ class Gate:
             return
         caller = call.caller
         assert caller is not None
-        tool, contract = _about(call)
+        tool, contract = about(call)
         digest = digest_of(tool, arguments, contract, caller)
         entry = self._inbox.of_call(caller, digest)
         if entry is not None and self._goes_on(call, entry, decision, arguments):
             return
         if entry is not None:
             self._inbox.unindex(entry)
-        record = self._write_down(call, decision, arguments, digest)
+        now = self._inbox.wall_clock()
+        record = written_down(
+            call,
+            decision,
+            arguments,
+            audience=self._node_id(),
+            policy=self._policy_version(),
+            created=now,
+            expires=now + self._inbox.settings.expiry,
+        )
         entry = self._inbox.add(record, call.session)
         self._when_written(entry, call)
 
@@ -184,42 +190,6 @@ class Gate:
                 self.host.over(call, None, _unwritten())
 
         entry.on_written.append(then)
-
-    def _write_down(
-        self, call: Call, decision: Decision, arguments: object, digest: str
-    ) -> Approval:
-        route, caller, client = call.route, call.caller, call.client
-        assert caller is not None
-        tool, contract = _about(call)
-        now = self._inbox.wall_clock()
-        listed = route if isinstance(route, Tool) else None
-        return Approval(
-            id=new_id(),
-            audience=self._node_id(),
-            nonce=new_id(),
-            caller=caller,
-            # What it promised is for whoever waits for an answer, and then nobody may.
-            client=Client(client.era, client.revision, client.name),
-            face=call.face,
-            name=call.name,
-            tool=tool,
-            upstream=call.upstream,
-            route=tuple(tool.split(".")) if call.hop is None else call.hop.route,
-            hop=call.hop,
-            arguments=bytes(call.arguments),
-            shown=canonical(masked(arguments)),
-            capability=b"{}" if listed is None else bytes(listed.capability()),
-            effect=call.effect,
-            description="" if listed is None else listed.description,
-            digest=digest,
-            contract=contract,
-            policy=self._policy_version(),
-            rule=decision.rule,
-            action=decision.action.word,
-            reason=decision.reason,
-            created=now,
-            expires=now + self._inbox.settings.expiry,
-        )
 
     def _answer(self, call: Call, entry: Entry) -> None:
         """Tell a caller that its call waits. Never raises."""
@@ -311,7 +281,7 @@ class Gate:
         self, record: Approval, call: Call, decision: Decision, arguments: object
     ) -> list[str]:
         assert call.caller is not None
-        tool, contract = _about(call)
+        tool, contract = about(call)
         changed = []
         if tool != record.tool or call.upstream != record.upstream:
             changed.append("the tool")
@@ -420,10 +390,10 @@ class Gate:
     # -- waiting for a call that is under way
 
     def _wait(self, call: Call, entry: Entry, seconds: float) -> None:
-        call.exchange = _Waiting(self, entry, call)
+        call.exchange = Waiting(entry, call, self.host.over, self._waited_in_vain)
         self.host.wait_for_input(call, seconds)
 
-    def waited_in_vain(self, call: Call, entry: Entry) -> None:
+    def _waited_in_vain(self, call: Call, entry: Entry) -> None:
         if entry.record.state == PENDING:
             self._answer(call, entry)
             return
@@ -437,47 +407,6 @@ class Gate:
                 {"confirmation_id": entry.record.id},
             ),
         )
-
-
-class _Waiting:
-    """Stands for the request of a call that waits for an identical one."""
-
-    def __init__(self, gate: Gate, entry: Entry, call: Call) -> None:
-        self._gate = gate
-        self._entry = entry
-        self._call = call
-        self._told: Told = self._tell
-        self.open = True
-        entry.waiters.append(self._told)
-
-    def _tell(self, outcome: Outcome | None, error: InterlockError | None) -> None:
-        self.open = False
-        self._gate.host.over(self._call, outcome, error)
-
-    def _leave(self) -> None:
-        self.open = False
-        if self._told in self._entry.waiters:
-            self._entry.waiters.remove(self._told)
-
-    def abandon(self, reason: str) -> None:
-        self._leave()
-
-    def expire(self) -> None:
-        if self.open:
-            self._leave()
-            self._call.exchange = None
-            self._gate.waited_in_vain(self._call, self._entry)
-
-    def hand_over(self, call: Call, back: Back) -> None:
-        """Nobody takes over who waits only."""
-
-
-def _about(call: Call) -> tuple[str, str]:
-    """The canonical name of the tool and the digest of its contract."""
-    route = call.route
-    if route is None:
-        return call.name, ""
-    return route.canonical, contract_digest(route) if isinstance(route, Tool) else ""
 
 
 def _unwritten() -> InterlockError:

@@ -1,0 +1,70 @@
+"""A call as it is written down when it is stopped: everything that a human must know of it, and all
+that it takes to make it later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlock.call import Call, Client
+from interlock.catalog.offering import Tool
+from interlock.catalog.pinning import contract_digest
+from interlock.pipeline.approval.record import (
+    Approval,
+    canonical,
+    digest_of,
+    masked,
+    new_id,
+)
+from interlock.pipeline.policy.decision import Decision
+
+
+def about(call: Call) -> tuple[str, str]:
+    """The canonical name of the tool and the digest of its contract."""
+    route = call.route
+    if route is None:
+        return call.name, ""
+    return route.canonical, contract_digest(route) if isinstance(route, Tool) else ""
+
+
+def written_down(
+    call: Call,
+    decision: Decision,
+    arguments: Any,
+    *,
+    audience: str,
+    policy: str,
+    created: float,
+    expires: float,
+) -> Approval:
+    """The record of a call that waits from now on. `arguments`: its own, read."""
+    route, caller, client = call.route, call.caller, call.client
+    assert caller is not None
+    tool, contract = about(call)
+    listed = route if isinstance(route, Tool) else None
+    return Approval(
+        id=new_id(),
+        audience=audience,
+        nonce=new_id(),
+        caller=caller,
+        # What it promised is for whoever waits for an answer, and then nobody may.
+        client=Client(client.era, client.revision, client.name),
+        face=call.face,
+        name=call.name,
+        tool=tool,
+        upstream=call.upstream,
+        route=tuple(tool.split(".")) if call.hop is None else call.hop.route,
+        hop=call.hop,
+        arguments=bytes(call.arguments),
+        shown=canonical(masked(arguments)),
+        capability=b"{}" if listed is None else bytes(listed.capability()),
+        effect=call.effect,
+        description="" if listed is None else listed.description,
+        digest=digest_of(tool, arguments, contract, caller),
+        contract=contract,
+        policy=policy,
+        rule=decision.rule,
+        action=decision.action.word,
+        reason=decision.reason,
+        created=created,
+        expires=expires,
+    )
