@@ -48,11 +48,13 @@ class Doors:
         listeners: Listeners,
         sessions: Sessions,
         shown: Mapping[str, Callable[[], Any]],
+        public: Mapping[str, Callable[[], Any]],
         subserver: Callable[[Upgrade, Guard], None],
         before: Callable[[Guard, App], App] = lambda _, app: app,
     ) -> None:
-        """`shown`: what is told at which path beside the MCP endpoint. `subserver` decides about
-        somebody who dials in to register. `before`: stands before the app of those paths."""
+        """`shown`: what is told at which path beside the MCP endpoint, `public`: what is told there
+        to anybody. `subserver` decides about somebody who dials in to register. `before`: stands
+        before the app of those paths."""
         self.url: str | None = None
         self._config = config
         self._environ = environ
@@ -62,6 +64,7 @@ class Doors:
         self._listeners = listeners
         self._sessions = sessions
         self._shown = shown
+        self._public = public
         self._subserver = subserver
         self._before = before
         self._guard: Guard | None = None
@@ -109,6 +112,7 @@ class Doors:
             shown=self._shown,
             mcp_path=config.path,
         )
+        self._app.public.update(self._public)
         self._legacy = LegacySse(
             guard=guard,
             pipeline=pipeline,

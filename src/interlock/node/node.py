@@ -21,8 +21,15 @@ from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stream import McpStream
 from interlock.node.doors import Doors
+from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.identity import EverybodyBut
-from interlock.node.places import journal_path, make_private, seal_key, tokens_path
+from interlock.node.places import (
+    journal_path,
+    make_private,
+    seal_key,
+    signing_keys_path,
+    tokens_path,
+)
 from interlock.node.roster import Roster
 from interlock.node.status import NodeStatus
 from interlock.node.tree import Tree
@@ -36,6 +43,7 @@ from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.wakeful import can_stay_awake
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
+from interlock.stores.signing_keys import SigningKeys
 from interlock.stores.tokens import TokenStore
 from interlock.upstreams.oauth.keyring import Keyring
 from interlock.upstreams.peer import Peer
@@ -164,6 +172,14 @@ class Node:
         self.roster.terms = self.tree.terms
         self.roster.prepare = self.tree.prepare
         self.roster.ended = self.tree.ended
+        self.hops = Hops(
+            SigningKeys(signing_keys_path(config, environ, base_dir)),
+            registrar=self.tree.registrar,
+            registrant=lambda: self.tree.registrant,
+            issuer=lambda: self.config.identity.resource or self.url or self.tree.id,
+            root_segment=lambda: self.config.root_segment,
+        )
+        self.hops.stand_between(self.pipeline.permit, self.roster, self.trust.identity)
         approving = self.trust.stand_before(
             self.pipeline,
             config,
@@ -186,6 +202,7 @@ class Node:
                 "/tree": self.tree_below,
                 "/routes": self.tree.routes,
             },
+            public={KEYS_PATH: self.hops.public_keys},
             subserver=self.tree.dialled_in,
             before=approving.app,
         )
@@ -195,6 +212,7 @@ class Node:
     def start(self) -> None:
         """Begin to connect to every upstream, each on its own."""
         self.trust.start()
+        self.hops.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
         self._choose_transparent()
@@ -250,6 +268,7 @@ class Node:
         await self.pipeline.drain(LAST_CALLS)
         self.tree.close()
         await self.doors.close()
+        self.hops.close()
         await self.trust.close()
         await self.roster.close()
         await self._keyring.close()

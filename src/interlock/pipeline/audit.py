@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.call import Call
+from interlock.call import Call, Caller
 from interlock.ports import JournalEntry, Recorder
 from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 
@@ -134,7 +134,7 @@ class Audit:
             name = route.canonical
         return (
             self._wall_clock(),
-            "" if caller is None else caller.name,
+            "" if caller is None else _whom(caller),
             call.face,
             verb,
             name,
@@ -198,6 +198,11 @@ def _told_of(call: Call, mark: str, detail: str) -> str:
     """The detail of an entry, behind the words by which others find it."""
     approval = f"approval:{call.approval}" if call.approval else ""
     return " ".join(word for word in (mark, approval, detail) if word)
+
+
+def _whom(caller: Caller) -> str:
+    """Who it was; of a call that a parent sent, also who called there."""
+    return f"{caller.name}/{caller.above}"[:_MOST_CHARACTERS] if caller.above else caller.name
 
 
 class _Ration:
