@@ -366,6 +366,24 @@ def test_a_signed_token_is_recalled_as_long_as_it_says(desk: Desk) -> None:
     assert desk.identity.recall(signed) is None
 
 
+def test_who_may_have_a_subserver_here(desk: Desk) -> None:
+    tokens = [
+        TokenConfig(name="ci", token="${env:T}"),
+        TokenConfig(name="edge", token="x" * 20, may=["register"]),
+    ]
+    desk.identity.configure(desk.config_with(tokens))
+    made, _ = desk.store.create("meter", may=["register"])
+    desk.store.create("agent")
+    desk.identity.watch.look()
+    desk.caller(desk.signer.token())
+    found = {name for name in ("local", "ci", "edge", "meter", "agent", "corp:somebody", "x")
+             if name in desk.identity.registrants}  # fmt: skip
+    assert found == {"local", "edge", "meter", "corp:somebody"}
+    desk.store.revoke([made.id])
+    desk.identity.watch.look()
+    assert "meter" not in desk.identity.registrants
+
+
 def test_everybody_but() -> None:
     rest = EverybodyBut(frozenset({"a"}))
     assert "a" not in rest

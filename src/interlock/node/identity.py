@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,11 +40,21 @@ _RESERVED: Final = frozenset({LOCAL_CALLER.name, PARENT_KIND})
 class EverybodyBut:
     """All callers except these: what is asked of whoever ends sessions of those who are not in."""
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Container[str]) -> None:
         self._names = names
 
     def __contains__(self, name: object) -> bool:
         return name not in self._names
+
+
+class Registrants:
+    """Callers who may have a subserver registered."""
+
+    def __init__(self, may: Callable[[str], bool]) -> None:
+        self._may = may
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._may(name)
 
 
 class _Parts(msgspec.Struct):
@@ -98,6 +108,7 @@ class Identity:
             on_expired=on_expired,
             also=self._keep_keys,
         )
+        self.registrants = Registrants(self.may_register)
         self._parts = self._build(config, {})
 
     # -- what the node asks
@@ -127,6 +138,17 @@ class Identity:
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.known(name)
+
+    def may_register(self, name: str) -> bool:
+        """Whether a caller of this name may have a subserver registered here."""
+        now = self._wall_clock()
+        named = [one for (_, kept), one in self._parts.callers.items() if kept == name]
+        tokens = [one for one in self._api_tokens.access.tokens.values() if one.name == name]
+        if named or tokens:
+            return any(one.registers for one in named) or any(
+                one.state(now) == "good" and "register" in one.may for one in tokens
+            )
+        return self.watch.is_there(name)
 
     def recall(self, caller: Caller) -> Caller | None:
         """Somebody who called earlier, with the rights that it has now. None: it may not any more.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,9 +32,10 @@ from interlock.faces.http.guard import Guard
 from interlock.faces.http.upgrade import Upgrade
 from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
+from interlock.node.identity import EverybodyBut
 from interlock.node.places import shared_leases_path, subserver_socket_path, tree_path
 from interlock.pipeline.audit import Audit
-from interlock.pipeline.authenticate import LOCAL_CALLER
+from interlock.pipeline.authenticate import LOCAL_CALLER, Unsettled
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import ax
 from interlock.protocol.headers import bearer_of
@@ -103,6 +104,9 @@ class Tree:
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
         self._lost: set[str] = set()
+        self.registrants: Container[str] | None = None
+        """Callers who may be registered here. None: those of the config's tokens."""
+        self._settling: set[asyncio.Future[None]] = set()
         self._sessions: dict[str, str] = {}
         """Which session each subserver had last, by key."""
         loop = asyncio.get_running_loop()
@@ -182,6 +186,10 @@ class Tree:
             pace.close()
         self._store.close()
 
+    def dismiss(self, callers: Container[str]) -> None:
+        """Send away who was let in as one of these callers: their tokens were revoked."""
+        self.registrar.configure(self._config.subservers, EverybodyBut(callers))
+
     def check(self, config: Config) -> None:
         """Raises ConfigError when the parent of a config cannot be used."""
         if config.parent is not None:
@@ -190,8 +198,9 @@ class Tree:
     async def configure(self, config: Config) -> None:
         """Go on by another config."""
         before, self._config = self._config, config
-        may_register = {one.name for one in config.tokens if "register" in one.may}
-        self.registrar.configure(config.subservers, {LOCAL_CALLER.name, *may_register})
+        named = {one.name for one in config.tokens if "register" in one.may}
+        known = self.registrants or {LOCAL_CALLER.name, *named}
+        self.registrar.configure(config.subservers, known)
         if config.subservers != before.subservers:
             for key, info in self.subservers().items():
                 upstream = self._upstreams.get(key)
@@ -228,11 +237,21 @@ class Tree:
         try:
             caller = self._pipeline.admit(call)
             _must_register(caller)
+        except Unsettled as unsettled:
+            # It is decided now or never; who dials again is known by then.
+            self._settle(unsettled)
+            upgrade.refuse(503, unsettled.message, b"Retry-After: 1\r\n")
+            return
         except InterlockError as error:
             challenge = b"WWW-Authenticate: Bearer\r\n" if error.failure.http == 401 else b""
             upgrade.refuse(error.failure.http, error.message, challenge)
             return
         self.registrar.accept(upgrade.accept(label=upgrade.peer), caller)
+
+    def _settle(self, unsettled: Unsettled) -> None:
+        task = asyncio.ensure_future(unsettled.settle())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
 
     def _connected(self, channel: Channel) -> None:
         call = Call(ax.REGISTER, AX_FACE, Credentials(channel.peer), _CLIENT)

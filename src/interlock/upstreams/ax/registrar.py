@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -198,7 +198,7 @@ class Registrar:
         self._budget_cap = cap
         self._grant_anew()
 
-    def configure(self, settings: SubserversConfig, known: Collection[str] | None = None) -> None:
+    def configure(self, settings: SubserversConfig, known: Container[str] | None = None) -> None:
         """Go on by other settings. Who may not be here any more is sent away: also who was let in
         as somebody that is not among the `known` any longer. None: everybody is known."""
         self._settings = settings
