@@ -11,10 +11,7 @@ from typing import Any
 
 from interlock.call import Call, Caller
 from interlock.config import Config, ParentConfig, TokenConfig
-from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.node import Node
-from interlock.node.places import signing_keys_path
-from interlock.stores.signing_keys import SigningKeys
 from tests.node.grove import Grove, ax_url
 from tests.upstreams.ax.rig import Child
 
@@ -53,10 +50,7 @@ class HopGrove(Grove):
             begin(call, **how)
 
         node.pipeline.begin = watched  # type: ignore[method-assign]
-        hops = hops_of(node)
         await node.listen()
-        assert node.doors._app is not None
-        node.doors._app.public.setdefault(KEYS_PATH, hops.public_keys)
         node.start()
         node.register()
         return node
@@ -85,23 +79,6 @@ class Leaf(Child):
     @property
     def calls(self) -> list[dict[str, Any]]:
         return [one["params"] for one in self.heard if one.get("method") == "tools/call"]
-
-
-def hops_of(node: Node) -> Hops:
-    """Those of a node; made for one that has none yet."""
-    found = getattr(node, "hops", None)
-    if isinstance(found, Hops):
-        return found
-    hops = Hops(
-        SigningKeys(signing_keys_path(node.config, {}, node.base_dir)),
-        registrar=node.tree.registrar,
-        registrant=lambda: node.tree.registrant,
-        issuer=lambda: node.config.identity.resource or node.url or node.tree.id,
-        root_segment=lambda: node.config.root_segment,
-    )
-    hops.stand_between(node.pipeline.permit, node.roster, node.trust.identity)
-    node.hops = hops  # type: ignore[attr-defined,unused-ignore]
-    return hops
 
 
 async def post(

@@ -28,7 +28,6 @@ from tests.node.hopping import (
     call,
     claims,
     header,
-    hops_of,
     post,
 )
 from tests.upstreams.ax.rig import tool
@@ -219,7 +218,7 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         before = kid_shown(edge)
         # By hand, in another process as it were.
         new = SigningKeys(signing_keys_path(root.config, {}, root.base_dir)).rotate()
-        hops_of(root)._look()
+        root.hops._look()
         for secret in (BOB, ALICE):
             assert "content" in await call(root, secret, "edge.leaf.read")
         kids = [
@@ -234,7 +233,7 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         assert [one["kid"] for one in document["keys"]] == [new, *before]
         assert not any("d" in one for one in document["keys"])
         # The leaf hears of its own parent's keys.
-        hops_of(edge)._keys.rotate()
+        edge.hops._keys.rotate()
         edge.tree.registrar.keys_changed()
         [told] = [one for one in leaf.heard if str(one.get("method")).endswith("keys_changed")]
         assert len(told["params"]["jwks"]["keys"]) == 2
@@ -247,7 +246,7 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
 def kid_shown(node: Node) -> list[str]:
     registrant = node.tree.registrant
     assert registrant is not None
-    above = hops_of(node)._above()
+    above = node.hops._above()
     assert above is not None
     return [one["kid"] for one in json.loads(bytes(above.jwks))["keys"]]
 
