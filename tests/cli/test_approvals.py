@@ -159,6 +159,7 @@ def test_a_person_is_shown_everything_and_asked(office: World) -> None:
         "demo.notes_delete",
         "cannot be undone",
         "asked by:  local",
+        "│ Deletes a note for good",
         '"id": 1',
         "digest:",
     ):

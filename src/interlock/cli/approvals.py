@@ -33,6 +33,8 @@ PassphraseFile = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept on record.")]
 
+_DIRECT = 2
+"""A server and its tool: there is no node in between."""
 _EFFECTS = {
     "irreversible": "cannot be undone",
     "mutating": "changes something",
@@ -169,38 +171,44 @@ def _must_wait(one: Waiting) -> None:
 
 def _row(one: Waiting) -> str:
     left = operator_key.wait_a_moment(one.seconds_left)
-    words = say.printable(" ".join(one.arguments_text.split()))
+    words = _line(one.arguments_text)
     words = words if len(words) <= 100 else f"{words[:99]}…"
     effect = _EFFECTS.get(one.effect, one.effect)
     return (
-        f"{one.id}  {left} left\n"
-        f"  {say.printable(one.tool)}  ({effect})\n"
-        f"  asked by {_who(one)}\n"
-        f"  {words}"
+        f"{one.id}  {left} left\n  {_line(one.tool)}  ({effect})\n  asked by {_who(one)}\n  {words}"
     )
 
 
 def _who(one: Waiting) -> str:
     name, above = one.caller.get("name", ""), one.caller.get("above", "")
-    return say.printable(f"{above}, through {name}" if above else name)
+    return _line(f"{above}, through {name}" if above else name)
+
+
+def _line(text: str) -> str:
+    """What others wrote, in one line: it cannot look like another line of ours."""
+    return " ".join(say.printable(text).split())
+
+
+def _block(text: str) -> str:
+    """The same in several lines, each marked as theirs."""
+    return "\n".join(f"  │ {line}" for line in say.printable(text).splitlines())
 
 
 def _show(one: Waiting) -> None:
     """All there is to know before one decides. On stderr: the outcome is the result."""
-    say.note(f"tool:      {say.printable(one.tool)}")
-    say.note(f"           {_EFFECTS.get(one.effect, one.effect)}")
+    say.note(f"tool:      {_line(one.tool)}  ({_EFFECTS.get(one.effect, one.effect)})")
     if one.description:
-        say.note(f"           {say.printable(one.description)}")
-    say.note(f"server:    {say.printable(one.server)}")
-    if len(one.route) > 1:
-        say.note(f"route:     {say.printable(' › '.join(one.route))}")
+        say.note(f"it says:\n{_block(one.description)}")
+    say.note(f"server:    {_line(one.server)}")
+    if len(one.route) > _DIRECT:
+        say.note(f"route:     {_line(' › '.join(one.route))}")
     say.note(f"asked by:  {_who(one)}")
     why = one.reason or (f"rule {one.rule}" if one.rule else "")
     if why:
-        say.note(f"waits for: {say.printable(why)}")
+        say.note(f"it waits:  {_line(why)}")
     say.note(f"time left: {operator_key.wait_a_moment(one.seconds_left)}")
     say.note(f"digest:    {one.args_sha256}")
-    say.note(f"arguments:\n{say.printable(one.arguments_text)}")
+    say.note(f"arguments:\n{_block(one.arguments_text)}")
 
 
 def _as_json(one: Waiting) -> str:

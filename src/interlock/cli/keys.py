@@ -159,7 +159,7 @@ def enrol(
       interlock keys enrol ann
       interlock keys enrol ann --public ann.pub
     """
-    from interlock.node.operators import enrolled_key, page_base
+    from interlock.node.operators import enrolled_key, local_base, page_base
     from interlock.stores.operators import CODE_LASTS, Invitation
 
     operator_key.checked_name(name)
@@ -174,7 +174,7 @@ def enrol(
     now = meant.now()
     scheme = "http" if meant.config.tls is None else "https"
     url = f"{scheme}://{meant.config.listen}" if now is None or now.url is None else now.url
-    base = page_base(meant.config, url)
+    base = page_base(meant.config, url) or local_base(url)
     code = store.invite(invitation)
     if json:
         say.as_json({"address": f"{base}/enrol", "code": code, "seconds": CODE_LASTS})

@@ -31,7 +31,8 @@ INBOX: Final = "inbox"
 SESSION_SECONDS: Final = 900.0
 QUESTION_SECONDS: Final = 120.0
 _MOST: Final = 1_000
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::")
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_EVERYWHERE: Final = ("0.0.0.0", "::")
 T = TypeVar("T")
 
 
@@ -44,31 +45,30 @@ def page_base(config: Config, url: str | None) -> str | None:
     """The address under which people find the approval page, without a slash at its end.
 
     `url`: where the node listens. On its own machine it goes by the name `localhost`: browsers
-    keep keys by name, and take passkeys for no number. None: nowhere.
+    keep keys by name, and take passkeys for no number. None: nowhere, or at a name that the config
+    does not say.
     """
     if config.approvals.url is not None:
         return f"{config.approvals.url.rstrip('/').removesuffix('/approvals')}/approvals"
-    if url is None:
+    parts = urlsplit(url or "")
+    if not parts.hostname or parts.hostname in _EVERYWHERE:
         return None
+    return local_base(url or "") or f"{parts.scheme}://{parts.netloc}/approvals"
+
+
+def local_base(url: str) -> str | None:
+    """The same for somebody on the node's own machine. None: it does not listen there."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    if host in _LOOPBACK:
-        return f"{parts.scheme}://localhost:{parts.port}/approvals"
-    return f"{parts.scheme}://{parts.netloc}/approvals"
+    if parts.hostname not in (*_LOOPBACK, *_EVERYWHERE):
+        return None
+    return f"{parts.scheme}://localhost:{parts.port}/approvals"
 
 
 def page_origins(config: Config, url: str | None) -> tuple[str, ...]:
     """The origins of that page; on the node's own machine it can be opened there as well."""
-    found = []
-    base = page_base(config, url)
-    if base is not None:
-        parts = urlsplit(base)
-        found.append(f"{parts.scheme}://{parts.netloc.lower()}")
-    if url is not None and config.approvals.url is not None:
-        own = urlsplit(url)
-        if (own.hostname or "") in _LOOPBACK:
-            found.append(f"{own.scheme}://localhost:{own.port}")
-    return tuple(found)
+    bases = (page_base(config, url), local_base(url or ""))
+    parts = [urlsplit(base) for base in bases if base is not None]
+    return tuple(dict.fromkeys(f"{one.scheme}://{one.netloc.lower()}" for one in parts))
 
 
 def thumbprint(key: Any) -> str:

@@ -35,7 +35,7 @@ CODE_LASTS: Final = 600.0
 
 # "ILOP". Tells our file from another program's.
 _APPLICATION_ID: Final = 0x494C4F50
-_BUSY_SECONDS: Final = 5.0
+_BUSY_SECONDS: Final = 1.0
 _CODE_LETTERS: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 """Without those that look alike."""
 _CODE_GROUPS: Final = 4
@@ -132,7 +132,7 @@ class OperatorStore:
         """Everybody, oldest first."""
         if not self.path.exists():
             return []
-        with self._opened() as file:
+        with self._opened(to_read=True) as file:
             rows = file.execute(f"SELECT {_COLUMNS} FROM enrolled ORDER BY created, id").fetchall()
         return [_enrolled(row) for row in rows]
 
@@ -140,7 +140,7 @@ class OperatorStore:
         """The passkey with this credential id."""
         if not self.path.exists():
             return None
-        with self._opened() as file:
+        with self._opened(to_read=True) as file:
             row = file.execute(
                 f"SELECT {_COLUMNS} FROM enrolled WHERE id = ? AND kind = 'passkey'",
                 (to_base64url(id),),
@@ -203,7 +203,7 @@ class OperatorStore:
         """What the code is for, while it can be used."""
         if not self.path.exists():
             return None
-        with self._opened() as file:
+        with self._opened(to_read=True) as file:
             return self._invited(file, code)
 
     def redeem(self, code: str, make: Callable[[Invitation], Enrolled]) -> Enrolled | None:
@@ -261,15 +261,16 @@ class OperatorStore:
     # -- the file
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        """The file, in one transaction. Raises InterlockError."""
+    def _opened(self, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
+        """The file, in one transaction. Raises InterlockError. Who only reads waits for nobody but
+        a writer that is about to be done."""
         try:
             self._make_private()
             with closing(
                 sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
             ) as file:
                 file.execute("PRAGMA synchronous = FULL")
-                file.execute("BEGIN IMMEDIATE")
+                file.execute("BEGIN" if to_read else "BEGIN IMMEDIATE")
                 self._prepare(file)
                 yield file
                 file.execute("COMMIT")

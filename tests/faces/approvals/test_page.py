@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,35 @@ def test_a_passkey_lets_a_call_through(office: Office, browser: Browser, passkey
     (credential,) = browser.credentials(passkeys)
     assert credential["rpId"] == "localhost"
     assert browser.complaints() == []
+
+
+def test_a_client_opens_the_page_for_its_user(
+    office: Office, browser: Browser, passkeys: str
+) -> None:
+    """The official client asks its user to open an address; the user does, and its call is made."""
+    import mcp_types as types
+    from mcp import Client
+
+    enrol(office, browser, "passkey")
+
+    def at_the_page(url: str) -> None:
+        browser.open(url)
+        browser.click("#approve")
+        browser.until_text("#state", "Approved, and done")
+
+    async def run() -> None:
+        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            assert isinstance(params, types.ElicitRequestURLParams)
+            await asyncio.to_thread(at_the_page, params.url)
+            return types.ElicitResult(action="accept")
+
+        async with Client(office.url, elicitation_callback=elicit) as client:
+            result = await client.call_tool("shop.drop_table", {"table": "orders"})
+            assert not result.is_error
+            assert result.content[0].text == "drop_table"
+
+    asyncio.run(run())
+    assert office.dropped() == [{"table": "orders"}]
 
 
 def test_a_passkey_without_its_owner_does_nothing(

@@ -1,0 +1,225 @@
+"""Operators of a node: how they enrol, for how long they may look, and where their page is."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from joserfc.jwk import ECKey, OKPKey
+
+from interlock.config import Config
+from interlock.config.trust import ApprovalsConfig
+from interlock.errors import PROOF_INVALID, UNAUTHENTICATED, InterlockError
+from interlock.node.operators import (
+    QUESTION_SECONDS,
+    SESSION_SECONDS,
+    Operators,
+    page_base,
+    page_origins,
+)
+from interlock.pipeline.approval.anchors import Anchors
+from interlock.pipeline.approval.passkeys import PREFIX
+from interlock.pipeline.approval.proofs import PASSKEY, Proofs
+from interlock.stores.operators import Invitation, OperatorStore
+from tests.faces.approvals.office import signed
+from tests.pipeline.approval.authenticator import ORIGIN, SoftKey
+
+NODE = "node-1"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def operators(tmp_path: Path, clock: Clock) -> Operators:
+    store = OperatorStore(tmp_path / "operators.db")
+    one = Operators(store, origins=lambda: (ORIGIN,), audience=lambda: NODE, clock=clock)
+    anchors = Anchors(
+        ApprovalsConfig(), environ={}, base_dir=tmp_path, enrolled=lambda: list(one.anchors())
+    )
+    one.proofs = Proofs(anchors)
+    one.proofs.register(PASSKEY, one.passkeys)
+    return one
+
+
+def enrol(operators: Operators, **more: Any) -> str:
+    code = operators.store.invite(Invitation("ann", more.pop("tools", ())))
+    return operators.enrol(json.dumps({"code": code, **more}).encode())
+
+
+def key_and_jwk() -> tuple[Ed25519PrivateKey, dict[str, Any]]:
+    key = Ed25519PrivateKey.generate()
+    return key, OKPKey.import_key(key.public_key()).as_dict(private=False)
+
+
+def answer(key: Ed25519PrivateKey, question: dict[str, str], **changes: Any) -> str:
+    now = int(time.time())
+    claims = {
+        "aud": question["aud"],
+        "jti": "inbox",
+        "args_sha256": question["nonce"],
+        "iat": now,
+        "exp": now + 60,
+        "decision": "approve",
+        **changes,
+    }
+    return signed(key, claims)
+
+
+def refused(operators: Operators, nonce: str, proof: str) -> None:
+    with pytest.raises(InterlockError) as caught:
+        operators.admit(nonce, proof)
+    assert caught.value.failure is PROOF_INVALID
+
+
+def test_a_key_of_a_browser(operators: Operators) -> None:
+    _, jwk = key_and_jwk()
+    assert enrol(operators, key=jwk) == "ann"
+    other = ECKey.import_key(generate_private_key(SECP256R1()).public_key())
+    assert enrol(operators, key=other.as_dict(private=False)) == "ann"
+    assert [(one.kind, one.algorithm) for one in operators.store.all()] == [
+        ("key", "EdDSA"),
+        ("key", "ES256"),
+    ]
+    assert [one.algorithms for one in operators.anchors()] == [("EdDSA", "Ed25519"), ("ES256",)]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {},
+        {"kty": "oct", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"},
+        {"kty": "RSA", "n": "AQAB", "e": "AQAB"},
+        {"kty": "OKP", "crv": "X25519", "x": "A" * 43},
+        {"kty": "OKP", "crv": "Ed25519", "x": "AAAA"},
+        {"kty": "OKP", "crv": "Ed25519", "x": 1},
+        {"kty": ["OKP"]},
+    ],
+)
+def test_what_is_no_key_is_not_enrolled(operators: Operators, key: dict[str, Any]) -> None:
+    code = operators.store.invite(Invitation("ann"))
+    with pytest.raises(InterlockError):
+        operators.enrol(json.dumps({"code": code, "key": key}).encode())
+    assert operators.store.all() == []
+    # And the code is as good as before.
+    assert operators.store.invited(code) is not None
+
+
+@pytest.mark.parametrize("asked", [b"", b"[]", b"{}", b'{"code":1}', b"[" * 5000, b'{"x":"\xff"}'])
+def test_what_cannot_be_read(operators: Operators, asked: bytes) -> None:
+    with pytest.raises(InterlockError):
+        operators.enrol(asked)
+
+
+def test_a_passkey_and_its_limits(operators: Operators) -> None:
+    code = operators.store.invite(Invitation("bea", ("shop.*",), "bot"))
+    soft = SoftKey()
+    made = soft.created(code)
+    sent = {"code": code, "passkey": {name: getattr(made, name) for name in made.__struct_fields__}}
+    assert operators.enrol(json.dumps({"code": code}).encode()) == "bea"
+    assert operators.enrol(json.dumps(sent).encode()) == "bea"
+    (anchor,) = operators.anchors()
+    assert (anchor.name, anchor.kind, anchor.tools, anchor.caller) == (
+        "bea",
+        PASSKEY,
+        ("shop.*",),
+        "bot",
+    )
+    # It signs nothing in the way of a key.
+    assert anchor.algorithms == ()
+
+
+def test_looking_takes_an_answer_and_lasts_a_while(operators: Operators, clock: Clock) -> None:
+    key, jwk = key_and_jwk()
+    enrol(operators, key=jwk)
+    question = operators.question()
+    session = operators.admit(question["nonce"], answer(key, question))
+    assert operators.known(session) == "ann"
+    clock.now += SESSION_SECONDS
+    with pytest.raises(InterlockError) as caught:
+        operators.known(session)
+    assert caught.value.failure is UNAUTHENTICATED
+
+
+def test_an_answer_is_good_once_soon_and_for_this_node(operators: Operators, clock: Clock) -> None:
+    key, jwk = key_and_jwk()
+    enrol(operators, key=jwk)
+    question = operators.question()
+    proof = answer(key, question)
+    refused(operators, "another", proof)
+    operators.admit(question["nonce"], proof)
+    refused(operators, question["nonce"], proof)
+    for changes in (
+        {"aud": "node-2"},
+        {"jti": "an-approval"},
+        {"args_sha256": "0"},
+        {"decision": "refuse"},
+    ):
+        question = operators.question()
+        refused(operators, question["nonce"], answer(key, question, **changes))
+    question = operators.question()
+    refused(operators, question["nonce"], answer(Ed25519PrivateKey.generate(), question))
+    question = operators.question()
+    clock.now += QUESTION_SECONDS
+    refused(operators, question["nonce"], answer(key, question))
+
+
+def test_a_passkey_looks_too(operators: Operators) -> None:
+    soft = SoftKey()
+    code = operators.store.invite(Invitation("bea"))
+    made = soft.created(code)
+    sent = {name: getattr(made, name) for name in made.__struct_fields__}
+    operators.enrol(json.dumps({"code": code, "passkey": sent}).encode())
+    question = operators.question()
+    proof = soft.proof(NODE, "inbox", question["nonce"])
+    assert proof.startswith(PREFIX)
+    assert operators.known(operators.admit(question["nonce"], proof)) == "bea"
+
+
+def test_who_may_confirm_some_tools_only_does_not_see_all(operators: Operators) -> None:
+    key, jwk = key_and_jwk()
+    enrol(operators, key=jwk, tools=("shop.*",))
+    question = operators.question()
+    refused(operators, question["nonce"], answer(key, question))
+
+
+@pytest.mark.parametrize(
+    ("configured", "listens", "base", "origins"),
+    [
+        (None, None, None, ()),
+        (None, "http://127.0.0.1:8420/mcp", "http://localhost:8420/approvals",
+         ("http://localhost:8420",)),
+        (None, "http://[::1]:8420/mcp", "http://localhost:8420/approvals",
+         ("http://localhost:8420",)),
+        (None, "https://node.example:8420/mcp", "https://node.example:8420/approvals",
+         ("https://node.example:8420",)),
+        (None, "http://0.0.0.0:8420/mcp", None, ("http://localhost:8420",)),
+        (None, "https://[::]:8420/mcp", None, ("https://localhost:8420",)),
+        ("https://a.example", "http://127.0.0.1:1/mcp", "https://a.example/approvals",
+         ("https://a.example", "http://localhost:1")),
+        ("https://A.example:8/x/", "http://10.0.0.1:1/mcp", "https://A.example:8/x/approvals",
+         ("https://a.example:8",)),
+        ("https://a.example/approvals/", None, "https://a.example/approvals",
+         ("https://a.example",)),
+    ],
+)  # fmt: skip
+def test_where_the_page_is(
+    configured: str | None, listens: str | None, base: str | None, origins: tuple[str, ...]
+) -> None:
+    config = Config(approvals=ApprovalsConfig(url=configured))
+    assert page_base(config, listens) == base
+    assert page_origins(config, listens) == origins
