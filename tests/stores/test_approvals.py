@@ -1,0 +1,198 @@
+"""Approvals on disk: one step at a time, in order, through to the platter."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.errors import InterlockError
+from interlock.pipeline.approval.keeping import Kept
+from interlock.pipeline.approval.record import APPROVED, DISPATCHING, REFUSED, Approval
+from interlock.stores.approvals import ApprovalStore
+from tests.pipeline.approval.test_proofs import approval
+
+PATIENCE = 10.0
+
+
+class Loop:
+    """What runs on an event loop otherwise: here, at once, and told to whoever waits."""
+
+    def __init__(self) -> None:
+        self.became: list[Kept] = []
+        self._told = threading.Condition()
+
+    def deliver(self, run: Callable[[], None]) -> None:
+        with self._told:
+            run()
+            self._told.notify_all()
+
+    def then(self, kept: Kept) -> None:
+        self.became.append(kept)
+
+    def wait(self, number: int) -> list[Kept]:
+        with self._told:
+            assert self._told.wait_for(lambda: len(self.became) >= number, PATIENCE)
+        return self.became
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def store(tmp_path: Path, loop: Loop) -> Iterator[ApprovalStore]:
+    store = ApprovalStore(tmp_path / "state" / "approvals.db", deliver=loop.deliver)
+    yield store
+    store.close()
+
+
+def put(store: ApprovalStore, loop: Loop, one: Approval, before: str | None, **more: Any) -> Kept:
+    number = len(loop.became) + 1
+    store.write(one, before, loop.then, **more)
+    return loop.wait(number)[-1]
+
+
+def test_what_is_written_is_read_again(store: ApprovalStore, loop: Loop) -> None:
+    one = approval(id="one", created=2.0)
+    other = approval(id="other", created=1.0)
+    assert put(store, loop, one, None) is Kept.WRITTEN
+    assert put(store, loop, other, None) is Kept.WRITTEN
+    approved = one.step(APPROVED, by="anna")
+    assert put(store, loop, approved, "pending") is Kept.WRITTEN
+    assert store.load() == [other, approved]
+    store.forget(["other"])
+    assert put(store, loop, approved.step(DISPATCHING), APPROVED) is Kept.WRITTEN
+    assert [one.id for one in store.load()] == ["one"]
+
+
+def test_a_step_is_taken_once(store: ApprovalStore, loop: Loop) -> None:
+    one = approval()
+    put(store, loop, one, None)
+    assert put(store, loop, one.step(REFUSED), "pending") is Kept.WRITTEN
+    assert put(store, loop, one.step(APPROVED), "pending") is Kept.TAKEN
+    assert put(store, loop, approval(id="nobody").step(APPROVED), "pending") is Kept.TAKEN
+    [kept] = store.load()
+    assert kept.state == REFUSED
+
+
+def test_many_steps_take_few_commits(store: ApprovalStore, loop: Loop) -> None:
+    for number in range(200):
+        store.write(approval(id=f"a{number}"), None, loop.then)
+    assert loop.wait(200) == [Kept.WRITTEN] * 200
+    assert store.commits < 100
+    assert len(store.load()) == 200
+
+
+def test_a_token_is_used_for_good(store: ApprovalStore, loop: Loop) -> None:
+    for id in ("one", "two", "three"):
+        put(store, loop, approval(id=id), None)
+    one, two, three = (approval(id=id).step(APPROVED) for id in ("one", "two", "three"))
+    assert put(store, loop, one, "pending", token=("desk", "t")) is Kept.WRITTEN
+    assert put(store, loop, two, "pending", token=("desk", "t")) is Kept.USED
+    assert put(store, loop, three, "pending", token=("other desk", "t")) is Kept.WRITTEN
+    store.forget(["one"])
+    assert put(store, loop, two, "pending", token=("desk", "t")) is Kept.USED
+    assert {one.id: one.state for one in store.load()}["two"] == "pending"
+
+
+def test_a_token_is_not_used_by_a_step_that_is_not_taken(store: ApprovalStore, loop: Loop) -> None:
+    one = approval()
+    put(store, loop, one, None)
+    assert put(store, loop, one.step(APPROVED), APPROVED, token=("desk", "t")) is Kept.TAKEN
+    assert put(store, loop, one.step(APPROVED), "pending", token=("desk", "t")) is Kept.WRITTEN
+
+
+def test_only_its_owner_can_read_it(store: ApprovalStore, loop: Loop) -> None:
+    put(store, loop, approval(), None)
+    for path in store.path.parent.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+
+
+def test_it_is_durable(store: ApprovalStore, loop: Loop) -> None:
+    put(store, loop, approval(), None)
+    assert store._connection is not None
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_nothing_is_made_before_it_is_needed(store: ApprovalStore) -> None:
+    assert store.load() == []
+    assert not store.path.parent.exists()
+
+
+def test_a_full_disk_and_its_end(store: ApprovalStore, loop: Loop) -> None:
+    assert put(store, loop, approval(id="before"), None) is Kept.WRITTEN
+    assert store._connection is not None
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    large = approval(id="large", arguments=b'"' + b"x" * 100_000 + b'"')
+    assert put(store, loop, large, None) is Kept.FAILED
+    assert "full" in store.reason
+    # The next try opens the file anew, where there is room again.
+    assert put(store, loop, large, None) is Kept.WRITTEN
+    assert store.reason == ""
+    assert {one.id for one in store.load()} == {"before", "large"}
+
+
+def test_a_step_among_others_that_fails(store: ApprovalStore, loop: Loop) -> None:
+    """An id that is there already: it, and whoever was in the same commit, are told."""
+    put(store, loop, approval(), None)
+    assert put(store, loop, approval(), None) is Kept.FAILED
+    assert put(store, loop, approval(id="other"), None) is Kept.WRITTEN
+
+
+def test_what_comes_after_the_end_is_not_taken(store: ApprovalStore, loop: Loop) -> None:
+    put(store, loop, approval(), None)
+    store.close()
+    assert put(store, loop, approval(id="late"), None) is Kept.FAILED
+    store.forget(["x"])
+    store.close()
+
+
+def test_everything_is_written_before_it_ends(tmp_path: Path, loop: Loop) -> None:
+    store = ApprovalStore(tmp_path / "approvals.db", deliver=loop.deliver)
+    for number in range(50):
+        store.write(approval(id=f"a{number}"), None, loop.then)
+    store.close()
+    assert loop.became == [Kept.WRITTEN] * 50
+    assert list(tmp_path.glob("*.lock")) == []
+
+
+def test_whoever_lives_keeps_its_own(tmp_path: Path, loop: Loop) -> None:
+    path = tmp_path / "approvals.db"
+    one = ApprovalStore(path, deliver=loop.deliver)
+    other = ApprovalStore(path, deliver=loop.deliver)
+    put(one, loop, approval(id="one"), None)
+    assert other.load() == []
+    assert put(other, loop, approval(id="one").step(APPROVED), "pending") is Kept.TAKEN
+    one.close()
+    assert [each.id for each in other.load()] == ["one"]
+    assert put(other, loop, approval(id="one").step(APPROVED), "pending") is Kept.WRITTEN
+    other.close()
+
+
+def test_a_newer_file_is_left_alone(store: ApprovalStore, loop: Loop) -> None:
+    put(store, loop, approval(), None)
+    with sqlite3.connect(store.path) as file:
+        file.execute("PRAGMA user_version = 99")
+    later = ApprovalStore(store.path, deliver=loop.deliver)
+    with pytest.raises(InterlockError, match="newer"):
+        later.load()
+    assert put(later, loop, approval(id="x"), None) is Kept.FAILED
+    later.close()
+
+
+def test_a_record_that_cannot_be_read_hides_no_other(store: ApprovalStore, loop: Loop) -> None:
+    put(store, loop, approval(id="good"), None)
+    put(store, loop, approval(id="bad"), None)
+    with sqlite3.connect(store.path) as file:
+        file.execute("UPDATE approval SET record = x'00' WHERE id = 'bad'")
+    assert [one.id for one in store.load()] == ["good"]
