@@ -37,6 +37,14 @@ class Browser:
         self._driver = subprocess.Popen(
             [CHROMEDRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        self._base = self._session = ""
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
         assert self._driver.stdout is not None
         port = ""
         for line in self._driver.stdout:
@@ -45,7 +53,6 @@ class Browser:
                 port = found[1]
                 break
         self._base = f"http://127.0.0.1:{port}"
-        self._session = ""
         options = {
             "binary": CHROMIUM,
             "args": [*_FLAGS, f"--user-data-dir={self._profile}"],
