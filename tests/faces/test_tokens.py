@@ -93,6 +93,15 @@ def test_forged_old_and_foreign_tokens_are_refused_and_recorded(signed: Running)
         assert "Invalid or expired credentials" in answer.error["message"]
         assert token not in answer.body.decode()
     assert len(signed.shop.heard) == before
+    rows = JournalReader(signed.folder / "journal.db")
+
+    def recorded() -> list[Any]:
+        return [row for row in rows.tail(50) if "Invalid or expired" in row.detail]
+
+    signed.until(lambda: len(recorded()) >= len(tokens), "refusals in the journal")
+    for row in recorded():
+        assert row.outcome == "unauthenticated"
+        assert not any(token in str(row) for token in tokens.values())
     # The same token on another connection fares no better.
     assert signed.once(signed.call("echo", {}, 1, bearer(tokens["none"]))).status == 401
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import uvloop
 from mcp import Client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -257,6 +258,7 @@ def test_a_client_certificate_is_enough(tmp_path: Path, mode: Any) -> None:
             finally:
                 await node.stop()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
     rows = JournalReader(tmp_path / "state" / "journal.db").tail(99)
     assert {row.caller for row in rows} == {"edge", "meter", ""}

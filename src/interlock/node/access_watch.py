@@ -17,6 +17,8 @@ from interlock.pipeline.identity.api_tokens import Access, ApiTokens
 from interlock.stores.access import AccessReader, AccessStore
 
 SHORTEST: Final = 0.05
+MOST_IDS: Final = 256
+"""How many tokens of one caller are told apart."""
 WRITE_USES: Final = 60.0
 """How often it is written down which tokens were used."""
 
@@ -93,7 +95,10 @@ class AccessWatch:
 
     def saw(self, known: Known) -> None:
         """Somebody was let in by a token."""
-        self._seen.setdefault(known.caller.name, {})[known.caller.id] = known.ends
+        ids = self._seen.setdefault(known.caller.name, {})
+        ids[known.caller.id] = known.ends
+        if len(ids) > MOST_IDS:
+            del ids[next(iter(ids))]
 
     def is_there(self, name: str) -> bool:
         """Whether a caller of this name may still be there by a token that counts."""

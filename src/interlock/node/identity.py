@@ -220,6 +220,8 @@ class Identity:
         await self.watch.stop()
         for keys in self._parts.key_sets.values():
             await keys.close()
+        if self._parts.opaque is not None:
+            await self._parts.opaque.close()
         await asyncio.gather(*self._refreshing, return_exceptions=True)
 
     # -- change

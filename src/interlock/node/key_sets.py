@@ -131,6 +131,10 @@ class KeySet:
             if self.problem is None:
                 _log.warning("the keys of the issuer %s cannot be read: %s", self.issuer, why)
             self.problem = why
+        except Exception:
+            # Whoever waits for it must not wait for ever.
+            _log.exception("the keys of the issuer %s could not be read", self.issuer)
+            self.problem = "the node failed on them; see its log"
         else:
             if self.problem is not None:
                 _log.info("the keys of the issuer %s can be read again", self.issuer)

@@ -177,6 +177,28 @@ def test_a_server_that_does_not_answer_is_asked_again_soon() -> None:
     play(scene)
 
 
+def test_a_fault_while_asking_is_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(desk: Desk) -> None:
+        desk.says = 7  # type: ignore[assignment]
+        assert "cannot be asked now" in await desk.refusal("opaque")
+
+    play(scene)
+    assert "could not be asked about" in caplog.text
+
+
+def test_a_node_that_stops_asks_nobody_any_more() -> None:
+    async def scene(desk: Desk) -> None:
+        desk.gate = asyncio.Event()
+        waiting = asyncio.create_task(desk.find("opaque"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await desk.tokens.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    play(scene)
+
+
 @pytest.mark.spec("ST-4.8.5-2")
 def test_what_was_revoked_here_is_refused() -> None:
     async def scene(desk: Desk) -> None:

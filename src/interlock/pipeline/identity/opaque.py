@@ -7,7 +7,8 @@ revoked there is refused here within that time. Whoever asks is somebody else (`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Sequence
+import logging
+from collections.abc import Callable, Container, Sequence
 from hashlib import sha256
 from typing import Final, Protocol
 
@@ -33,6 +34,8 @@ FAILED_FOR: Final = 2.0
 """How long nobody asks again after a server could not be reached."""
 MOST_ASKING: Final = 32
 MOST_KEPT: Final = 10_000
+
+_log = logging.getLogger("interlock.pipeline")
 
 
 class Asker(Protocol):
@@ -78,7 +81,7 @@ class OpaqueTokens:
         self._taken = taken
         self._clock = wall_clock
         self._said: dict[bytes, _Said] = {}
-        self._asking: dict[bytes, Awaitable[None]] = {}
+        self._asking: dict[bytes, asyncio.Task[None]] = {}
 
     def find(self, bearer: str) -> Known | None:
         """Whose it is. Raises InterlockError, Unsettled when it has to be asked."""
@@ -102,17 +105,30 @@ class OpaqueTokens:
         """Something was revoked: ask anew."""
         self._said.clear()
 
+    async def close(self) -> None:
+        """The node stops: nobody is asked any more."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
     async def _settle(self, bearer: str, digest: bytes) -> None:
         """Ask, unless somebody does already."""
         asking = self._asking.get(digest)
         if asking is None:
-            asking = self._asking[digest] = asyncio.ensure_future(self._ask(bearer, digest))
+            asking = self._asking[digest] = asyncio.get_running_loop().create_task(
+                self._ask(bearer, digest), name="introspection"
+            )
         # Whoever waits may give up; the others still want to know.
         await asyncio.shield(asking)
 
     async def _ask(self, bearer: str, digest: bytes) -> None:
         try:
             said = await self._first_who_knows(bearer)
+        except Exception:
+            # Whoever waits for it must not wait for ever.
+            _log.exception("a token could not be asked about")
+            said = _Said(self._clock() + FAILED_FOR, refusal=_unreachable())
         finally:
             del self._asking[digest]
         if len(self._said) >= MOST_KEPT:
@@ -129,8 +145,7 @@ class OpaqueTokens:
                 return self._judge(claims, authority)
         now = self._clock()
         if unreachable:
-            why = refused("the server that knows such tokens cannot be asked now; try again")
-            return _Said(now + FAILED_FOR, refusal=why)
+            return _Said(now + FAILED_FOR, refusal=_unreachable())
         return _Said(
             now + KEPT_FOR, refusal=refused("the token is not good any more, or never was")
         )
@@ -151,3 +166,7 @@ class OpaqueTokens:
         over = None if ends is None else ends + LEEWAY
         until = now + KEPT_FOR if over is None else min(now + KEPT_FOR, over)
         return _Said(until, Known(caller, until, over))
+
+
+def _unreachable() -> InterlockError:
+    return refused("the server that knows such tokens cannot be asked now; try again")
