@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from typer.testing import CliRunner
 from interlock.cli.token import token
 from interlock.errors import InterlockError
 from interlock.stores.access import AccessStore
+from tests.cli.program import World
+from tests.cli.waiting import PATIENCE, wait_until
 
 DAY = 86_400.0
 
@@ -171,3 +175,36 @@ def test_a_store_that_cannot_be_used_is_said(shell: Shell) -> None:
     result = shell.run("list")
     assert isinstance(result.exception, InterlockError)
     assert "cannot be used" in result.exception.message
+
+
+@pytest.mark.spec("ST-4.8.5-2", "ST-4.8.5-4")
+def test_a_running_node_heeds_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    try:
+        world.config(identity={"revocation_seconds": "200ms"})
+        shown = world.run("token", "create", "ci", "--scope", "read").stdout.strip()
+        node = world.up()
+        address = node.url.rpartition("/")[0]
+
+        def status(*token: str) -> int:
+            request = urllib.request.Request(f"{address}/status")
+            for one in token:
+                request.add_header("Authorization", f"Bearer {one}")
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as refused:
+                refused.close()
+                return refused.code
+
+        assert status() == 401
+        assert status(shown) == 200
+        other = world.run_here("token", "create", "other").stdout.strip()
+        wait_until("the new token counts", lambda: status(other) == 200)
+        assert world.run_here("token", "revoke", "ci").returncode == 0
+        wait_until("the revoked token is refused", lambda: status(shown) == 401)
+        assert status(other) == 200
+        # Its own user needs none: the commands of this machine use the socket.
+        assert world.run_here("status").returncode == 0
+    finally:
+        world.close()
