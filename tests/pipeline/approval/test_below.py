@@ -1,0 +1,195 @@
+"""Proofs on their way down, and what comes up again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.call import Call, Credentials, Outcome, UpstreamAnsweredError
+from interlock.errors import InterlockError
+from interlock.pipeline.approval.below import MOST_REMEMBERED, Below
+from interlock.protocol.ax import error_words
+from interlock.protocol.mcp import Era, glance_at
+from tests.catalog.offers import definition, offer
+from tests.pipeline.approval.gated import Gated, claims_for, dangerous, sign, wipe
+from tests.pipeline.calls import SESSION, tool_call
+
+IRREVERSIBLE = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
+INNER_ID = "0f2a9c64-54f7-4f64-8c0c-111111111111"
+
+
+class Inner:
+    """A node below, as its parent's peer sees it: errors come in the words of its channel."""
+
+    def __init__(self, gated: Gated) -> None:
+        self.gated = gated
+        self.asked: list[str] = []
+
+    def request(self, method: str, params: dict[str, Any]) -> Awaitable[Outcome]:
+        assert method == "mcpax/confirm"
+        self.asked.append(params["confirmation_id"])
+        return self._answer(params)
+
+    async def _answer(self, params: dict[str, Any]) -> Outcome:
+        extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
+        parent = Credentials("10.0.0.1", known_as="parent")
+        call = Call("mcpax/confirm", "ax", parent, SESSION, extra=extra)
+        try:
+            outcome = await self.gated.pipeline.run(call)
+        except InterlockError as error:
+            code, message, data = error_words(error)
+            raise UpstreamAnsweredError(code, message, Raw(json.dumps(data).encode())) from None
+        return Outcome(outcome.result, Era.SESSION, glance_at(outcome.result))
+
+
+class Pair:
+    """Two nodes with a gate each. What the upper one sends reaches the lower one by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in ("outer", "inner"):
+            (folder / name).mkdir()
+        self.inner = Gated(folder / "inner", dangerous(), node_id=INNER_ID)
+        self.child = Inner(self.inner)
+        below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
+        self.outer = Gated(folder / "outer", below, children={"s": self.child})
+
+    async def through_the_outer(self) -> dict[str, Any]:
+        """A call that passed the outer gate and waits at the inner one: its answer there."""
+        held = await self.outer.hold()
+        task = asyncio.ensure_future(self.outer.approvals.confirm(held.id, self.outer.proof(held)))
+        exchange = await self.outer.reached()
+        answer = await self.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        exchange.answer(**answer)
+        async with asyncio.timeout(10):
+            assert json.loads((await task).result) == answer
+        content: dict[str, Any] = answer["structuredContent"]
+        assert content["aud"] == INNER_ID
+        return content
+
+    def proof(self, content: dict[str, Any], **changes: Any) -> str:
+        approval = self.inner.approvals.find(content["confirmation_id"])
+        assert approval is not None
+        return sign(self.inner.keys.operator, claims_for(approval, self.inner.wall, **changes))
+
+    def close(self) -> None:
+        self.outer.close()
+        self.inner.close()
+
+
+def test_what_is_refused_below_is_refused_above(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        outcome = await pair.outer.approvals.confirm(
+            content["confirmation_id"], pair.proof(content, decision="refuse", reason="no")
+        )
+        assert json.loads(outcome.result)["status"] == "refused"
+        told = await pair.outer.ask()
+        assert told.failure.name == "approval_refused"
+        assert len(pair.outer.upstream.started) == 1
+        assert (await pair.outer.hold()).state == "pending"
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_while_it_waits_below_the_same_call_hears_of_that(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        for _ in range(2):
+            assert (await pair.outer.ask())["structuredContent"] == content
+        assert len(pair.outer.upstream.started) == 1
+        # When that has expired it is a new call, and asks the outer human again.
+        pair.outer.wall += 301
+        again = await pair.outer.hold()
+        assert again.id != content["confirmation_id"]
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        inner = pair.inner.approvals.find(content["confirmation_id"])
+        assert inner is not None
+        by_the_outer_human = sign(pair.outer.keys.operator, claims_for(inner, pair.inner.wall))
+        with pytest.raises(InterlockError) as error:
+            await pair.outer.approvals.confirm(inner.id, by_the_outer_human)
+        assert error.value.failure.name == "proof_invalid"
+        assert "no trust anchor" in error.value.message
+        assert pair.inner.upstream.started == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_an_id_that_a_neighbour_claims_is_found_all_the_same(tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "liar").mkdir()
+        pair = Pair(tmp_path)
+        liar = Inner(Gated(tmp_path / "liar"))
+        pair.outer.children["liar"] = liar
+        held = await pair.inner.hold()
+        pair.outer.approvals._below.remember(held.id, "liar", 0.0)
+        task = asyncio.ensure_future(pair.outer.approvals.confirm(held.id, pair.inner.proof(held)))
+        (await pair.inner.reached()).answer(content=[])
+        async with asyncio.timeout(10):
+            assert json.loads((await task).result) == {"content": []}
+        assert liar.asked == [held.id]
+        liar.gated.close()
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_not_everything_is_carried_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        for nonsense in ("", "x", "y" * 500, "../../etc", "a b c d e f g h i j k"):
+            with pytest.raises(InterlockError) as error:
+                await pair.outer.approvals.confirm(nonsense, "proof")
+            assert error.value.failure.name == "unknown_approval"
+        assert pair.child.asked == []
+        with pytest.raises(InterlockError) as error:
+            await pair.outer.approvals.confirm("z" * 32, "proof")
+        assert error.value.failure.name == "unknown_approval"
+        assert pair.child.asked == ["z" * 32]
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_only_so_much_is_remembered() -> None:
+    below = Below(dict)
+    for number in range(MOST_REMEMBERED + 10):
+        below.remember(f"approval-number-{number}", "s", 0.0)
+    assert len(below._known) == MOST_REMEMBERED
+    assert "approval-number-9" not in below._known
+
+
+def test_what_an_ordinary_server_says_is_not_believed(tmp_path: Path) -> None:
+    """A server that is no node answers as if it were one."""
+
+    async def run() -> None:
+        gated = Gated(tmp_path, default="allow")
+        over = gated.start(tool_call("s.wipe", {}))
+        gated.upstream.last.answer(
+            content=[],
+            isError=True,
+            structuredContent={"confirmation_id": "c" * 32},
+            _meta={"x-mcpax-status": "confirmation_required"},
+        )
+        assert (await over)["isError"] is True
+        assert gated.approvals._below._known == {}
+        gated.close()
+
+    asyncio.run(run())
