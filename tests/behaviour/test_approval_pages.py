@@ -24,6 +24,7 @@ from interlock.config import ServerConfig
 from interlock.config.trust import AnchorConfig, ApprovalsConfig
 from tests.cli.waiting import wait_until
 from tests.faces.running import Running
+from tests.faces.wire import initialize, message
 from tests.pipeline.approval.gated import sign
 
 LEDGER = Path(__file__).parent / "servers" / "ledger.py"
@@ -232,3 +233,45 @@ def test_who_opens_no_page_decides_nothing(place: Place) -> None:
         assert place.executed() == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("wire", ["http session", "http stateless", "lines"])
+def test_a_proof_comes_by_every_wire(place: Place, wire: str) -> None:
+    """`mcpax/confirm`, from a client that was given a proof by its user."""
+    node = place.node
+    press = {"name": "s.press", "arguments": {"button": wire}}
+
+    def asked(method: str, params: dict[str, Any]) -> Any:
+        if wire == "http session":
+            return node.once(session.request(method, params)).json
+        if wire == "http stateless":
+            name = params.get("name")
+            return node.once(node.stateless(method, params, name=name)).json
+        lines.send(message(method, params, 1) + b"\n")
+        return lines.line()
+
+    with node.local() as lines:
+        if wire == "lines":
+            lines.send(message("initialize", initialize("2025-11-25"), 0) + b"\n")
+            assert lines.line()["result"]
+        session = node.session()
+        held = asked("tools/call", press)["result"]["structuredContent"]
+        now = int(time.time())
+        claims = {
+            "aud": held["aud"],
+            "jti": held["confirmation_id"],
+            "args_sha256": held["args_sha256"],
+            "iat": now,
+            "exp": now + 300,
+            "decision": "approve",
+        }
+        forged = {"confirmation_id": held["confirmation_id"], "proof": held["nonce"]}
+        assert asked("mcpax/confirm", forged)["error"]["code"] == -31007
+        proof = {**forged, "proof": sign(place.key, claims)}
+        result = asked("mcpax/confirm", proof)["result"]
+        assert result["content"][0]["text"] == "press: done"
+        assert asked("mcpax/confirm", proof)["error"]["code"] == -31035
+        # Its own caller has been told with this: the next is a new call.
+        again = asked("tools/call", press)["result"]["structuredContent"]
+        assert again["confirmation_id"] != held["confirmation_id"]
+    assert place.executed() == 1
