@@ -227,6 +227,8 @@ class Offering(msgspec.Struct, frozen=True, eq=False):
     """Whether it can be asked for resources, be they listed or not."""
     lets_through: Callable[[str], bool] = lambda _: True
     """Whether the config lets a tool of this name be used, be it listed or not."""
+    prefix: str = ""
+    """What stands before the names of its tools in their canonical form, without the dot."""
 
 
 def read_offering(
@@ -369,7 +371,9 @@ def _read(
         registered=registered,
         transparent=transparent,
         serves_resources=serves_resources or bool(offered_resources or offered_templates),
-        lets_through=lambda name: is_wanted(name, server),
+        # Under its own name a renamed tool is not to be had: it would be one that nobody knows.
+        lets_through=lambda name: name not in server.rename and is_wanted(name, server),
+        prefix=prefix,
     )
 
 

@@ -95,13 +95,17 @@ def test_a_policy_without_rules_says_the_same_as_one_whose_rules_do_not_fit() ->
         assert said(none, a_call(f"github.{name}")) == said(other, a_call(f"github.{name}"))
 
 
-def test_a_tool_that_no_list_names_is_taken_to_change_things() -> None:
+def test_the_worst_is_assumed_of_a_tool_that_no_list_names() -> None:
     call = tool_call("hidden")
     call.caller, call.upstream = ALICE, "github"
-    assert said(policy(), call) == ("allow", "default:safe")
+    assert said(policy(), call) == ("confirm", "default:safe")
+    assert said(policy(rule("i", "verify", effects=["irreversible"])), call) == ("verify", "i")
+    assert said(policy(rule("a", "allow", tools=["github.hidden"])), call) == ("allow", "a")
+    assert said(policy(rule("b", "allow", effects=["mutating"])), call)[0] == "confirm"
     assert said(policy(rule("m", "verify", effects=["mutating"])), call) == ("verify", "m")
-    assert said(policy(rule("n", "deny", tools=["hid*"])), call) == ("deny", "n")
-    assert said(policy(rule("r", "deny", effects=["read_only"])), call)[0] == "allow"
+    assert said(policy(rule("n", "deny", tools=["github.hid*"])), call) == ("deny", "n")
+    assert said(policy(rule("o", "deny", tools=["github.*"])), call) == ("deny", "o")
+    assert said(policy(rule("r", "deny", effects=["read_only"])), call)[0] == "confirm"
     call.name = ""
     assert said(policy(rule("all", "deny")), call) == ("deny", "all")
 

@@ -108,18 +108,28 @@ class Policy:
             return self._judge_other(call)
         tool = cast("Tool | None", call.route)
         if not self.rules:
-            return self._default(call.effect if tool is not None else _MUTATING)
+            return self._default(call.effect if tool is not None else _IRREVERSIBLE)
         caller = call.caller or _NOBODY
         if tool is None:
-            # A tool that no list names: nothing is known of it, so nothing is remembered.
-            kind = request_kind(mcp.TOOLS_CALL, call.name)
-            name = call.name or _NAMELESS
-            asked = Asked(((kind,),), name, _MUTATING, call.upstream)
-            return self.judge_as(call, asked)
+            return self._judge_unlisted(call)
         plan = self.standing(caller, tool)
         if type(plan) is Decision:
             return plan
         return self._with_arguments(call, caller, cast(Plan, plan))
+
+    def _judge_unlisted(self, call: Call) -> Decision:
+        """A tool that no list names. It may be a listed one under a name that only its server
+        takes for the same: so the worst is assumed of it, and nothing is remembered."""
+        offering = None if self._catalog is None else self._catalog.offering(call.upstream)
+        name = call.name or _NAMELESS
+        if offering is not None and offering.prefix:
+            name = f"{offering.prefix}.{name}"
+        kind = request_kind(mcp.TOOLS_CALL, name)
+        found = [
+            self.judge_as(call, Asked(((kind,),), name, effect, call.upstream))
+            for effect in (_MUTATING, _IRREVERSIBLE)
+        ]
+        return max(found, key=lambda one: one.action)
 
     def _with_arguments(self, call: Call, caller: Caller, plan: Plan) -> Decision:
         about = about_call(call, caller, read_arguments(call))
@@ -234,7 +244,7 @@ def about_call(
         "caller": caller.name,
         "roles": list(caller.roles),
         "scopes": list(caller.scopes or ()),
-        "effect": call.effect or _MUTATING,
+        "effect": call.effect or _IRREVERSIBLE,
         "server": call.upstream,
     }
 
