@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Final
 
@@ -59,6 +60,7 @@ MOST_RESULT: Final = 1024 * 1024
 MOST_ARGUMENTS: Final = 1024 * 1024
 """No human looks at more."""
 _MOST_SHOWN: Final = 4_000
+_MOST_DIGITS: Final = 400
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -288,6 +290,9 @@ def _number(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"the number {text[:40]} is too large")
+    # Some read more digits than are shown here: then they would do what nobody saw.
+    if len(text) > _MOST_DIGITS or Decimal(text) != Decimal(repr(number)):
+        raise ValueError(f"the number {text[:40]} has too many digits")
     return number
 
 
