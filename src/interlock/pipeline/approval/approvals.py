@@ -107,9 +107,9 @@ class Approvals:
         self._inbox.settings = settings
 
     def close(self) -> None:
-        """Write what is left. Waits for the disk."""
-        for task in self._tasks:
-            task.cancel()
+        """Write what is left. Waits for the disk: may be called on any thread."""
+        for task in list(self._tasks):
+            task.get_loop().call_soon_threadsafe(task.cancel)
         self._inbox.close()
 
     # -- what there is

@@ -169,9 +169,8 @@ class Inbox:
                 self._arm(entry)
 
     def close(self) -> None:
-        for entry in self._entries.values():
-            if entry.timer is not None:
-                entry.timer.cancel()
+        """Write what is left. Not for the event loop: it waits. Timers that are still to come find
+        a store that takes nothing any more."""
         self._keeper.close()
 
     # -- steps
