@@ -99,7 +99,7 @@ def test_approve_with_a_key(office: World) -> None:
     assert "asked by local" in listed.stdout
     assert '"id": 1' in listed.stdout
     done = office.run_here(
-        "approve", id[:8], "--yes", "--key", "ann", "--passphrase-file", "phrase"
+        "approve", "--yes", "--key", "ann", "--passphrase-file", "phrase", "--", id[:8]
     )
     assert done.returncode == 0, done.stderr
     assert "approved by ann: ok" in done.stderr
@@ -109,32 +109,36 @@ def test_approve_with_a_key(office: World) -> None:
     assert delete(office).returncode == 0
     assert waiting(office) == []
     assert "nothing waits." in office.run_here("approvals").stderr
-    late = office.run_here("approve", id, "--yes", "--key", "ann", "--passphrase-file", "phrase")
+    late = office.run_here(
+        "approve", "--yes", "--key", "ann", "--passphrase-file", "phrase", "--", id
+    )
     assert late.returncode == 1
     assert "does not wait any more: done" in late.stderr
 
 
 def test_refuse_needs_no_key_here(office: World) -> None:
     id = held(office)
-    done = office.run_here("refuse", id, "--reason", "not today")
+    done = office.run_here("refuse", "--reason", "not today", "--", id)
     assert (done.returncode, done.stdout) == (0, "refused by local.\n"), done.stderr
     told = delete(office)
     assert told.returncode == 1
     assert "not today" in told.stdout + told.stderr
     new_key(office)
     id = held(office)
-    done = office.run_here("refuse", id, "--key", "ann", "--passphrase-file", "phrase", "--json")
+    done = office.run_here(
+        "refuse", "--key", "ann", "--passphrase-file", "phrase", "--json", "--", id
+    )
     assert json.loads(done.stdout)["by"] == "ann"
 
 
 def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
     new_key(office, "eve", "--no-enrol")
     id = held(office)
-    done = office.run_here("approve", id, "--yes", "--passphrase-file", "phrase")
+    done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
     assert done.returncode == 1
     assert "no trust anchor of this node signed it" in done.stderr
     (office.cwd / "phrase").write_text("wrong wrong\n", encoding="utf-8")
-    done = office.run_here("approve", id, "--yes", "--passphrase-file", "phrase")
+    done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
     assert (done.returncode, "not its passphrase" in done.stderr) == (3, True)
     assert [one["id"] for one in waiting(office)] == [id]
 
@@ -145,7 +149,9 @@ def test_a_removed_key_counts_no_more(office: World) -> None:
     done = office.run_here("keys", "remove", "ann")
     assert done.returncode == 0
     assert "counts no more" in done.stdout
-    done = office.run_here("approve", id, "--yes", "--key", "ann", "--passphrase-file", "phrase")
+    done = office.run_here(
+        "approve", "--yes", "--key", "ann", "--passphrase-file", "phrase", "--", id
+    )
     assert done.returncode == 1
     assert office.run_here("keys", "remove", "ann").returncode == 1
 
@@ -153,7 +159,7 @@ def test_a_removed_key_counts_no_more(office: World) -> None:
 def test_a_person_is_shown_everything_and_asked(office: World) -> None:
     new_key(office)
     id = held(office)
-    seen, code = at_terminal(office, ["approve", id], {"through?": "n\n"})
+    seen, code = at_terminal(office, ["approve", "--", id], {"through?": "n\n"})
     assert code == 1
     for words in (
         "demo.notes_delete",
@@ -166,14 +172,14 @@ def test_a_person_is_shown_everything_and_asked(office: World) -> None:
         assert words in seen
     assert [one["id"] for one in waiting(office)] == [id]
     answers = {"through?": "y\n", "Passphrase of ann": f"{PHRASE}\n"}
-    seen, code = at_terminal(office, ["approve", id], answers)
+    seen, code = at_terminal(office, ["approve", "--", id], answers)
     assert (code, "approved by ann: ok" in seen) == (0, True)
     assert PHRASE not in seen
 
 
 def test_nobody_there_to_ask(office: World) -> None:
     new_key(office)
-    done = office.run("approve", held(office))
+    done = office.run("approve", "--", held(office))
     assert (done.returncode, "give --yes" in done.stderr) == (2, True)
 
 
@@ -281,7 +287,7 @@ def test_over_http_with_a_token(world: World, tmp_path: Path) -> None:
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
     done = world.run_here("approvals", "--json", **elsewhere)
     assert [one["id"] for one in json.loads(done.stdout)["approvals"]] == [id], done.stderr
-    done = world.run_here("approve", id, "--yes", "--passphrase-file", "phrase", **elsewhere)
+    done = world.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id, **elsewhere)
     assert done.returncode == 0, done.stderr
     refused = world.run_here("approvals", **elsewhere, DESK="x" * 40)
     assert refused.returncode == 1
@@ -294,5 +300,5 @@ def test_an_approval_outlives_the_node(office: World) -> None:
     node.end(signal.SIGKILL)
     office.up().wait_for_line("demo is ready")
     assert wait_until("it waits still", lambda: [one["id"] for one in waiting(office)]) == [id]
-    done = office.run_here("approve", id, "--yes", "--passphrase-file", "phrase")
+    done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
     assert "approved by ann" in done.stderr, done

@@ -57,8 +57,6 @@ def approvals(
       interlock approvals --watch
       interlock approvals --json | jq '.approvals[].id'
     """
-    import msgspec
-
     from interlock.cli.inbox import Inbox
 
     inbox = Inbox(running.meant(config, node))
@@ -74,7 +72,7 @@ def approvals(
         say.note("the node has stopped.")
         return
     if json:
-        say.as_json(msgspec.json.decode(inbox.waiting_json()))
+        say.as_json({"approvals": inbox.everything()})
         return
     found = inbox.waiting()
     for one in found:
@@ -115,7 +113,7 @@ def approve(
             say.note("nothing was decided.")
             raise typer.Exit(say.FAILED)
     proof = _signed(one, "approve", reason, key, passphrase_file)
-    _tell(inbox.decide(one.id, {"proof": proof}), json=json)
+    _tell(inbox.decide(one, {"proof": proof}), json=json)
 
 
 def refuse(
@@ -143,7 +141,7 @@ def refuse(
     sent: dict[str, Any] = {"refuse": True, "reason": reason}
     if key is not None:
         sent = {"proof": _signed(one, "refuse", reason, key, passphrase_file)}
-    _tell(inbox.decide(one.id, sent), json=json)
+    _tell(inbox.decide(one, sent), json=json)
 
 
 def _signed(

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import http.client
+import queue
 import socket
+import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from interlock.cli import running, status
 from interlock.cli.running import Meant
-from interlock.errors import INTERNAL, UPSTREAM_UNAVAILABLE, InterlockError, by_name
-from interlock.node.approvals_socket import approvals_socket_path
-from interlock.node.places import is_trusted
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from interlock.errors import (
+    INTERNAL,
+    UNKNOWN_APPROVAL,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+    by_name,
+)
+from interlock.node.approvals_socket import approvals_sockets
+from interlock.node.places import is_trusted, somebody_listens
 
 _WITHIN: Final = 5.0
 _CALL_WITHIN: Final = 660.0
 """An approved call is made while one waits, and may take its time."""
 BASE: Final = "/approvals"
+_Way = Path | None
+"""The socket of a node; None: its address, over HTTP."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -67,50 +75,113 @@ class _Unix(http.client.HTTPConnection):
 
 
 class Inbox:
-    """The approvals of the node that is meant."""
+    """The approvals of the node that is meant; of all that share its state folder, if several
+    do, as when every client starts one of its own."""
 
     def __init__(self, meant: Meant) -> None:
         self._meant = meant
+        self._of: dict[str, _Way] = {}
+        """How the node is reached that holds an approval, once that is known."""
 
     def waiting(self) -> list[Waiting]:
-        """What waits. Raises InterlockError."""
-        return msgspec.json.decode(self.waiting_json(), type=_List).approvals
+        """What waits, the oldest first. Raises InterlockError."""
+        found: list[Waiting] = []
+        for way in self._ways():
+            told = msgspec.json.decode(self._ask(way, "GET", f"{BASE}/"), type=_List).approvals
+            self._of |= dict.fromkeys((one.id for one in told), way)
+            found += told
+        return sorted(found, key=lambda one: one.created_at)
 
-    def waiting_json(self) -> bytes:
-        return self._ask("GET", f"{BASE}/")
+    def everything(self) -> list[Any]:
+        """The same with all that the nodes tell of it."""
+        told = [msgspec.json.decode(self._ask(way, "GET", f"{BASE}/")) for way in self._ways()]
+        found = [one for each in told for one in each["approvals"]]
+        return sorted(found, key=lambda one: str(one["created_at"]))
 
     def find(self, id: str) -> Waiting:
         """One of them, by its id or the beginning of it. Raises InterlockError."""
-        if len(id) >= _WHOLE_ID:
-            return msgspec.json.decode(self._ask("GET", f"{BASE}/{_safe(id)}"), type=Waiting)
-        found = [one for one in self.waiting() if one.id.startswith(id)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise InterlockError(INTERNAL, f"{len(found)} approvals begin with {id}: give more.")
-        raise InterlockError(INTERNAL, f"no approval that waits begins with {id}.")
+        if len(id) < _WHOLE_ID:
+            found = [one for one in self.waiting() if one.id.startswith(id)]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise InterlockError(INTERNAL, f"{len(found)} ids begin with {id}: give more.")
+            raise InterlockError(INTERNAL, f"no approval that waits begins with {id}.")
+        unknown: InterlockError | None = None
+        for way in self._ways():
+            try:
+                told = self._ask(way, "GET", f"{BASE}/{_safe(id)}")
+            except InterlockError as error:
+                if error.failure is not UNKNOWN_APPROVAL:
+                    raise
+                unknown = error
+                continue
+            self._of[id] = way
+            return msgspec.json.decode(told, type=Waiting)
+        assert unknown is not None
+        raise unknown
 
-    def decide(self, id: str, sent: dict[str, Any]) -> bytes:
+    def decide(self, one: Waiting, sent: dict[str, Any]) -> bytes:
         """Send a proof, or a refusal without one; what became of it. Raises InterlockError."""
-        return self._ask("POST", f"{BASE}/{_safe(id)}", sent, within=_CALL_WITHIN)
+        way = self._of[one.id]
+        return self._ask(way, "POST", f"{BASE}/{_safe(one.id)}", sent, within=_CALL_WITHIN)
 
     def changes(self) -> Iterator[list[Waiting]]:
-        """What waits, now and whenever that changes, until the node stops."""
-        connection = self._connection(None)
+        """What waits, now and whenever that changes, until the nodes of now have stopped."""
+        told: queue.SimpleQueue[tuple[_Way, list[Waiting] | InterlockError | None]]
+        told = queue.SimpleQueue()
+
+        def follow(way: _Way) -> None:
+            try:
+                for waiting in self._followed(way):
+                    told.put((way, waiting))
+                told.put((way, None))
+            except InterlockError as error:
+                told.put((way, error))
+
+        ways = self._ways()
+        for way in ways:
+            threading.Thread(target=follow, args=(way,), daemon=True).start()
+        now: dict[_Way, list[Waiting]] = {}
+        left = len(ways)
+        while left:
+            way, waiting = told.get()
+            if isinstance(waiting, InterlockError):
+                raise waiting
+            if waiting is None:
+                left -= 1
+            now[way] = waiting or []
+            if left:
+                yield [one for each in now.values() for one in each]
+
+    def _followed(self, way: _Way) -> Iterator[list[Waiting]]:
+        connection = self._connection(way, None)
         try:
             answer = self._asked(connection, "GET", f"{BASE}/events", None)
-            for line in answer:
-                if line.startswith(b"data:"):
-                    yield msgspec.json.decode(line[5:], type=_List).approvals
+            try:
+                for line in answer:
+                    if line.startswith(b"data:"):
+                        yield msgspec.json.decode(line[5:], type=_List).approvals
+            except (OSError, http.client.HTTPException):
+                # The node was killed: there is nothing more to hear from it.
+                return
         finally:
             connection.close()
 
     # -- how
 
+    def _ways(self) -> list[_Way]:
+        """The sockets of nodes that run here; else the address of one, over HTTP."""
+        found: list[_Way] = []
+        if is_trusted(self._meant.socket.parent):
+            paths = approvals_sockets(self._meant.socket)
+            found += [path for path in paths if somebody_listens(path)]
+        return found or [None]
+
     def _ask(
-        self, method: str, path: str, sent: Any = None, within: float | None = _WITHIN
+        self, way: _Way, method: str, path: str, sent: Any = None, within: float = _WITHIN
     ) -> bytes:
-        connection = self._connection(within)
+        connection = self._connection(way, within)
         try:
             return self._asked(connection, method, path, sent).read()
         except TimeoutError:
@@ -120,21 +191,13 @@ class Inbox:
         finally:
             connection.close()
 
-    def _connection(self, within: float | None) -> http.client.HTTPConnection:
-        path = approvals_socket_path(self._meant.socket)
-        if is_trusted(path.parent):
-            local = _Unix(path)
-            try:
-                local.connect()
-            except OSError:
-                # Nobody is there, or a killed node left its socket behind.
-                local.close()
-            else:
-                local.sock.settimeout(within)
-                return local
+    def _connection(self, way: _Way, within: float | None) -> http.client.HTTPConnection:
         config = self._meant.config
         address = config.address
-        if config.tls is None:
+        connection: http.client.HTTPConnection
+        if way is not None:
+            connection = _Unix(way)
+        elif config.tls is None:
             connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
         else:
             connection = http.client.HTTPSConnection(

@@ -17,8 +17,17 @@ from interlock.faces.http.answers import App
 
 
 def approvals_socket_path(socket: Path) -> Path:
-    """Where it is, for the node whose MCP socket this is."""
-    return socket.with_name("approvals.sock")
+    """Where that of this process is; `socket`: where the MCP socket of its state folder is.
+
+    Several nodes may share that folder, such as one for each client that starts its own. The name
+    is short: a path of a socket may be no longer than about a hundred bytes.
+    """
+    return socket.with_name(f"ask-{os.getpid()}.sock")
+
+
+def approvals_sockets(socket: Path) -> list[Path]:
+    """Those of all nodes that share the state folder; one may be left over from a killed node."""
+    return sorted(socket.parent.glob("ask-*.sock"))
 
 
 def _remove(path: Path) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 from interlock.call import Call, Caller, Credentials
 from interlock.config import Config
 from interlock.errors import InterlockError
-from interlock.faces.http.answers import App
+from interlock.faces.http.answers import App, Receive, Scope, Send, respond_json
 from interlock.faces.http.approvals import ApprovalsApp
 from interlock.faces.http.guard import Guard
 from interlock.node.approvals_socket import ApprovalsSocket, approvals_socket_path
 from interlock.node.operators import Operators, operators_path, page_base, page_origins
-from interlock.node.places import state_dir
+from interlock.node.places import make_private, state_dir
 from interlock.pipeline.approval.anchors import Anchor, Anchors, must_have_anchors
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.approval.below import Child
@@ -117,10 +117,11 @@ class Approving:
         return self._app
 
     async def listen_locally(self, socket: Path) -> None:
-        """Open the socket of the node's own user, beside its MCP socket. Raises OSError."""
-        if self._app is None:
-            return
-        self._socket = ApprovalsSocket(self._app.local)
+        """Open the socket of the node's own user, beside its MCP socket. A node that has no other
+        doors has this one: else nobody could answer what it holds. Raises OSError."""
+        app = self._app or self.app(Guard("127.0.0.1", 0), _nothing_else)
+        make_private(socket.parent)
+        self._socket = ApprovalsSocket(app.local)
         await self._socket.open(approvals_socket_path(socket))
 
     def configure(self, config: Config, guard: Guard | None) -> None:
@@ -143,6 +144,10 @@ class Approving:
             await self._socket.close()
         # The writer tells the loop of its last steps: the loop must not wait for it.
         await asyncio.get_running_loop().run_in_executor(None, self.approvals.close)
+
+
+async def _nothing_else(scope: Scope, receive: Receive, send: Send) -> None:
+    await respond_json(send, 404, {"error": "not_found", "message": "There is nothing here."})
 
 
 def check_anchors(

@@ -1,0 +1,106 @@
+"""A node without any other door, as one that a client starts for itself: people can answer it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from interlock.cli.inbox import Inbox
+from interlock.cli.running import Meant
+from interlock.config import Config, ServerConfig
+from interlock.node.approvals_socket import approvals_socket_path, approvals_sockets
+from interlock.node.node import Node
+from interlock.node.places import socket_path
+
+PATIENCE = 20.0
+
+
+class Lonely:
+    """A node that one client has to itself, and that client."""
+
+    def __init__(self, folder: Path) -> None:
+        demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
+        self.config = Config(servers={"demo": demo}, state_dir=str(folder))
+        self.folder = folder
+        self.node = Node(self.config, base_dir=folder, environ={})
+        self.said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.stream = self.node.stream(self._write)
+
+    @property
+    def socket(self) -> Path:
+        return socket_path(self.config, {}, self.folder)
+
+    @property
+    def inbox(self) -> Inbox:
+        return Inbox(Meant(None, self.config, self.folder, self.socket))
+
+    def _write(self, data: bytes) -> None:
+        for line in data.splitlines():
+            self.said.put_nowait(json.loads(line))
+
+    async def ask(self, id: int, method: str, **params: Any) -> dict[str, Any]:
+        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        self.stream.feed(json.dumps(message).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            while (answer := await self.said.get()).get("id") != id:
+                continue
+        return answer
+
+
+def test_people_answer_a_node_that_has_no_address(tmp_path: Path) -> None:
+    async def run() -> None:
+        lonely = Lonely(tmp_path)
+        node = lonely.node
+        approving = node.trust.approving
+        assert approving is not None
+        try:
+            node.start()
+            await approving.listen_locally(lonely.socket)
+            assert approvals_sockets(lonely.socket) == [approvals_socket_path(lonely.socket)]
+            await node.until_settled(PATIENCE)
+            about = {"name": "t", "version": "1"}
+            await lonely.ask(
+                1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about
+            )
+            call = {"name": "demo.notes_delete", "arguments": {"id": 1}}
+            held = (await lonely.ask(2, "tools/call", **call))["result"]["structuredContent"]
+            assert held["status"] == "confirmation_required"
+            # There is no page, and nobody is sent to one.
+            assert "url" not in held
+            inbox = lonely.inbox
+            (one,) = await asyncio.to_thread(inbox.waiting)
+            assert one.id == held["confirmation_id"]
+            sent = {"refuse": True, "reason": "no"}
+            told = json.loads(await asyncio.to_thread(inbox.decide, one, sent))
+            assert (told["state"], told["by"], told["note"]) == ("refused", "local", "no")
+            answer = await lonely.ask(3, "tools/call", **call)
+            assert "no" in answer["error"]["message"]
+        finally:
+            lonely.stream.closed()
+            await node.stop()
+        assert approvals_sockets(lonely.socket) == []
+
+    asyncio.run(run())
+
+
+def test_a_socket_that_a_killed_node_left_is_passed_over(tmp_path: Path) -> None:
+    import socket as sockets
+
+    async def run() -> None:
+        lonely = Lonely(tmp_path)
+        node = lonely.node
+        assert node.trust.approving is not None
+        left = sockets.socket(sockets.AF_UNIX)
+        left.bind(str(tmp_path / "ask-1.sock"))
+        left.close()
+        try:
+            await node.trust.approving.listen_locally(lonely.socket)
+            assert len(approvals_sockets(lonely.socket)) == 2
+            assert await asyncio.to_thread(lonely.inbox.waiting) == []
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
