@@ -297,7 +297,7 @@ class Checks(Streamable):
         return False
 
 
-@pytest.mark.spec("AX-10.1-1", "AX-10.1-2", "ST-4.8.4-5", "ST-4.8.1-1")
+@pytest.mark.spec("AX-10.1-1", "AX-10.1-2", "ST-4.8.4-5")
 @pytest.mark.parametrize("eras", ["stateless", "session"])
 def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path, eras: str) -> None:
     async def scene(grove: HopGrove) -> None:
