@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from joserfc.jwk import ECKey, OKPKey
+from msgspec.structs import replace
 
-from interlock.config import ServerConfig
+from interlock.config import Config, ServerConfig
 from interlock.config.trust import AnchorConfig, ApprovalsConfig
 from interlock.protocol import mcp
 from interlock.protocol.headers import encode_header_value
@@ -41,8 +42,10 @@ from tests.pipeline.approval.gated import sign
 
 VAULT: Final = Path(__file__).parent / "servers" / "vault.py"
 TOOL: Final = "vault.open"
-MODEL, CLERK = "m" * 32, "c" * 32
-"""The tokens of the model, and of somebody who may see approvals. Neither is a key."""
+MODEL, CLERK, CHILD = "m" * 32, "c" * 32, "k" * 32
+"""The tokens of the model, of somebody who may see approvals, and of a subserver. None is a key."""
+MAY: Final = {"model": ["call"], "clerk": ["call", "approve"], "child": ["register"]}
+TOKENS: Final = {"model": MODEL, "clerk": CLERK, "child": CHILD}
 URL_CAPABLE: dict[str, Any] = {"elicitation": {"url": {}, "form": {}}, "sampling": {}, "roots": {}}
 REQUIRED: Final = "confirmation_required"
 
@@ -115,6 +118,10 @@ class Fortress(Running):
         path.write_bytes(key.as_pem(private=False))
         return str(path)
 
+    def config(self, **changes: Any) -> Config:
+        whole = super().config(**changes)
+        return replace(whole, tokens=[replace(one, may=MAY[one.name]) for one in whole.tokens])
+
     def stop(self) -> None:
         logging.getLogger("interlock").removeHandler(self.faults)
         super().stop()
@@ -131,7 +138,8 @@ class Fortress(Running):
         """Wait until everything that was said has come to its end, also in the vault."""
         self.until(lambda: not list(self.node.pipeline.under_way()), "calls are under way")
         with Lines(self) as face:
-            name = self.node.catalog.current.tools[0].upstream + ".look"
+            tools = self.node.catalog.current.tools
+            name = next(one.canonical for one in tools if one.upstream_name == "look")
             assert face.result("tools/call", {"name": name})["isError"] is False
 
     def must_be_intact(self) -> None:
@@ -414,7 +422,7 @@ def in_order(many: list[Any]) -> list[str]:
 
 def standing(folder: Path, **more: Any) -> Iterator[Fortress]:
     """For a fixture: a node with a token for the model."""
-    node = Fortress(folder, tokens={"model": MODEL, "clerk": CLERK}, **more)
+    node = Fortress(folder, tokens=TOKENS, **more)
     try:
         yield node
         node.must_be_intact()

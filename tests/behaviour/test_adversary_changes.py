@@ -12,7 +12,7 @@ import pytest
 from interlock.config.trust import PinsConfig, PolicyConfig, RuleConfig
 from tests.behaviour.adversary import (
     CLERK,
-    MODEL,
+    TOKENS,
     TOOL,
     Face,
     Fortress,
@@ -50,8 +50,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         if tools is not None:
             (folder / "definitions.json").write_text(json.dumps(tools))
         server = Fortress.vault(folder, told=tools is not None, **(vault or {}))
-        tokens = {"model": MODEL, "clerk": CLERK}
-        started.append(Fortress(folder, servers={"vault": server}, tokens=tokens, **more))
+        started.append(Fortress(folder, servers={"vault": server}, tokens=TOKENS, **more))
         return started[-1]
 
     yield begin
