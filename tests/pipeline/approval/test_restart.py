@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from interlock.errors import (
     ALREADY_DECIDED,
@@ -73,6 +74,22 @@ def test_what_was_approved_is_made_when_its_caller_comes_back(tmp_path: Path) ->
         assert found is not None
         assert found.state == "done"
         assert (await gated.hold()).id != approval.id
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Path) -> None:
+    async def run() -> None:
+        before = await stopped_in(tmp_path, APPROVED)
+        gated = Gated(tmp_path, keys=before.keys)
+        again = wipe(b'{ "disk":"\\u0061" }', extra={"force": Raw(b"true")})
+        over = gated.start(again)
+        exchange = await gated.reached()
+        assert bytes(exchange.call.arguments) == b'{"disk": "a"}'
+        assert exchange.call.extra is None
+        exchange.answer(**WIPED)
+        assert await over == WIPED
         gated.close()
 
     asyncio.run(run())

@@ -166,6 +166,9 @@ class Gate:
                 return False
             # Approved before the node was started anew: this is the call that was waited for.
             call.approval = record.id
+            if call.route is not None:
+                # Sent is what the human saw, and nothing that may stand beside it now.
+                call.arguments, call.extra = record.arguments, None
             self._consume(call, decision, arguments)
         elif not record.over:
             self._wait(call, entry, DISPATCH_WAIT)
