@@ -62,7 +62,6 @@ class Root:
             ),
         )
         self.node = Node(self.config, base_dir=folder, environ={"T": "x"})
-        self.node.tree.registrants = self.node.trust.identity.registrants
         self.store = AccessStore(folder / "state" / "access.db")
 
     def _introspect(self, _: Asked) -> Reply:
@@ -135,7 +134,6 @@ def test_who_loses_its_token_loses_its_place(
             await root.until(root.listed)
             root.store.revoke([made.id])
             root.node.trust.identity.watch.look()
-            root.node.tree.dismiss({"edge"})
             await root.until(lambda: not root.node.tree.registrar.subservers() or not root.listed())
 
     play(tmp_path, scene)

@@ -28,6 +28,7 @@ from interlock.node.places import (
     make_private,
     seal_key,
     signing_keys_path,
+    socket_path,
     tokens_path,
 )
 from interlock.node.roster import Roster
@@ -172,6 +173,7 @@ class Node:
         self.roster.terms = self.tree.terms
         self.roster.prepare = self.tree.prepare
         self.roster.ended = self.tree.ended
+        self.tree.registrants = self.trust.identity.registrants
         self.hops = Hops(
             SigningKeys(signing_keys_path(config, environ, base_dir)),
             registrar=self.tree.registrar,
@@ -223,6 +225,7 @@ class Node:
 
     async def listen(self) -> str:
         """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
+        self.trust.start()
         url = await self.doors.listen()
         self._sweep_sessions()
         identity = self.trust.identity
@@ -241,6 +244,12 @@ class Node:
         if self.trust.approving is not None:
             await self.trust.approving.listen_locally(path)
         return path
+
+    async def listen_for_people(self) -> None:
+        """Open only the socket by which this user answers calls that wait. Raises OSError."""
+        if self.trust.approving is not None:
+            path = socket_path(self.config, self._environ, self.base_dir)
+            await self.trust.approving.listen_locally(path)
 
     @property
     def url(self) -> str | None:
@@ -339,6 +348,7 @@ class Node:
         self._sessions.end_of(rest)
         self._listeners.end_of(rest)
         self.doors.end_of(rest)
+        self.tree.dismiss(names)
         for call in list(self.pipeline.under_way()):
             if call.caller is not None and call.caller.name in names:
                 self.pipeline.cancel(call, "The caller's token was revoked.")

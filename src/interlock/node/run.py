@@ -95,6 +95,8 @@ class NodeRun:
             node.start()
             if self._listening:
                 await self._listen_locally(node)
+            else:
+                await self._let_people_answer(node)
         except BaseException:
             self._stop_telling()
             await node.stop()
@@ -140,6 +142,13 @@ class NodeRun:
         except (OSError, InterlockError) as error:
             # The node is of use without it: only `interlock stdio` and its like do not find it.
             _log.warning("no local socket, so other commands do not find this node: %s", error)
+
+    @staticmethod
+    async def _let_people_answer(node: Node) -> None:
+        try:
+            await node.listen_for_people()
+        except (OSError, InterlockError) as error:
+            _log.warning("no local socket, so nobody can answer calls that wait: %s", error)
 
     def _stop_telling(self) -> None:
         if self._status is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -71,6 +70,7 @@ class Trust:
         self._keeper.on_changed = self.pins.changed
         self._keeper.start()
         self.approving: Approving | None = None
+        self._started = False
 
     def stand_before(
         self,
@@ -109,13 +109,13 @@ class Trust:
         return self.approving
 
     def recall(self, caller: Caller) -> Caller:
-        """Somebody who called earlier still may. Raises InterlockError."""
-        over = caller.expires is not None and time.time() >= caller.expires
-        if over or not self.identity.known(caller.name):
+        """Somebody who called earlier, with the rights of now. Raises InterlockError."""
+        known = self.identity.recall(caller)
+        if known is None:
             raise InterlockError(
                 UNAUTHENTICATED, f"{caller.name} is not known here any more: the call is not made."
             )
-        return caller
+        return known
 
     @property
     def waiting(self) -> int:
@@ -132,8 +132,9 @@ class Trust:
     # -- life
 
     def start(self) -> None:
-        """Before the doors open: take up what waits from before."""
-        if self.approving is not None:
+        """Before the doors open: take up what waits from before. Once, whoever begins."""
+        if self.approving is not None and not self._started:
+            self._started = True
             self.approving.approvals.load()
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import string
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -171,8 +172,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """Nobody guesses it: 192 random bits."""
-    return secrets.token_urlsafe(24)
+    """Nobody guesses it: 192 random bits. It begins with a letter: on a command line a dash would
+    make an option of it."""
+    return secrets.choice(string.ascii_letters) + secrets.token_urlsafe(24)
 
 
 def exact(arguments: bytes | Raw) -> Any:
