@@ -63,7 +63,7 @@ def test_there_are_no_other_steps() -> None:
 def test_ids_cannot_be_guessed() -> None:
     ids = {new_id() for _ in range(1000)}
     assert len(ids) == 1000
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]{32}", one) for one in ids)
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{32}", one) for one in ids)
 
 
 def test_nothing_secret_is_shown() -> None:
