@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
+from typing import Final
+
 from interlock.call import Call
 from interlock.catalog.catalog import Catalog
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
@@ -9,8 +12,19 @@ from interlock.pipeline.questions import have_in_common
 from interlock.pipeline.resolve import name_as_it_is, resolve
 from interlock.pipeline.validate import validate
 from interlock.ports import Upstream
+from interlock.protocol.mcp import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 
-_MOST_CHARACTERS = 100
+_MOST_CHARACTERS: Final = 100
+
+
+def _letters(verb: str) -> str:
+    """What a kind reader may find in a method's name."""
+    plain = unicodedata.normalize("NFKC", verb[:_MOST_CHARACTERS]).casefold()
+    return "".join(one for one in plain if one.isalpha())
+
+
+_JUDGED_BY_NAME: Final = frozenset(map(_letters, (TOOLS_CALL, PROMPTS_GET, RESOURCES_READ)))
+"""What is judged by what it names. In another spelling it must not get around that."""
 
 
 def find_transparently(call: Call, upstream: str, catalog: Catalog) -> None:
@@ -31,8 +45,13 @@ def find_transparently(call: Call, upstream: str, catalog: Catalog) -> None:
 def pass_on(call: Call, key: str | None, upstream: Upstream | None) -> None:
     """What the node does not know goes, as it is, to the one upstream that is shown as itself, if
     that and the client have an extension in common that it may belong to."""
-    if key is None or upstream is None or not have_in_common(call, upstream.capabilities):
-        verb = call.verb
+    verb = call.verb
+    if (
+        key is None
+        or upstream is None
+        or not have_in_common(call, upstream.capabilities)
+        or _letters(verb) in _JUDGED_BY_NAME
+    ):
         shown = verb if len(verb) <= _MOST_CHARACTERS else verb[:_MOST_CHARACTERS] + "…"
         raise InterlockError(METHOD_NOT_FOUND, f"{shown!r} is not served here.")
     call.upstream = key
