@@ -294,3 +294,66 @@ def test_a_rule_about_arguments_cannot_be_talked_around(start: Start) -> None:
         assert "The vault is open" not in str(spelt(arguments, face)), arguments
     assert node.opened() == []
     assert "The vault is open" in str(spelt('{"amount":100}', face))
+
+
+# -- methods that only the server knows
+
+EXTENSION: dict[str, Any] = {"extensions": {"example.com/vault": {}}}
+OTHER_SPELLINGS = ["Tools/Call", "tools//call", "TOOLS_CALL", "tools/\uff43all", "tools/call/"]
+METHODS = ["vault/open", "open", "notifications/open", *OTHER_SPELLINGS]
+
+
+@pytest.mark.parametrize("expose", ["prefixed", "transparent"])
+def test_a_method_that_nobody_knows_reaches_no_server(start: Start, expose: str) -> None:
+    """Shown as itself or not: unless client and server agreed on an extension, it goes nowhere."""
+    node = start(vault={"expose": expose})
+    faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node)]
+    if expose == "prefixed":
+        faces += [HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)]
+    for face in faces:
+        for method in METHODS:
+            params = {"name": "open", "arguments": fresh()}
+            assert "error" in face.ask(method, params), method
+    assert node.opened() == []
+
+
+def test_an_extension_brings_no_other_spelling_of_a_call(start: Start) -> None:
+    node = start(vault={"expose": "transparent"})
+    for face in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
+        for method in OTHER_SPELLINGS:
+            answer = face.ask(method, {"name": "open", "arguments": fresh()})
+            assert answer["error"]["code"] in (-32601, -32020), method
+    assert node.opened() == []
+
+
+def test_a_rule_stops_the_methods_of_an_extension(start: Start) -> None:
+    """A server that is shown as itself gets what belongs to an extension, unless a rule says no."""
+    rule = RuleConfig("ours", "confirm", kinds=["mcp/request:*"])
+    node = start(vault={"expose": "transparent"}, policy=PolicyConfig(rules=[rule]))
+    for face in (HttpSession(node, "2025-11-25", EXTENSION), Stateless(node, EXTENSION)):
+        for method in ("vault/open", "open", "a/b/open"):
+            answer = face.ask(method, {"name": "open", "arguments": fresh()})
+            assert answer["error"]["data"].get("rule") == "ours", (method, answer)
+    assert node.opened() == []
+
+
+# -- a node without tokens
+
+
+def test_the_machines_own_user_needs_a_proof_as_well(tmp_path: Path) -> None:
+    """Whoever starts a model on this machine is known by no token: its calls wait all the same."""
+    node = Fortress(tmp_path / "node")
+    try:
+        faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node), Lines(node)]
+        for face in faces:
+            for name in NAMES:
+                assert "The vault is open" not in str(face.call(fresh(), name))
+            arguments = fresh()
+            told = face.hold(arguments)
+            for proof in ("", told["nonce"], told["confirmation_id"]):
+                assert "error" in face.confirm(told["confirmation_id"], proof)
+            node.approve(face, told, arguments)
+        node.must_be_intact()
+        faces[-1].close()
+    finally:
+        node.stop()

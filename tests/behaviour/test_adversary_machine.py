@@ -217,8 +217,8 @@ def test_no_order_of_messages_opens_it_without_a_decision(doors: Doors) -> None:
     run_state_machine_as_test(
         Model,
         settings=settings(
-            max_examples=40,
-            stateful_step_count=30,
+            max_examples=120,
+            stateful_step_count=40,
             deadline=None,
             database=None,
             derandomize=True,
