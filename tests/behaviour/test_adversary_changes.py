@@ -12,6 +12,7 @@ import pytest
 from interlock.config.trust import PinsConfig, PolicyConfig, RuleConfig
 from tests.behaviour.adversary import (
     CLERK,
+    REQUIRED,
     TOKENS,
     TOOL,
     Face,
@@ -248,9 +249,15 @@ EXPOSED: dict[str, dict[str, Any]] = {
 }
 
 
+UNRELATED = RuleConfig("others", "deny", tools=["other.*"])
+
+
+@pytest.mark.parametrize("rules", [[], [UNRELATED]], ids=["no rules", "rules"])
 @pytest.mark.parametrize("exposed", EXPOSED)
-def test_however_a_server_is_shown_it_stays_shut(start: Start, exposed: str) -> None:
-    node = start(vault=EXPOSED[exposed])
+def test_however_a_server_is_shown_it_stays_shut(
+    start: Start, exposed: str, rules: list[RuleConfig]
+) -> None:
+    node = start(vault=EXPOSED[exposed], policy=PolicyConfig(rules=rules))
     faces: list[Face] = [HttpSession(node, "2025-11-25"), Stateless(node)]
     for face in faces:
         for name in [*NAMES, "peek", "vault.peek", "vault__peek", "Peek", "look"]:
@@ -258,6 +265,22 @@ def test_however_a_server_is_shown_it_stays_shut(start: Start, exposed: str) -> 
                 continue
             assert "The vault is open" not in str(face.call(fresh(), name)), name
     assert node.opened() == []
+
+
+def test_a_renamed_tool_is_not_there_under_its_own_name(start: Start) -> None:
+    node = start(vault=EXPOSED["transparent, renamed"])
+    face = HttpSession(node, "2025-11-25")
+    assert "error" in face.call(fresh(), "open")
+    told = face.call(fresh(), "peek")["result"]["structuredContent"]
+    assert (told["status"], told["tool"]) == (REQUIRED, "vault.peek")
+
+
+def test_a_rule_about_a_server_holds_for_what_it_does_not_list(start: Start) -> None:
+    rule = RuleConfig("none of it", "deny", tools=["vault.*"])
+    node = start(vault=EXPOSED["transparent"], policy=PolicyConfig(rules=[rule]))
+    for name in ("open", "Open", "secretly", "vault.open"):
+        answer = HttpSession(node, "2025-11-25").call(fresh(), name)
+        assert answer["error"]["data"]["rule"] == "none of it", name
 
 
 def test_a_server_that_lies_about_itself_is_held_to_what_the_config_says(start: Start) -> None:
