@@ -229,9 +229,12 @@ class Approvals:
                 return
         if record.state in (EXPIRED, VOID):
             raise _expired(record)
+        now = f"it is {record.state}"
+        if record.state == PENDING:
+            now = "that is being written down"
         raise InterlockError(
             ALREADY_DECIDED,
-            f"This call has been decided already: it is {record.state}.",
+            f"This call has been decided already: {now}.",
             {"confirmation_id": record.id, "state": record.state},
         )
 
