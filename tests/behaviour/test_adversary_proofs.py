@@ -338,3 +338,29 @@ def test_a_call_that_is_cancelled_while_it_is_confirmed_happens_at_most_once(
             lambda: face.say(message("notifications/cancelled", {"requestId": "r1"}, None)),
             lambda: other.confirm(told["confirmation_id"], proof),
         )
+
+
+@pytest.fixture
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
+    """A node whose approvals expire at once."""
+    folder = tmp_path_factory.mktemp("hasty") / "node"
+    yield from standing(folder, approvals={"expiry": 0.2})
+
+
+def test_a_proof_that_comes_too_late_opens_nothing(hasty: Fortress) -> None:
+    approving = hasty.node.trust.approving
+    assert approving is not None
+    face = HttpSession(hasty, "2025-11-25")
+    arguments = fresh()
+    told = face.hold(arguments)
+    id, proof = told["confirmation_id"], hasty.proof(told)
+
+    def expired() -> bool:
+        found = approving.approvals.find(id)
+        return found is not None and found.state == "expired"
+
+    hasty.until(expired, "it expires")
+    assert "can no longer be confirmed" in face.confirm(id, proof)["error"]["message"]
+    again = face.hold(arguments)
+    assert again["confirmation_id"] != id
+    assert "error" in face.confirm(again["confirmation_id"], proof)
