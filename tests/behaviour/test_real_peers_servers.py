@@ -470,8 +470,11 @@ def test_files(node_program: str, start: Any, tmp_path: Path, mode: str) -> None
     folder = tmp_path / "allowed"
     folder.mkdir()
     (folder / "a.txt").write_text("Grüezi\n", encoding="utf-8")
+    # It calls writing destructive, and nobody is there to confirm it.
     server = ServerConfig(
-        command=node_program, args=[program(fetched.SERVER_FILESYSTEM), str(folder)]
+        command=node_program,
+        args=[program(fetched.SERVER_FILESYSTEM), str(folder)],
+        effects={"write_file": "mutating"},
     )
     node = start(workshops={}, servers={"files": server})
 

@@ -9,9 +9,12 @@ import pytest
 
 from interlock.call import RelayedError, UpstreamAnsweredError
 from interlock.errors import (
+    APPROVAL_REFUSED,
     BUDGET_EXCEEDED,
     DEADLINE_EXCEEDED,
+    DENIED,
     ROUTE_MISMATCH,
+    TOOL_HELD,
     UNKNOWN_TOOL,
     UPSTREAM_UNAVAILABLE,
     all_failures,
@@ -23,7 +26,15 @@ from tests.upstreams.chain import SESSION, Row, on_a_loop, tool
 
 EDGES = ["edge", "stm32h7"]
 NAME = "infra.edge.stm32h7.dma2d_status"
-HAPPENS = (UPSTREAM_UNAVAILABLE, DEADLINE_EXCEEDED, BUDGET_EXCEEDED, ROUTE_MISMATCH)
+HAPPENS = (
+    UPSTREAM_UNAVAILABLE,
+    DEADLINE_EXCEEDED,
+    BUDGET_EXCEEDED,
+    ROUTE_MISMATCH,
+    TOOL_HELD,
+    DENIED,
+    APPROVAL_REFUSED,
+)
 """What can happen to a call, and has a symbol of its own."""
 
 

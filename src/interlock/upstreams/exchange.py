@@ -30,7 +30,6 @@ from interlock.errors import (
     ROUTE_MISMATCH,
     TOOL_HELD,
     UNKNOWN_TOOL,
-    UNRECORDABLE,
     UPSTREAM_UNAVAILABLE,
     Failure,
     InterlockError,
@@ -54,7 +53,6 @@ _RELAYED: Final = frozenset(
         TOOL_HELD,
         DENIED,
         APPROVAL_REFUSED,
-        UNRECORDABLE,
     }
 )
 """What can happen to a call below. Whatever else a subserver says (`unknown_session`,
