@@ -259,7 +259,7 @@ def test_a_node_without_sign_ins_loads_nothing_for_them(tmp_path: Path) -> None:
     code = (
         "import sys, interlock.node.node\n"
         "print(sorted(m for m in sys.modules if m.startswith('interlock.upstreams.oauth.')),\n"
-        "      [m for m in sys.modules if m.startswith(('authlib', 'joserfc', 'cryptography'))])"
+        "      [m for m in sys.modules if m.startswith(('authlib', 'joserfc'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
