@@ -142,6 +142,15 @@ def test_a_number_is_what_the_human_sees(node: Fortress, number: str) -> None:
     assert "too many digits" in str(answer)
 
 
+@pytest.mark.parametrize("twice", ['"to":"a","to":"b"', '"x":{"to":1,"t\\u006f":2}'])
+def test_arguments_with_two_meanings_do_not_even_wait(node: Fortress, twice: str) -> None:
+    """A human would see the one, and the vault, which reads the first, would do the other."""
+    answer = spelt(f'{{{twice},"at":{fresh()["door"]}}}', HttpSession(node, "2025-11-25"))
+    assert answer["result"]["isError"]
+    assert "stands twice" in str(answer)
+    assert "args_sha256" not in str(answer)
+
+
 def test_what_is_shown_is_what_is_sent(node: Fortress) -> None:
     face = HttpSession(node, "2025-11-25")
     arguments = fresh(large=9007199254740993, text="\u202egnihton", deep=[[{"a": [None, 0.5]}]])
@@ -218,6 +227,17 @@ def test_a_tool_that_changes_while_its_call_waits_is_not_called_by_that_approval
     answer = face.confirm(told["confirmation_id"], node.proof(told))
     assert "The vault is open" not in str(answer)
     assert "The vault is open" not in str(face.call(waiting))
+    node.must_be_intact()
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_without_pins_an_approval_is_for_the_tool_as_it_was(start: Start, disguise: str) -> None:
+    node = start(tools=[OPEN, LOOK], pins=PinsConfig(mode="off"))
+    face = HttpSession(node, "2025-11-25")
+    told = face.hold(fresh())
+    relabel(node, [{**OPEN, **DISGUISES[disguise]}, LOOK])
+    answer = face.confirm(told["confirmation_id"], node.proof(told))
+    assert "changed since it was approved" in answer["error"]["message"]
     node.must_be_intact()
 
 
