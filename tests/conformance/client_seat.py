@@ -163,7 +163,9 @@ class Seat:
         server: dict[str, Any] = {"url": url, "expose": "transparent"}
         if scenario.startswith("auth/"):
             server["oauth"] = self._oauth(scenario, context)
-        self._world.config({SERVER: server}, listen="127.0.0.1:0")
+        # Nobody is there to confirm a call of a tool that no list names.
+        free = {"default": "allow"}
+        self._world.config({SERVER: server}, listen="127.0.0.1:0", policy=free)
 
     def _oauth(self, scenario: str, context: dict[str, Any]) -> dict[str, Any]:
         known = {name: context[name] for name in ("client_id", "issuer") if name in context}
