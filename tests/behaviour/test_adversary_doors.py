@@ -240,7 +240,7 @@ def pipe(tmp_path: Any, node: Fortress) -> Iterator[Pipe]:
         yield face
 
 
-@pytest.mark.spec("AX-11.3-4")
+@pytest.mark.spec("AX-11.3-4", "AX-1.2-3")
 def test_nothing_that_is_said_to_the_program_opens_it(node: Fortress, pipe: Pipe) -> None:
     told = pipe.hold(fresh())
     for name in NAMES:

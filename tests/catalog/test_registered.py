@@ -45,7 +45,7 @@ def canonical(offering: Offering) -> list[str]:
 # --- leaves ---
 
 
-@pytest.mark.spec("AX-4.1-2", "AX-4.1-4", "AX-4.3-1", "AX-4.3-2", "AX-4.3-3")
+@pytest.mark.spec("AX-4.1-2", "AX-4.1-4", "AX-4.3-1", "AX-4.3-2", "AX-4.3-3", "AX-10.3-1")
 @pytest.mark.parametrize(
     "bad", ["getUser", "edge.t", "other.tool", "a b", "é", "x" * 64, "a\n", ".x", "a..b", "a."]
 )

@@ -249,6 +249,10 @@ def _utc(when: time.struct_time) -> float:
 async def _as_ax_client(node: Node, tool: str) -> Any:
     """What a client that speaks MCP-AX is told of a call, on the node's own socket."""
     path = await node.listen_locally()
+    return await _asked(path, "tools/call", {"name": tool, "arguments": {}})
+
+
+async def _asked(path: Path, asked: str, about: dict[str, Any]) -> Any:
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         params = {
@@ -257,7 +261,7 @@ async def _as_ax_client(node: Node, tool: str) -> Any:
         }  # fmt: skip
         for id, method, said in (
             (1, "initialize", params),
-            (2, "tools/call", {"name": tool, "arguments": {}}),
+            (2, asked, about),
         ):
             message = {"jsonrpc": "2.0", "id": id, "method": method, "params": said}
             writer.write(msgspec.json.encode(message) + b"\n")
@@ -268,6 +272,25 @@ async def _as_ax_client(node: Node, tool: str) -> Any:
                     return answer
     finally:
         writer.close()
+
+
+@pytest.mark.spec("AX-14-1")
+def test_the_methods_of_the_draft_and_no_others(tmp_path: Path) -> None:
+    """A leaf registers and leaves here; that it beats is tested with `mcpax/heartbeat` itself."""
+
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            path = await root.listen_locally()
+            confirmed = await _asked(path, "mcpax/confirm", {"confirmation_id": "x", "proof": "y"})
+            assert confirmed["error"]["message"] == "unknown_approval"
+            unknown = await _asked(path, "mcpax/foo", {})
+            assert unknown["error"]["code"] == -32601
+            async with plant().connected(ax_url(root)):
+                await until(root, lambda: lists(root, "plant.vent"))
+            await until(root, lambda: not lists(root, "plant.vent"))
+
+    uvloop.run(run())
 
 
 @pytest.mark.spec("AX-13.3-2", "AX-6.3-4")

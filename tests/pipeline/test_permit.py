@@ -77,6 +77,18 @@ def test_what_cannot_be_undone_waits_where_nobody_says_otherwise() -> None:
     assert len(made.upstreams["s"].started) == 2
 
 
+@pytest.mark.spec("ST-4.8.1-4")
+def test_what_waits_is_for_the_rules_to_say() -> None:
+    made = rig()
+    assert made.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
+    made.begin(tool_call("s.write"))
+    assert len(made.upstreams["s"].started) == 1
+    free = rig(default="allow")
+    for name in ("s.wipe", "s.write"):
+        free.begin(tool_call(name))
+    assert len(free.upstreams["s"].started) == 2
+
+
 def test_what_is_denied_is_neither_called_nor_seen() -> None:
     made = rig(RuleConfig(name="no wiping", tools=["*.wipe"], then="deny"))
     error = made.refused(tool_call("s.wipe"))
