@@ -260,3 +260,35 @@ def test_the_commands_of_every_readme_are_real(world: World) -> None:
         assert set(called) <= listed
         for config in (EXAMPLES / name).glob("*.yaml"):
             assert world.run_here("check", "--config", str(config)).returncode == 0
+
+
+def test_guarded(world: World) -> None:
+    example = Example(world, "guarded")
+    config = str(example.folder / "interlock.yaml")
+    example.up("interlock.yaml", {"bank.balance", "bank.pay"})
+
+    def run(*words: str) -> Any:
+        return world.run(*words, "--config", config)
+
+    assert run("keys", "new", "duty-operator", "--no-passphrase").returncode == 0
+    # The calls that go through at once, and no others, stand without a prompt in the README.
+    text = (example.folder / "README.md").read_text()
+    for line in text.splitlines():
+        if line.startswith("    interlock call "):
+            done = run(*shlex.split(line)[1:])
+            assert done.returncode == 0, done.stderr
+    big = ("call", "bank.pay", "account=supplier", "cents=250000")
+    held = run(*big)
+    assert held.returncode == 1
+    assert "More than 10.00 leaves the house." in held.stdout + held.stderr
+    [waiting] = json.loads(run("approvals", "--json").stdout)["approvals"]
+    key = next(Path(world.environ["HOME"]).rglob("duty-operator.pem"), None)
+    key = key or next(world.folder.rglob("duty-operator.pem"))
+    approved = run("approve", waiting["id"], "--yes", "--key", str(key))
+    assert approved.returncode == 0, approved.stderr
+    again = run(*big)
+    assert "250900" in again.stdout
+    assert run("call", "bank.close_account", "account=house").returncode == 1
+    cases = run("policy", "test", str(example.folder / "cases.yaml"))
+    assert cases.returncode == 0, cases.stdout + cases.stderr
+    assert run("audit", "verify").returncode == 0
