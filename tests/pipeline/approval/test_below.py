@@ -12,8 +12,8 @@ import pytest
 from msgspec import Raw
 
 from interlock.call import Call, Credentials, Outcome, UpstreamAnsweredError
-from interlock.errors import InterlockError
-from interlock.pipeline.approval.below import MOST_REMEMBERED, Below
+from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.pipeline.approval.below import MOST_REMEMBERED, NO_PROOF, Below
 from interlock.protocol.ax import error_words
 from interlock.protocol.mcp import Era, glance_at
 from tests.catalog.offers import definition, offer
@@ -30,9 +30,11 @@ class Inner:
     def __init__(self, gated: Gated) -> None:
         self.gated = gated
         self.asked: list[str] = []
+        self.shown: list[str] = []
 
     def request(self, method: str, params: dict[str, Any]) -> Awaitable[Outcome]:
         assert method == "mcpax/confirm"
+        self.shown.append(params["proof"])
         self.asked.append(params["confirmation_id"])
         return self._answer(params)
 
@@ -132,21 +134,146 @@ def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_an_id_that_a_neighbour_claims_is_found_all_the_same(tmp_path: Path) -> None:
+class Liar:
+    """A node below that says what it likes."""
+
+    def __init__(self, *, claims: bool = False) -> None:
+        self.claims = claims
+        self.shown: list[str] = []
+
+    def request(self, method: str, params: dict[str, Any]) -> Awaitable[Outcome]:
+        self.shown.append(params["proof"])
+        return self._answer(params["proof"])
+
+    async def _answer(self, proof: str) -> Outcome:
+        if proof == NO_PROOF and self.claims:
+            code, message, data = error_words(InterlockError(PROOF_INVALID, "It waits here."))
+            raise UpstreamAnsweredError(code, message, Raw(json.dumps(data).encode()))
+        result = b'{"content":[{"type":"text","text":"all fine, says the liar"}]}'
+        return Outcome(result, Era.SESSION, glance_at(Raw(result)))
+
+
+async def confirmed_by(pair: Pair, id: str, proof: str) -> InterlockError:
+    with pytest.raises(InterlockError) as error:
+        await pair.outer.approvals.confirm(id, proof)
+    return error.value
+
+
+def test_only_the_node_that_an_id_came_from_is_asked(tmp_path: Path) -> None:
     async def run() -> None:
-        (tmp_path / "liar").mkdir()
         pair = Pair(tmp_path)
-        liar = Inner(Gated(tmp_path / "liar"))
-        pair.outer.children["liar"] = liar
-        held = await pair.inner.hold()
-        pair.outer.approvals._below.remember(held.id, "liar", 0.0)
-        task = asyncio.ensure_future(pair.outer.approvals.confirm(held.id, pair.inner.proof(held)))
+        content = await pair.through_the_outer()
+        id = content["confirmation_id"]
+        liar = Liar(claims=True)
+        pair.outer.children.clear()
+        pair.outer.children.update({"a-liar": liar, "s": pair.child})
+        # It has heard of the id, and says it itself.
+        pair.outer.approvals._below.remember(id, "a-liar", 0.0)
+        outcome = await pair.outer.approvals.confirm(id, pair.proof(content, decision="refuse"))
+        assert json.loads(outcome.result)["status"] == "refused"
+        assert liar.shown == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_while_the_node_is_away_nobody_else_is_asked(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        liar = Liar(claims=True)
+        pair.outer.children.clear()
+        pair.outer.children["a-liar"] = liar
+        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+        assert error.failure.name == "upstream_unavailable"
+        assert liar.shown == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) -> None:
+    """A neighbour that answers everything, and one that knows nothing, see no proof."""
+
+    async def run() -> None:
+        (tmp_path / "other").mkdir()
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        pair.outer.approvals._below._known.clear()
+        liar, other = Liar(), Inner(Gated(tmp_path / "other"))
+        pair.outer.children.clear()
+        pair.outer.children.update({"a-liar": liar, "other": other, "s": pair.child})
+        id, proof = content["confirmation_id"], pair.proof(content)
+        task = asyncio.ensure_future(pair.outer.approvals.confirm(id, proof))
         (await pair.inner.reached()).answer(content=[])
         async with asyncio.timeout(10):
             assert json.loads((await task).result) == {"content": []}
-        assert liar.asked == [held.id]
-        liar.gated.close()
+        assert liar.shown == [NO_PROOF]
+        assert other.shown == [NO_PROOF]
+        assert pair.child.shown == [NO_PROOF, proof]
+        other.gated.close()
         pair.close()
+
+    asyncio.run(run())
+
+
+def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        pair.outer.approvals._below._known.clear()
+        liar = Liar(claims=True)
+        pair.outer.children.clear()
+        pair.outer.children.update({"a-liar": liar, "s": pair.child})
+        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+        assert error.failure.name == "unknown_approval"
+        assert error.data is not None
+        assert error.data["upstreams"] == ["a-liar", "s"]
+        assert liar.shown == [NO_PROOF]
+        assert pair.inner.upstream.started == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: Path) -> None:
+    """After a restart, while that node is away: another says that it knows the id."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        pair.outer.approvals._below._known.clear()
+        pair.outer.children.clear()
+        pair.outer.children["a-liar"] = Liar(claims=True)
+        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+        assert error.failure.name in ("unknown_approval", "upstream_unavailable")
+        # The original caller still hears that its call waits.
+        assert (await pair.outer.ask())["structuredContent"] == content
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_where_a_call_waits_is_where_its_proof_goes() -> None:
+    async def run() -> None:
+        right, wrong = Liar(claims=True), Liar(claims=True)
+        at = {"z" * 32: "right"}
+        below = Below(lambda: {"wrong": wrong, "right": right}, at.get)
+        assert (await below.confirm("z" * 32, "proof")).upstream == "right"
+        assert right.shown == ["proof"]
+        assert wrong.shown == []
+
+    asyncio.run(run())
+
+
+def test_a_node_between_passes_the_look_down_and_shows_nothing() -> None:
+    async def run() -> None:
+        knows = Liar(claims=True)
+        between = Below(lambda: {"knows": knows})
+        with pytest.raises(InterlockError) as error:
+            await between.confirm("z" * 32, NO_PROOF)
+        assert error.value.failure is PROOF_INVALID
+        assert knows.shown == [NO_PROOF]
 
     asyncio.run(run())
 
@@ -163,6 +290,7 @@ def test_not_everything_is_carried_down(tmp_path: Path) -> None:
             await pair.outer.approvals.confirm("z" * 32, "proof")
         assert error.value.failure.name == "unknown_approval"
         assert pair.child.asked == ["z" * 32]
+        assert pair.child.shown == [NO_PROOF]
         pair.close()
 
     asyncio.run(run())

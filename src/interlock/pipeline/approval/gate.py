@@ -33,6 +33,7 @@ from interlock.pipeline.approval.answer import (
     url_error,
     url_needed,
 )
+from interlock.pipeline.approval.below import Answered, unknown
 from interlock.pipeline.approval.ending import (
     after_below,
     told,
@@ -350,11 +351,15 @@ class Gate:
 
         self._inbox.step(entry, done, then)
 
-    async def answered_below(self, id: str, outcome: Outcome) -> None:
+    async def answered_below(self, id: str, outcome: Answered) -> None:
         """A gate of a node below was passed: what the call came to now is the outcome of whoever
-        let it through here."""
+        let it through here. Raises InterlockError when another node answered than the one at whose
+        gate the call waits."""
         loop = asyncio.get_running_loop()
-        for entry in self._inbox:
+        waiting = [one for one in self._inbox if one.record.below == id]
+        if any(one.record.upstream != outcome.upstream for one in waiting):
+            raise unknown(id)
+        for entry in waiting:
             record = entry.record
             if record.below == id and record.state == DONE and not entry.writing:
                 changed = after_below(record, outcome, self._inbox.wall_clock())
