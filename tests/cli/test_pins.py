@@ -107,6 +107,13 @@ def test_a_rug_pull(world: World) -> None:
     accepted = files.pins("accept", "--all", "--yes")
     assert accepted.returncode == 0, accepted.stderr
     assert "files.delete is accepted as shown" in accepted.stdout
+
+    def on_record() -> bool:
+        told = files.world.run_here("audit", "search", "files.delete", "--json")
+        rows = [json.loads(line) for line in told.stdout.splitlines()]
+        return {("held", "held"), ("pins", "accepted")} <= {(r["verb"], r["outcome"]) for r in rows}
+
+    wait_until("who accepted what is in the journal", lambda: on_record() or None)
     soon(lambda: "files.delete" in files.tools(), "the node to hear of it")
     assert world.run_here("call", "files.delete").returncode == 0
     assert files.pins("list", "--held", "--json").stdout == "[]\n"

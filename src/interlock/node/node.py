@@ -104,6 +104,7 @@ class Node:
             environ=environ,
             base_dir=base_dir,
             catalog=self.catalog,
+            audit=self.audit,
             on_revoked=self._revoked,
             on_expired=self._expired,
             on_held=lambda held: self.audit.record_held(held.tool, held.message),

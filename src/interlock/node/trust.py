@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,8 @@ from interlock.node.approving import Approving, check_anchors
 from interlock.node.identity import Identity
 from interlock.node.places import make_private, pins_path, state_dir
 from interlock.pipeline.approval.below import Child
+from interlock.pipeline.approval.record import PENDING, Approval
+from interlock.pipeline.audit import Audit
 from interlock.pipeline.pins import Held, Pins
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.policy import Policy
@@ -42,6 +44,7 @@ class Trust:
         environ: Mapping[str, str],
         base_dir: Path,
         catalog: Catalog,
+        audit: Audit,
         on_revoked: Told,
         on_expired: Told,
         on_held: Callable[[Held], None],
@@ -67,7 +70,8 @@ class Trust:
             PinStore.at(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
         )
         self.pins = Pins(catalog, self._keeper, config.pins.mode, on_held=on_held)
-        self._keeper.on_changed = self.pins.changed
+        self._keeper.on_changed = self._pins_changed
+        self._audit = audit
         self._keeper.start()
         self.approving: Approving | None = None
         self._started = False
@@ -106,7 +110,14 @@ class Trust:
         approvals = self.approving.approvals
         pipeline.open_gate(approvals.gate, approvals.confirm_call)
         approvals.gate.on_approved_tool = lambda tool: self.pins.approved(tool, APPROVED_A_CALL)
+        approvals.watch(_tell_people)
         return self.approving
+
+    def _pins_changed(self, pins: Mapping[str, str | None], wanted: Sequence[str]) -> None:
+        for tool, digest in pins.items():
+            word = "forgotten" if digest is None else "accepted"
+            self._audit.record_change("pins", tool, word, digest or "")
+        self.pins.changed(pins, wanted)
 
     def recall(self, caller: Caller) -> Caller:
         """Somebody who called earlier, with the rights of now. Raises InterlockError."""
@@ -159,10 +170,22 @@ class Trust:
             self.approving.configure(config, guard)
         policy = Policy(config.policy, self._catalog)
         if policy.version != self.policy.version:
+            self._audit.record_change("policy", policy.version, "changed", self.policy.version)
             self.policy = policy
             pipeline.permit.follow(policy)
         pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
         self.pins.configure(config.pins.mode)
+
+
+def _tell_people(approval: Approval) -> None:
+    """Somebody who watches the node should not have to look for what waits."""
+    if approval.state == PENDING:
+        _log.info(
+            "%s waits for a human, asked by %s: interlock approve %s",
+            approval.tool,
+            approval.caller.name,
+            approval.id,
+        )
 
 
 def check_gates(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:

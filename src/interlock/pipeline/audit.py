@@ -151,6 +151,12 @@ class Audit:
             entry = (self._wall_clock(), "", "", HELD, tool, "", "", HELD, 0, detail)
             self._recorder.record(entry)
 
+    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None:
+        """Somebody changed by what the node decides: its rules, pins, keys or tokens."""
+        if self._recorder is not None:
+            detail = detail[:_MOST_CHARACTERS]
+            self._recorder.record((self._wall_clock(), "", "", what, name, "", "", word, 0, detail))
+
     def record_question(
         self,
         method: str,
