@@ -87,6 +87,60 @@ def test_which_one(verb: str, field: str, value: Any) -> None:
     assert caught.value.failure is INVALID_PARAMS
 
 
+# -- what other readers take for the same
+
+REF = {"type": "ref/prompt", "name": "n"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "params", "meant"),
+    [
+        ("tools/call", {"name": "n", "Name": "o"}, "name"),
+        ("tools/call", {"name": "n", "NAME": "o"}, "name"),
+        ("tools/call", {"name": "n", "\uff4eame": "o"}, "name"),
+        ("tools/call", {"name": "n", "na\u200bme": "o"}, "name"),
+        ("tools/call", {"name": "n", "Arguments": {}}, "arguments"),
+        ("tools/call", {"name": "n", "argument\u017f": {}}, "arguments"),
+        ("tools/call", {"name": "n", "Tas\u212a": {}}, "task"),
+        ("tools/call", {"name": "n", "requeststate": "s"}, "requestState"),
+        ("tools/call", {"name": "n", "request_state": "s"}, "requestState"),
+        ("tools/call", {"name": "n", "InputResponses": {}}, "inputResponses"),
+        ("tools/call", {"name": "n", "_Meta": {}}, "_meta"),
+        ("tools/call", {"name": "n", "meta": {}}, "_meta"),
+        ("prompts/get", {"name": "n", "Name": "o"}, "name"),
+        ("prompts/get", {"name": "n", "ARGUMENTS": {}}, "arguments"),
+        ("resources/read", {"uri": "u", "URI": "v"}, "uri"),
+        ("resources/read", {"uri": "u", "ur\u0131": "v"}, "uri"),
+        ("resources/subscribe", {"uri": "u", "Uri": "v"}, "uri"),
+        ("resources/unsubscribe", {"uri": "u", "\u0055ri": "v"}, "uri"),
+        ("tasks/get", {"taskId": "t", "TaskId": "o"}, "taskId"),
+        ("tasks/cancel", {"taskId": "t", "task_id": "o"}, "taskId"),
+        ("tasks/update", {"taskId": "t", "tas\u212aId": "o"}, "taskId"),
+        ("tools/list", {"Cursor": "c"}, "cursor"),
+        ("logging/setLevel", {"level": "info", "Level": "debug"}, "level"),
+        ("completion/complete", {"ref": REF, "argument": {}, "Ref": {}}, "ref"),
+        ("completion/complete", {"ref": REF, "argument": {}, "Context": {}}, "context"),
+        ("completion/complete", {"ref": {**REF, "Name": "o"}, "argument": {}}, "name"),
+        ("completion/complete", {"ref": {**REF, "URI": "o"}, "argument": {}}, "uri"),
+        ("mcpax/confirm", {"confirmation_id": "a", "Confirmation_Id": "b"}, "confirmation_id"),
+        ("made/up", {"_META": {}}, "_meta"),
+        ("made/up", {"requeststate": "s"}, "requestState"),
+    ],
+)
+def test_what_another_reader_takes_for_a_known_member(verb: str, params: Any, meant: str) -> None:
+    with pytest.raises(ProtocolError, match=f"some servers take for `{meant}`") as caught:
+        read(verb, **params)
+    assert caught.value.failure is INVALID_PARAMS
+
+
+def test_what_nobody_takes_for_a_known_member_passes() -> None:
+    for params in ({"names": 1}, {"x-name": 1}, {"": 1}, {"n" * 200: 1}, {"Name" + "s" * 100: 1}):
+        assert extra(read("tools/call", name="n", **params)) == params
+    # Of a method that nobody here knows, nothing but what every request has is known.
+    unknown: dict[str, Any] = {"Name": "n", "URI": "u", "meta": 1}
+    assert extra(read("made/up", **unknown)) == unknown
+
+
 @pytest.mark.parametrize("verb", LISTS)
 def test_whose_style_a_list_is_in(verb: str) -> None:
     said = {key: Raw(json.dumps(value).encode()) for key, value in meta().items()}

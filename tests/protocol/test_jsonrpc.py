@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from interlock.errors import (
     INVALID_REQUEST,
@@ -103,6 +103,31 @@ def test_members_that_nobody_knows_are_passed_over() -> None:
     message = one(b'{"x":{"id":9},"jsonrpc":"2.0","y":null,"id":1,"method":"ping","z":[]}')
     assert raw(message.id) == b"1"
     assert message.method == "ping"
+
+
+TWINS = [
+    *("Method", "METHOD", "meth od", "Params", "PARAM\u017f", "param\u017f", "ID", "Id"),
+    *("i\u0307d", "\u0131d", "\u0130D", "Result", "jsonRPC", "me\u200bthod", "me_thod"),
+]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_member_that_others_take_for_a_known_one_is_refused(twin: str) -> None:
+    request = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}, twin: "x"}
+    body = json.dumps(request).encode()
+    with pytest.raises(BadMessage, match="which some servers take for") as refused:
+        decode_message(body)
+    first, bad = batch(b'[{"jsonrpc":"2.0","id":1,"method":"m"},%b]' % body)
+    assert isinstance(first, Message)
+    assert isinstance(bad, BadMessage)
+    assert refused.value.id == bad.id == b"7"
+
+
+def test_an_answer_may_have_any_members_but_a_method() -> None:
+    answer = decode_one(b'{"jsonrpc":"2.0","id":1,"result":{},"Error":null}')
+    assert answer == Message("2.0", Raw(b"1"), result=Raw(b"{}"))
+    with pytest.raises(BadMessage):
+        decode_one(b'{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call"}')
 
 
 def test_white_space_around_and_between_is_no_part_of_a_value() -> None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PAYLOAD_TOO_LARGE, ProtocolError
+from interlock.protocol import twins
 
 MAX_BATCH: Final = 100
 """More messages than this in one batch is an attack or a mistake."""
@@ -20,7 +21,7 @@ MAX_BATCH: Final = 100
 NULL: Final = b"null"
 
 
-class Message(msgspec.Struct, gc=False):
+class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """One envelope. Which fields are set says what it is."""
 
     jsonrpc: str = ""
@@ -43,6 +44,10 @@ class Message(msgspec.Struct, gc=False):
         return self.method is UNSET
 
 
+class _Wider(Message, gc=False, forbid_unknown_fields=False):
+    """An envelope with members that mean nothing."""
+
+
 class ErrorObject(msgspec.Struct, gc=False):
     """The `error` member of a response. One without a code counts as an internal error."""
 
@@ -52,6 +57,7 @@ class ErrorObject(msgspec.Struct, gc=False):
 
 
 _decode_envelope = msgspec.json.Decoder(Message).decode
+_decode_wider = msgspec.json.Decoder(_Wider).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_error = msgspec.json.Decoder(ErrorObject).decode
@@ -61,6 +67,7 @@ _encode = msgspec.json.Encoder().encode
 _MINUS: Final = ord("-")
 _QUOTE: Final = ord('"')
 _BLANK: Final = b" \t\r\n"
+_KNOWN: Final = twins.Known("jsonrpc", "id", "method", "params", "result", "error")
 
 
 class BadMessage(ProtocolError):
@@ -102,7 +109,7 @@ def decode_one(data: bytes) -> Message:
         ):
             return message
     except msgspec.ValidationError:
-        raise _why_invalid(data) from None
+        message = _read_wider(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise _not_json(exc) from None
     return _checked(message)
@@ -126,12 +133,30 @@ def _decode_batch(data: bytes) -> list[Message | BadMessage]:
     for item in items:
         raw = bytes(item)
         try:
-            batch.append(_checked(_decode_envelope(raw)))
+            batch.append(_checked(_read_wider(raw)))
         except BadMessage as bad:
             batch.append(bad)
-        except (msgspec.DecodeError, RecursionError):
+        except ProtocolError:
             batch.append(_why_invalid(raw))
     return batch
+
+
+def _read_wider(data: bytes) -> Message:
+    """An envelope that may have more in it than belongs there. Raises ProtocolError. Off the hot
+    path."""
+    try:
+        wider = _decode_wider(data)
+        found = _KNOWN.twin_in(_decode_members(data))
+    except msgspec.ValidationError:
+        raise _why_invalid(data) from None
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise _not_json(exc) from None
+    if found is not None and (wider.method is not UNSET or found[1] == "method"):
+        # Another reader may see another request, and answer it or let it pass.
+        id = bytes(NULL if wider.id is UNSET else wider.id)
+        readable = id if _lawful_id(id) else NULL
+        raise BadMessage(twins.sentence("The message", *found), readable)
+    return Message(wider.jsonrpc, wider.id, wider.method, wider.params, wider.result, wider.error)
 
 
 def _not_json(exc: Exception) -> ProtocolError:

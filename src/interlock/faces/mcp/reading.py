@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 from interlock.call import EMPTY_OBJECT, Call, Client, Credentials
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.pipeline.hearing import read_level
-from interlock.protocol import mcp
+from interlock.protocol import ax, mcp, twins
 from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
 MOST_PROMISED: Final = 16 * 1024
@@ -25,6 +25,27 @@ _NAMED_BY: Final = {
     **dict.fromkeys(mcp.ABOUT_TASKS, "taskId"),
 }
 """The member of `params` that says which tool, prompt, resource or task is meant."""
+_IN_ALL: Final = ("_meta", "inputResponses", "requestState")
+_ALIASES: Final = {"meta": "_meta"}
+_BY_ANYBODY: Final = twins.Known(*_IN_ALL)
+"""What a request has that may mean anything."""
+
+
+def _known(*names: str) -> twins.Known:
+    return twins.Known(*_IN_ALL, *names, aliases=_ALIASES)
+
+
+_KNOWN: Final = {
+    **{verb: _known(named) for verb, named in _NAMED_BY.items()},
+    **dict.fromkeys(mcp.LISTS, _known("cursor")),
+    mcp.TOOLS_CALL: _known("name", "arguments", "task", "taskId"),
+    mcp.PROMPTS_GET: _known("name", "arguments"),
+    mcp.COMPLETE_ARGUMENT: _known("ref", "argument", "context"),
+    mcp.SET_LEVEL: _known("level"),
+    ax.CONFIRM: _known("confirmation_id", "proof"),
+}
+"""The members of `params` that mean something, by the verb."""
+_OF_REFERENCES: Final = twins.Known("type", "name", "uri")
 
 
 def read_params(message: Message) -> dict[str, Raw]:
@@ -88,6 +109,8 @@ def read_call(
     elif verb in mcp.LISTS:
         cursor = read_string(params, "cursor")
         params.pop("cursor", None)
+    if params:
+        _refuse_twins(verb, params)
     return Call(
         verb,
         face,
@@ -100,6 +123,22 @@ def read_call(
         meta or None,
         params or None,
     )
+
+
+def _refuse_twins(verb: str, params: dict[str, Raw]) -> None:
+    """What goes on to a server beside what was judged must not pass for it there. Raises
+    ProtocolError."""
+    found = _KNOWN.get(verb, _BY_ANYBODY).twin_in(params)
+    if found is not None:
+        raise ProtocolError(twins.sentence("`params`", *found), INVALID_PARAMS)
+    if verb == mcp.COMPLETE_ARGUMENT and "ref" in params:
+        try:
+            found = _OF_REFERENCES.twin_in(decode_members(params["ref"]))
+        except ProtocolError:
+            # It is no object: refused by whoever looks for what it names.
+            return
+        if found is not None:
+            raise ProtocolError(twins.sentence("`ref`", *found), INVALID_PARAMS)
 
 
 def read_client(method: str, meta: dict[str, Raw]) -> Client:

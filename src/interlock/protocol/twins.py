@@ -1,0 +1,54 @@
+"""Members that another reader may take for the one beside them.
+
+JSON tells `Name` from `name`, and so does this node. Many servers do not: Go's decoder takes either
+for the same member, by Unicode's rules (`ſ` is an `s`, the Kelvin sign a `k`), and the last one
+counts; others take `task_id` for `taskId`. What the node judged must be what the server reads, so a
+member that only looks like a known one is refused, not passed on.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+_LONGEST: Final = 100
+"""Nobody takes a longer name for a known one."""
+_SHOWN: Final = 60
+_DOTS: Final = str.maketrans({"\u0130": "i", "\u0131": "i"})
+"""An i to readers who compare letter by letter, though Unicode keeps these apart."""
+
+
+def folded(name: str) -> str:
+    """What is left of a member's name for the kindest of readers. An underscore in front stays."""
+    plain = unicodedata.normalize("NFKC", name.translate(_DOTS)).casefold()
+    front = "_" if plain.startswith("_") else ""
+    return front + "".join(one for one in plain if one.isalnum())
+
+
+class Known:
+    """Members with a meaning. `aliases`: names that some readers take for one of them."""
+
+    def __init__(self, *names: str, aliases: dict[str, str] | None = None) -> None:
+        self._by_fold = {folded(name): name for name in names}
+        for alias, name in (aliases or {}).items():
+            self._by_fold[folded(alias)] = name
+
+    def twin_in(self, members: Iterable[str]) -> tuple[str, str] | None:
+        """The first that looks like a known member and is none, shortened, and what it looks
+        like. None: there is none."""
+        known = self._by_fold
+        for member in members:
+            if len(member) <= _LONGEST:
+                meant = known.get(folded(member))
+                if meant is not None and meant != member:
+                    return member[:_SHOWN], meant
+        return None
+
+
+def sentence(where: str, twin: str, meant: str) -> str:
+    """Why it is refused."""
+    return (
+        f"{where} has a member {twin!r}, which some servers take for `{meant}`: name it `{meant}`, "
+        "once, or leave it out."
+    )
