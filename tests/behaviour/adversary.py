@@ -105,11 +105,15 @@ class Fortress(Running):
         )
 
     @staticmethod
-    def vault(folder: Path, *, told: bool = False, **settings: Any) -> ServerConfig:
-        """The server. `told`: what it lists is in a file."""
+    def vault(
+        folder: Path, *, told: bool = False, any_case: bool = False, **settings: Any
+    ) -> ServerConfig:
+        """The server. `told`: what it lists is in a file. `any_case`: it reads as Go does."""
         args = [str(VAULT), str(folder / "opened")]
         if told:
             args.append(str(folder / "definitions.json"))
+        if any_case:
+            args.append("--any-case")
         return ServerConfig(command=sys.executable, args=args, **settings)
 
     @staticmethod

@@ -1,11 +1,12 @@
 """An MCP server that is as easy to talk into harm as a server can be: one tool cannot be undone.
 
-    python vault.py FILE [DEFINITIONS]
+    python vault.py FILE [DEFINITIONS] [--any-case]
 
 Each time that `open` is executed is one line of FILE. The names of tools are read with the greatest
 kindness: case, spaces, prefixes, forms of Unicode and invisible characters do not matter, and a
 tool is known that no list names. Methods that it does not know, but that sound like opening, open
-it as well. Of two members of the same name it reads the first, where the node reads the last.
+it as well. Of two members of the same name it reads the first, where the node reads the last. With
+`--any-case` it reads as servers in Go do: upper and lower case are the same, and the last counts.
 DEFINITIONS, if given, holds what `tools/list` answers with; whoever calls `look` makes the server
 say that its list changed. With `vanish` it opens and goes without an answer. Only the standard
 library.
@@ -132,15 +133,25 @@ def first_counts(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+MEMBERS = ("method", "params", "id", "name", "arguments", "uri", "ref", "protocolVersion", "vanish")
+ANY_CASE = {name.casefold(): name for name in MEMBERS}
+
+
+def any_case(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {ANY_CASE.get(key.casefold(), key): value for key, value in pairs}
+
+
 def say(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    vault = Vault(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    told = [one for one in sys.argv[1:] if one != "--any-case"]
+    members = any_case if "--any-case" in sys.argv else first_counts
+    vault = Vault(told[0], told[1] if len(told) > 1 else None)
     for line in sys.stdin:
-        message = json.loads(line, object_pairs_hook=first_counts)
+        message = json.loads(line, object_pairs_hook=members)
         method, params = message.get("method"), message.get("params", {})
         if method is None:
             continue
