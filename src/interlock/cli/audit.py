@@ -200,9 +200,7 @@ def export(
 def _path(config: Path | None, node: str | None) -> Path:
     from interlock.node.places import journal_path
 
-    meant = running.meant(config, node)
-    if meant.problem is not None:
-        raise meant.problem
+    meant = running.with_files(config, node)
     return journal_path(meant.config, os.environ, meant.base_dir)
 
 

@@ -38,7 +38,7 @@ def list_claims(
     Example:
       interlock claims list
     """
-    store = _store(running.meant(config, node))
+    store = _store(running.with_files(config, node))
     try:
         found = store.claims()
     finally:
@@ -66,7 +66,7 @@ def forget(
     Example:
       interlock claims forget edge01
     """
-    store = _store(running.meant(config, node))
+    store = _store(running.with_files(config, node))
     try:
         had = store.forget_claim(segment)
     finally:
@@ -83,8 +83,6 @@ def _store(meant: running.Meant) -> TreeStore:
     from interlock.node.places import tree_path
     from interlock.stores.tree import TreeStore
 
-    if meant.problem is not None:
-        raise meant.problem
     path = tree_path(meant.config, os.environ, meant.base_dir)
     if not path.exists():
         raise InterlockError(

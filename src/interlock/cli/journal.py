@@ -41,9 +41,7 @@ def tail(
     from interlock.node.places import journal_path
     from interlock.stores.journal_reader import JournalReader
 
-    meant = running.meant(config, node)
-    if meant.problem is not None:
-        raise meant.problem
+    meant = running.with_files(config, node)
     rows = JournalReader(journal_path(meant.config, os.environ, meant.base_dir)).tail(count)
     for row in rows:
         print(as_json(row) if json else as_line(row))

@@ -70,7 +70,7 @@ def new(
     from interlock.stores.operators import Invitation
 
     operator_key.checked_name(name)
-    store = None if no_enrol else _store(running.meant(config, node))
+    store = None if no_enrol else _store(running.with_files(config, node))
     passphrase = None
     if no_passphrase:
         say.note("Warning: the key has no passphrase: whoever reads the file can confirm calls.")
@@ -97,7 +97,7 @@ def list_keys(
     config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
     """Show whose proofs count: enrolled keys and passkeys, and the anchors of the config."""
-    meant = running.meant(config, node)
+    meant = running.with_files(config, node)
     store = _store(meant)
     rows = [
         {
@@ -163,7 +163,7 @@ def enrol(
     from interlock.stores.operators import CODE_LASTS, Invitation
 
     operator_key.checked_name(name)
-    meant = running.meant(config, node)
+    meant = running.with_files(config, node)
     store = _store(meant)
     invitation = Invitation(name, tuple(tool or ()), caller or "")
     if public is not None:
@@ -195,7 +195,7 @@ def remove(
     node: NodeOption = None,
 ) -> None:
     """Take back what an operator enrolled. A running node heeds it at once."""
-    gone = _store(running.meant(config, node)).remove(name)
+    gone = _store(running.with_files(config, node)).remove(name)
     for one in gone:
         print(f"{one.name}: the {one.kind} {one.id} counts no more.")
     private = operator_key.keys_dir() / f"{name}.pem"
@@ -211,6 +211,4 @@ def _store(meant: running.Meant) -> OperatorStore:
     from interlock.node.operators import operators_path
     from interlock.stores.operators import OperatorStore
 
-    if meant.problem is not None:
-        raise meant.problem
     return OperatorStore(operators_path(meant.config, os.environ, meant.base_dir))

@@ -38,7 +38,7 @@ def list_keys(
     Example:
       interlock keys node list
     """
-    rows = _keys(running.meant(config, node)).rows()
+    rows = _keys(running.with_files(config, node)).rows()
     if json:
         say.as_json([one._asdict() for one in rows])
         return
@@ -58,7 +58,7 @@ def rotate(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     Example:
       interlock keys node rotate
     """
-    print(f"signs with {_keys(running.meant(config, node)).rotate()}")
+    print(f"signs with {_keys(running.with_files(config, node)).rotate()}")
 
 
 def _when(seconds: float) -> str:
@@ -71,8 +71,6 @@ def _keys(meant: running.Meant) -> SigningKeys:
     from interlock.node.places import signing_keys_path
     from interlock.stores.signing_keys import SigningKeys
 
-    if meant.problem is not None:
-        raise meant.problem
     path = signing_keys_path(meant.config, os.environ, meant.base_dir)
     if not path.exists():
         raise InterlockError(

@@ -57,7 +57,7 @@ def list_pins(
     Example:
       interlock pins list --held
     """
-    meant = running.meant(config, node)
+    meant = running.with_files(config, node)
     rows: list[dict[str, Any]] = []
     if _path(meant).exists():
         with _store(meant) as store:
@@ -92,7 +92,7 @@ def diff(
     Example:
       interlock pins diff files.delete
     """
-    with _store(running.meant(config, node)) as store:
+    with _store(running.with_files(config, node)) as store:
         pin, seen = _found(store, tool)
     if pin is None:
         say.problem(f"{tool} is not pinned: `interlock pins list` has those that are.")
@@ -125,7 +125,7 @@ def accept(
       interlock pins accept files.delete
       interlock pins accept --all
     """
-    meant = running.meant(config, node)
+    meant = running.with_files(config, node)
     with _store(meant) as store:
         names = list(dict.fromkeys(tools or []))
         if every:
@@ -154,7 +154,7 @@ def forget(
       interlock pins forget files.delete
     """
     missing = 0
-    with _store(running.meant(config, node)) as store:
+    with _store(running.with_files(config, node)) as store:
         for name in tools:
             if store.forget(name):
                 print(f"{name} is pinned no more.")
@@ -238,8 +238,6 @@ def _store(meant: running.Meant) -> Iterator[PinStore]:
 def _path(meant: running.Meant) -> Path:
     from interlock.node.places import pins_path
 
-    if meant.problem is not None:
-        raise meant.problem
     return pins_path(meant.config, os.environ, meant.base_dir)
 
 

@@ -18,13 +18,14 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from interlock.cli import where
+from interlock.cli import say, where
 from interlock.config import Config, ConfigError
 from interlock.config.load import peek_config
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.node.places import is_trusted, socket_path, state_home, status_path
+from interlock.node.places import is_trusted, socket_path, state_dir, state_home, status_path
 
 _WITHIN: Final = 5.0
+_WHERE_IT_IS: Final = ("listen", "state_dir")
 _SAME_MACHINE: Final = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0", "[::]")
 
 NodeOption = Annotated[
@@ -75,7 +76,10 @@ class Meant(Struct, frozen=True):
 
 
 def meant(given: Path | None, node: str | None = None) -> Meant:
-    """The node of the config that is found, or the one at the address that is given."""
+    """The node of the config that is found, or the one at the address that is given.
+
+    Raises ConfigError for a config that is named and is not there: it says nothing of any node.
+    """
     source = where.source_if_any(given)
     config, base_dir, problem = Config(), Path.cwd(), None
     if source is not None:
@@ -83,6 +87,8 @@ def meant(given: Path | None, node: str | None = None) -> Meant:
         try:
             config = source.load()
         except ConfigError as error:
+            if node is None and not os.path.lexists(source.path or ""):
+                raise
             config, problem = peek_config(source.path or ""), error
     address = where.listen_address(node)
     if address is None or address == config.listen:
@@ -90,6 +96,42 @@ def meant(given: Path | None, node: str | None = None) -> Meant:
         return Meant(source, config, base_dir, path, problem)
     config = Config(listen=_as_listened(address))
     return Meant(None, config, Path.cwd(), socket_path(config, os.environ, Path.cwd()))
+
+
+def with_files(given: Path | None, node: str | None = None) -> Meant:
+    """The node whose files a command reads or changes, whether it runs or not.
+
+    While it runs, a config that has become wrong does not stand in the way: what must be done now
+    can be done. Where nothing says which node is meant, and one runs elsewhere, that is told.
+    Raises ConfigError, InterlockError.
+    """
+    one = meant(given, node)
+    if one.problem is None and one.source is not None and node is None:
+        return one
+    if one.now() is not None and (node is not None or _says_where(one.problem)):
+        if one.problem is not None:
+            say.note(f"Note: the node runs by an earlier config: {one.problem.problems[0]}")
+        return one
+    if one.problem is not None:
+        hint = elsewhere(one)
+        if hint:
+            say.note(f"Note: {hint}")
+        raise one.problem
+    never_ran = not state_dir(one.config, os.environ, one.base_dir).exists()
+    if never_ran if node is not None else elsewhere(one):
+        raise not_running(one, named=node is not None)
+    return one
+
+
+def _says_where(problem: ConfigError | None) -> bool:
+    """Whether a config with this problem still says which node is its own. Otherwise the one at
+    the usual address may be another: nothing is changed there by mistake."""
+    return problem is None or not any(
+        not one.path
+        or one.path in _WHERE_IT_IS
+        or any(f'"{name}"' in one.hint for name in _WHERE_IT_IS)
+        for one in problem.problems
+    )
 
 
 def not_running(meant: Meant, *, named: bool = False) -> InterlockError:

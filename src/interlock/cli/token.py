@@ -80,7 +80,7 @@ def create(
       interlock token create agent --scope read --scope 'write:github.*' --role developers
       interlock token create edge --may register --expires never
     """
-    meant = _meant(config, node)
+    meant = running.with_files(config, node)
     ends = _ends(expires)
     for one in scope or ():
         _check_scope(one)
@@ -121,7 +121,7 @@ def list_tokens(
     Example:
       interlock token list
     """
-    store = _store(_meant(config, node))
+    store = _store(running.with_files(config, node))
     found = store.tokens()
     others = store.revocations()
     if json:
@@ -160,7 +160,7 @@ def show(
     Example:
       interlock token show ci
     """
-    found = _found(_store(_meant(config, node)), which)
+    found = _found(_store(running.with_files(config, node)), which)
     if json:
         say.as_json([_as_dict(one) for one in found])
         return
@@ -201,7 +201,7 @@ def revoke(
     """
     if subject and jti:
         raise typer.BadParameter("--subject and --jti cannot stand together")
-    store = _store(_meant(config, node))
+    store = _store(running.with_files(config, node))
     if subject or jti:
         kind = "subject" if subject else "jti"
         store.revoke_of_others(kind, which)
@@ -226,7 +226,7 @@ def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = N
     Example:
       interlock token forget ci
     """
-    store = _store(_meant(config, node))
+    store = _store(running.with_files(config, node))
     now = time.time()
     found = _found(store, which)
     good = [one.id for one in found if one.state(now) == "good"]
@@ -236,13 +236,6 @@ def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = N
     store.forget([one.id for one in found])
     for one in found:
         print(f"{one.id} of {one.name} is forgotten.")
-
-
-def _meant(config: Any, node: str | None) -> running.Meant:
-    meant = running.meant(config, node)
-    if meant.problem is not None:
-        raise meant.problem
-    return meant
 
 
 def _store(meant: running.Meant) -> AccessStore:
