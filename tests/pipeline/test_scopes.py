@@ -174,10 +174,10 @@ def test_reading_takes_a_scope_too(
 ) -> None:
     call = other(verb, name, upstream, scopes)
     if passes:
-        check_other_scopes(call, catalog)
+        check_other_scopes(call, catalog, {})
         return
     with pytest.raises(InterlockError, match="lacks the scope read:") as caught:
-        check_other_scopes(call, catalog)
+        check_other_scopes(call, catalog, {})
     assert caught.value.failure is FORBIDDEN
 
 

@@ -16,6 +16,9 @@ from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"
 """A result in which the tool itself says that it failed."""
+COLLECTED: Final = "collected"
+"""The outcome of an approved call is handed to its caller, who made the call once more: that one
+was not sent. What was, has an entry of its own."""
 ANSWERED: Final = "answered"
 REFUSED: Final = "refused"
 WITHDRAWN: Final = "withdrawn"
@@ -102,7 +105,7 @@ class Audit:
 
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
         upstream = call.upstream
-        if call.verb == TOOLS_CALL:
+        if call.verb == TOOLS_CALL and outcome != COLLECTED:
             tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us

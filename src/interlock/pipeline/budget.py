@@ -24,6 +24,7 @@ from interlock.catalog.offering import Tool
 from interlock.config import BudgetConfig, BudgetsConfig
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
 from interlock.pipeline.accounts import MINUTE, NO_LIMIT, Account, Short, Taken, Window
+from interlock.pipeline.approval.waiting import only_waits
 from interlock.ports import Clock
 from interlock.protocol.ax import UNLIMITED, Budget
 
@@ -248,6 +249,9 @@ class Budgets:
 def was_sent(call: Call, outcome: Outcome | None, error: InterlockError | None) -> bool:
     """Whether a call that is over may have reached its upstream. To be asked before its exchange
     is taken away."""
+    if only_waits(call):
+        # What it waits for was sent for another, and that one has paid.
+        return False
     if isinstance(error, UpstreamAnsweredError | RelayedError):
         return True
     if isinstance(error, UpstreamGoneError) and not call.sent_again:

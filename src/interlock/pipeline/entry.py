@@ -7,8 +7,8 @@ side door.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable, MutableMapping
+from typing import Final, Protocol
 
 from interlock.call import Call, Caller
 from interlock.errors import (
@@ -22,6 +22,17 @@ from interlock.errors import (
 from interlock.pipeline.audit import OK, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.protocol.ax import CONFIRM, REGISTER
+
+MOST_UNSETTLED: Final = 100
+"""So many requests may wait until it is known who sent them. Anybody can send such, so they are
+kept apart: they take no room from callers who are known."""
+
+
+def too_many_unsettled() -> InterlockError:
+    """For one more than that."""
+    return InterlockError(
+        TOO_BUSY, "Too many requests wait until it is known who sent them; try again."
+    )
 
 
 class Begin(Protocol):
@@ -38,7 +49,7 @@ class Entry:
         *,
         authenticate: Authenticator,
         audit: Audit,
-        under_way: Collection[Call],
+        under_way: MutableMapping[Call, None],
         concurrent_calls: int,
     ) -> None:
         self.authenticate = authenticate
@@ -50,6 +61,8 @@ class Entry:
         self._audit = audit
         self._under_way = under_way
         self._asking: set[asyncio.Task[None]] = set()
+        self.unsettled: dict[Call, None] = {}
+        """Calls that came in, but nobody knows yet whose they are. They are not under way."""
 
     def __call__(self, call: Call) -> Caller:
         """Let the call in: it learns whose it is. Raises InterlockError."""
@@ -76,17 +89,37 @@ class Entry:
             )
         return caller
 
-    def settle(self, call: Call, unsettled: Unsettled, begin: Begin) -> None:
-        """Ask what has to be asked about its caller, and begin it again."""
+    def settle(self, call: Call, unsettled: Unsettled, begin: Begin) -> InterlockError | None:
+        """Ask what has to be asked about its caller, and begin it again. What is returned says why
+        not."""
+        # Counted is who is asked about: hanging up makes no room for the next.
+        if len(self._asking) >= MOST_UNSETTLED:
+            return too_many_unsettled()
 
         async def ask() -> None:
             await unsettled.settle()
-            if call in self._under_way:
+            if call in self.unsettled:
+                del self.unsettled[call]
                 begin(call, again=True)
 
+        del self._under_way[call]
+        self.unsettled[call] = None
         task = asyncio.get_running_loop().create_task(ask())
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
+        return None
+
+    def give_up(self, call: Call) -> bool:
+        """Let it be over though nobody knows whose it is. False: that is known, or it is over."""
+        if call not in self.unsettled:
+            return False
+        del self.unsettled[call]
+        self._under_way[call] = None
+        return True
+
+    def give_up_all(self) -> list[Call]:
+        """The same for all of them."""
+        return [call for call in list(self.unsettled) if self.give_up(call)]
 
     def admit(self, call: Call) -> Caller:
         """The caller of a request that is answered by its face alone, such as `initialize`.

@@ -14,7 +14,7 @@ from interlock.config.trust import PolicyConfig
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
 from interlock.pipeline.budget import Budgets
 from interlock.pipeline.policy import Decision, Policy
-from interlock.pipeline.scopes import check_other_scopes, check_scopes
+from interlock.pipeline.scopes import check_other_scopes, check_scopes, is_passed_on
 from interlock.pipeline.seeing import Seeing
 
 READ_ONLY: Final = EffectLevel.READ_ONLY.word
@@ -77,5 +77,7 @@ class Permit:
 
     def other(self, call: Call) -> None:
         """The same for what is no call of a tool: it never waits for a human."""
-        check_other_scopes(call, self._catalog)
+        check_other_scopes(call, self._catalog, self.scope_limits)
         self.policy.decide(call)
+        if self._limited and is_passed_on(call):
+            self._budgets.reserve(call)

@@ -42,7 +42,8 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.pipeline.approval import faults
-from interlock.pipeline.audit import OK, TOOL_ERROR, Audit
+from interlock.pipeline.approval.waiting import only_waits
+from interlock.pipeline.audit import COLLECTED, OK, TOOL_ERROR, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.budget import Budgets, was_sent
@@ -58,6 +59,7 @@ from interlock.pipeline.permit import READ_ONLY, Gate, Permit
 from interlock.pipeline.questions import ANYTHING, AskPolicy, Questions
 from interlock.pipeline.relabel import relabel
 from interlock.pipeline.resolve import resolve, resolve_other
+from interlock.pipeline.scopes import is_passed_on
 from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.subscriptions import Subscriptions
 from interlock.pipeline.transparent import find_transparently, pass_on
@@ -194,13 +196,14 @@ class Pipeline:
                 self.permit.other(call)
                 if here is not None:
                     here(call)
+                elif is_passed_on(call):
+                    self.write_first(call)
                 else:
                     self.depart(call, now)
         except Unsettled as unsettled:
-            if again:
-                self._over(call, None, unsettled)
-            else:
-                self.enter.settle(call, unsettled, self.begin)
+            refused = unsettled if again else self.enter.settle(call, unsettled, self.begin)
+            if refused is not None:
+                self._over(call, None, refused)
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:
@@ -395,22 +398,23 @@ class Pipeline:
             self._empty.set_result(None)
         detail = ""
         took = self._clock() - call.started
+        collected = word == COLLECTED
         if error is not None:
-            word, detail = error.failure.name, error.message
+            word, detail = word if collected else error.failure.name, error.message
             if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
                 hop = place(call, self._own_segment())
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
-            word = TOOL_ERROR
+            word = word if collected else TOOL_ERROR
         try:
             self._audit.record(call, word, int(took * 1e6), detail)
             route = call.route
-            if route is not None and route.limit is not None:
+            if route is not None and route.limit is not None and not collected:
                 self.measures.took(call, took, error)
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         if call.reserved is not None:
-            self.budgets.settle(call, was_sent(call, outcome, error))
+            self.budgets.settle(call, not collected and was_sent(call, outcome, error))
         gate = self.permit.gate
         if gate is not None and (call.approval or word == TOOL_ERROR):
             gate.finished(call, outcome, error)
@@ -429,7 +433,7 @@ class Pipeline:
 
     def cancel(self, call: Call, reason: str = "The caller cancelled the call.") -> None:
         """Stop a call that is under way. Its upstream is told, its caller too."""
-        if call not in self._under_way:
+        if call not in self._under_way and not self.enter.give_up(call):
             return
         try:
             if call.exchange is not None:
@@ -444,15 +448,16 @@ class Pipeline:
         self.enter.closed = True
         # Nobody will answer in the time that is left.
         self._input.drop_all("The node is shutting down.")
-        for call in [one for one in self._under_way if self._input.asks_for(one)]:
-            exchange = call.exchange
-            self._over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
-            exchange.abandon("The node is shutting down.")
+        waiting = [one for one in self._under_way if self._input.asks_for(one) or only_waits(one)]
+        self._shut_down([*waiting, *self.enter.give_up_all()])
         if self._under_way and seconds > 0:
             self._empty = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._empty], timeout=seconds)
         self._input.drop_all("The node is shutting down.")
-        for call in list(self._under_way):
+        self._shut_down(list(self._under_way))
+
+    def _shut_down(self, calls: list[Call]) -> None:
+        for call in calls:
             exchange = call.exchange
             self._over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
             if exchange is not None:

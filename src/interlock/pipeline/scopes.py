@@ -17,6 +17,7 @@ from interlock.errors import FORBIDDEN, InterlockError
 from interlock.pipeline.authenticate import PARENT_KIND
 from interlock.protocol.capability import read_capability
 from interlock.protocol.mcp import (
+    ABOUT_TASKS,
     COMPLETE_ARGUMENT,
     PROMPTS_GET,
     RESOURCES_READ,
@@ -25,9 +26,12 @@ from interlock.protocol.mcp import (
 )
 from interlock.protocol.scopes import READ, WRITE, covers, exact, highest, within
 
+_SHOWN: Final = 200
 RESOURCES: Final = "resources"
 """The name, behind the segment, by which scopes speak of an upstream's resources."""
 _ABOUT_RESOURCES: Final = frozenset({RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE, COMPLETE_ARGUMENT})
+_UNDERSTOOD: Final = _ABOUT_RESOURCES | ABOUT_TASKS | {PROMPTS_GET}
+"""What goes to an upstream beside calls of tools, and what it does there is known."""
 
 
 def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> None:
@@ -48,12 +52,7 @@ def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> No
     if limit is not None:
         level = WRITE if tool is None else level_of(tool)
         if not within(level, limit):
-            raise InterlockError(
-                FORBIDDEN,
-                f"{name_of(call)[:200]} takes the scope {level}, and its subserver is registered "
-                f"for {limit} only.",
-                {"missing": [level], "auth_scope": limit, "upstream": call.upstream},
-            )
+            raise _beyond(call, name_of(call), level, limit)
 
 
 @lru_cache(maxsize=20_000)
@@ -63,9 +62,18 @@ def _lacks(scopes: tuple[str, ...], tool: Tool | None, name: str) -> str:
     return "" if covers(scopes, level, name) else level
 
 
-def check_other_scopes(call: Call, catalog: Catalog) -> None:
-    """The same for what is not about a tool, once its upstream is known: all of it reads. Lists
-    are for everybody who is known."""
+def is_passed_on(call: Call) -> bool:
+    """Whether nobody but its upstream knows what a request does that calls no tool."""
+    return bool(call.upstream) and call.verb not in _UNDERSTOOD
+
+
+def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) -> None:
+    """The same for what is not about a tool, once its upstream is known: what is understood here
+    reads, what is passed on may change anything. Lists are for everybody who is known."""
+    level = WRITE if is_passed_on(call) else READ
+    limit = limits.get(call.upstream) if level == WRITE else None
+    if limit is not None and not within(level, limit):
+        raise _beyond(call, call.verb, level, limit)
     caller = call.caller
     if caller is None or caller.scopes is None:
         return
@@ -74,10 +82,12 @@ def check_other_scopes(call: Call, catalog: Catalog) -> None:
         name = call.name if prompt is None else prompt.canonical
     elif call.verb in _ABOUT_RESOURCES:
         name = prefix_of(call.upstream, catalog) + RESOURCES
+    elif level == WRITE:
+        name = prefix_of(call.upstream, catalog) + call.verb[:_SHOWN]
     else:
         return
-    if not covers(caller.scopes, READ, name):
-        raise _missing(caller, READ, name)
+    if not covers(caller.scopes, level, name):
+        raise _missing(caller, level, name)
 
 
 @lru_cache(maxsize=20_000)
@@ -105,6 +115,15 @@ def prefix_of(upstream: str, catalog: Catalog) -> str:
         one = named[0]
         return (one.alias or one.canonical).removesuffix(one.upstream_name)
     return f"{offering.segment}."
+
+
+def _beyond(call: Call, name: str, level: str, limit: str) -> InterlockError:
+    return InterlockError(
+        FORBIDDEN,
+        f"{name[:_SHOWN]} takes the scope {level}, and its subserver is registered for {limit} "
+        "only.",
+        {"missing": [level], "auth_scope": limit, "upstream": call.upstream},
+    )
 
 
 def _missing(caller: Caller | None, level: str, name: str) -> InterlockError:

@@ -22,6 +22,7 @@ from interlock.faces.mcp.outlets import Outlet
 from interlock.faces.mcp.sessions import HttpSession
 from interlock.faces.mcp.writing import write_error, write_result
 from interlock.pipeline.authenticate import Unsettled
+from interlock.pipeline.entry import MOST_UNSETTLED, too_many_unsettled
 from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Clock
 from interlock.protocol import mcp
@@ -65,10 +66,12 @@ class Answering:
         Where only nobody knows yet who it is from, it is served again once somebody does.
         """
         if isinstance(error, Unsettled) and exchange not in self._unsettled:
-            self._unsettled[exchange] = asyncio.get_running_loop().create_task(
-                self._serve_again(exchange, error), name="unsettled"
-            )
-            return
+            if len(self._unsettled) < MOST_UNSETTLED:
+                self._unsettled[exchange] = asyncio.get_running_loop().create_task(
+                    self._serve_again(exchange, error), name="unsettled"
+                )
+                return
+            error = too_many_unsettled()
         status, body = write_error(id, error, client)
         status = self._status(status, error, client)
         exchange.respond(status, body, headers=self._challenge(exchange, error))
@@ -190,7 +193,7 @@ class Answering:
         """Keep the connections of long calls from looking dead to whatever stands in between."""
         self._pulse = None
         now = self._clock()
-        waiting = False
+        waiting = bool(self._pipeline.enter.unsettled)
         for call in list(self._pipeline.under_way()):
             waiting = True
             # They stand in the order in which they began: the first young one ends the search.

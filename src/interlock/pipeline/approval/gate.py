@@ -18,6 +18,7 @@ from interlock.catalog.offering import Tool
 from interlock.errors import (
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
+    TOO_BUSY,
     UNRECORDABLE,
     InterlockError,
 )
@@ -55,12 +56,14 @@ from interlock.pipeline.approval.record import (
     digest_of,
     exact,
 )
-from interlock.pipeline.approval.waiting import Waiting
-from interlock.pipeline.audit import OK
+from interlock.pipeline.approval.waiting import MOST_OF_CALLER, MOST_WAITING, Waiting
+from interlock.pipeline.audit import COLLECTED, OK
 from interlock.pipeline.fault import fault
 from interlock.pipeline.policy.decision import Decision
+from interlock.pipeline.resolve import name_as_it_is
 from interlock.pipeline.sealing import Seals
-from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.input_required import REQUEST_STATE
+from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import TOOLS_CALL, Era
 
 DISPATCH_WAIT: Final = 120.0
@@ -158,7 +161,7 @@ class Gate:
         elif record.state == PENDING:
             if self._inbox.expired(entry):
                 return False
-            if accepted(call):
+            if accepted(call) and self._brings_state(call):
                 self._wait(call, entry, record.expires - self._inbox.wall_clock() + DISPATCH_WAIT)
             else:
                 self._answer(call, entry)
@@ -167,9 +170,10 @@ class Gate:
                 return False
             # Approved before the node was started anew: this is the call that was waited for.
             call.approval = record.id
-            if call.route is not None:
-                # Sent is what the human saw, and nothing that may stand beside it now.
-                call.arguments, call.extra = record.arguments, None
+            # Sent is what the human saw, and nothing that may stand beside it now.
+            call.arguments, call.extra = record.arguments, None
+            if call.route is None:
+                name_as_it_is(call, call.upstream)
             self._consume(call, decision, arguments)
         elif not record.over:
             self._wait(call, entry, DISPATCH_WAIT)
@@ -181,8 +185,24 @@ class Gate:
             return False
         else:
             outcome, error = told(record)
-            self._inbox.collected(entry, lambda: self.host.over(call, outcome, error))
+            self._inbox.collected(entry, lambda: self._collect(call, entry, outcome, error))
         return True
+
+    def _brings_state(self, call: Call) -> bool:
+        """Whether its caller was asked to open the page for this very call, and comes back."""
+        raw = (call.extra or {}).get(REQUEST_STATE)
+        try:
+            state = None if raw is None else decode_value(raw)
+            return isinstance(state, str) and self._seals.open(state, call).again
+        except InterlockError:
+            return False
+
+    def _collect(
+        self, call: Call, entry: Entry, outcome: Outcome | None, error: InterlockError | None
+    ) -> None:
+        """Hand out what an approved call came to. The journal has it as that, not as a call."""
+        call.approval = entry.record.id
+        self.host.over(call, outcome, error, COLLECTED)
 
     def _when_written(self, entry: Entry, call: Call) -> None:
         """Nobody is told of an approval that is not on disk."""
@@ -398,7 +418,21 @@ class Gate:
     # -- waiting for a call that is under way
 
     def _wait(self, call: Call, entry: Entry, seconds: float) -> None:
-        call.exchange = Waiting(entry, call, self.host.over, self._waited_in_vain)
+        record = entry.record
+        own = sum(len(one.waiters) for one in self._inbox if one.record.caller == record.caller)
+        if len(entry.waiters) >= MOST_WAITING or own >= MOST_OF_CALLER:
+            self.host.over(
+                call,
+                None,
+                InterlockError(
+                    TOO_BUSY,
+                    f"Enough calls wait for what becomes of {record.tool}. Make the same call "
+                    "again later to get its result.",
+                    {"confirmation_id": record.id},
+                ),
+            )
+            return
+        call.exchange = Waiting(entry, call, self._collect, self._waited_in_vain)
         self.host.wait_for_input(call, seconds)
 
     def _waited_in_vain(self, call: Call, entry: Entry) -> None:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from interlock.call import Call, Outcome
 from interlock.errors import InterlockError
 from interlock.pipeline.approval.inbox import Entry, Told
 from interlock.ports import Back
+
+MOST_WAITING: Final = 16
+"""So many calls may wait for what becomes of one approval."""
+MOST_OF_CALLER: Final = 64
+"""So many calls of one caller may wait for all of its approvals."""
+
+
+def only_waits(call: Call) -> bool:
+    """Whether a call that is under way waits for what was, or will be, sent for another."""
+    return isinstance(call.exchange, Waiting)
 
 
 class Waiting:
@@ -17,13 +28,14 @@ class Waiting:
         self,
         entry: Entry,
         call: Call,
-        over: Callable[[Call, Outcome | None, InterlockError | None], None],
+        collect: Callable[[Call, Entry, Outcome | None, InterlockError | None], None],
         in_vain: Callable[[Call, Entry], None],
     ) -> None:
-        """`in_vain`: answers the call when it has waited for too long."""
+        """`collect`: hands it what the other came to. `in_vain`: answers it when it has waited for
+        too long."""
         self._entry = entry
         self._call = call
-        self._over = over
+        self._collect = collect
         self._in_vain = in_vain
         self._told: Told = self._tell
         self.open = True
@@ -31,7 +43,7 @@ class Waiting:
 
     def _tell(self, outcome: Outcome | None, error: InterlockError | None) -> None:
         self.open = False
-        self._over(self._call, outcome, error)
+        self._collect(self._call, self._entry, outcome, error)
 
     def _leave(self) -> None:
         self.open = False
