@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +19,9 @@ from interlock.errors import InterlockError
 from interlock.stores import journal_file, journal_retention
 from interlock.stores.journal import Entry, Journal, JournalReader
 from interlock.stores.journal_chain import START, Head, link
+from interlock.stores.journal_findings import MOST_FINDINGS
 from interlock.stores.journal_pages import fragment_of, pages_of
-from interlock.stores.journal_verify import MOST_FINDINGS, Verdict, head_of, verify
+from interlock.stores.journal_verify import Verdict, head_of, verify
 
 NEVER = 3600.0
 
@@ -335,7 +338,7 @@ def test_archives_hold_all_that_went_in_order(tmp_path: Path) -> None:
     ("harm", "kind"),
     [
         (lambda text: text.replace(b"jira", b"jura", 1), "archive"),
-        (lambda text: text.split(b"\n", 1)[1], "beginning"),
+        (lambda text: text.split(b"\n", 1)[1], "archive"),
         (lambda text: b"{}\n" + text, "archive"),
     ],
 )
@@ -345,11 +348,100 @@ def test_changed_archives_are_found(
     path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
     file = archived_pages(path)[1]
     file.write_bytes(gzip.compress(harm(gzip.decompress(file.read_bytes()))))
+    assert {one.kind for one in verify(path).findings} == {kind}
+
+
+def relinked(files: list[Path], before: bytes = START) -> dict[str, Any]:
+    """Write other entries into archives, with hashes that fit. Gives the last page."""
+    page: dict[str, Any] = {}
+    for file in files:
+        text = b""
+        for line in gzip.decompress(file.read_bytes()).splitlines():
+            page = json.loads(line.replace(b"jira", b"jura"))
+            text += archive_line(page, before)
+            before = bytes.fromhex(page["hash"])
+        file.write_bytes(gzip.compress(text))
+    return page
+
+
+def archive_line(page: dict[str, Any], before: bytes) -> bytes:
+    body = json.dumps(page["entries"], separators=(",", ":")).encode()
+    hash_ = link(before, page["last_seq"], page["count"], page["newest_ns"], body)
+    page.update(before=before.hex(), hash=hash_.hex())
+    return json.dumps(page, separators=(",", ":")).encode() + b"\n"
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_archives_that_were_all_written_anew_are_found(tmp_path: Path, extra: bool) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    last = relinked(archived_pages(path))
+    seq = last["last_seq"] + 1
+    if extra:
+        more = {"last_seq": seq, "count": 1, "newest_ns": 1, "entries": [[1, *[""] * 9]]}
+        file = path.with_name("journal.archive") / f"{seq:012d}-{seq:012d}.jsonl.gz"
+        file.write_bytes(gzip.compress(archive_line(more, bytes.fromhex(last["hash"]))))
+    findings = verify(path).findings
+    assert any("is not the one that belongs" in one.sentence for one in findings)
+    assert any(one.sentence.startswith(f"Put in: entry {seq}") for one in findings) == extra
+
+
+def test_a_page_more_in_the_archives_is_found(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    end, seq = verify(path).first_seq, 10_000
+    for first in (end, seq):
+        more = {"last_seq": first, "count": 1, "newest_ns": 1, "entries": [[1, *[""] * 9]]}
+        file = path.with_name("journal.archive") / f"{first:012d}-{first:012d}.jsonl.gz"
+        file.write_bytes(gzip.compress(archive_line(more, START)))
+        assert first in [one.first_seq for one in verify(path).findings]
+        file.unlink()
+    assert verify(path).whole
+
+
+@pytest.mark.parametrize("which", ["middle", "newest"])
+def test_a_missing_archive_is_found(tmp_path: Path, which: str) -> None:
+    path = written(tmp_path / "journal.db", pages=60, max_rows=30, archive=True)
+    files = archived_pages(path)
+    assert len(files) > 4
+    lost = files[2] if which == "middle" else files[-1]
+    first, last = map(int, lost.name.removesuffix(".jsonl.gz").split("-"))
+    lost.unlink()
+    found_now = verify(path).findings
+    assert ("archive", first, last) in [one[:3] for one in found_now]
+    # What is before the gap is held against the notes of its own cuts.
+    relinked(files[:2])
+    assert len(verify(path).findings) > len(found_now)
+
+
+def test_oldest_archives_may_be_taken_elsewhere(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=60, max_rows=30, archive=True)
+    files = archived_pages(path)
+    for file in files[:2]:
+        file.unlink()
+    assert verify(path).whole
+    for file in files[2:]:
+        file.unlink()
     verdict = verify(path)
-    if kind == "beginning":
-        assert "In no archive" in verdict.notes[0]
-    else:
-        assert {one.kind for one in verdict.findings} == {kind}
+    assert verdict.whole
+    assert "the archives are not beside it" in verdict.notes[0]
+
+
+def test_archives_that_were_switched_off_are_no_fault(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    written(path, pages=5, max_rows=30, start=200)
+    verdict = verify(path)
+    assert verdict.findings == []
+    assert "Removed to keep the journal" in verdict.notes[0]
+
+
+def test_what_was_archived_and_not_yet_cut_is_held_against_the_file(tmp_path: Path) -> None:
+    """A node stopped in between."""
+    path = written(tmp_path / "journal.db", pages=10)
+    kept = path.read_bytes()
+    written(path, pages=1, max_rows=6, archive=True)
+    path.write_bytes(kept)
+    assert verify(path).whole
+    relinked(archived_pages(path))
+    assert verify(path).findings[0].kind == "archive"
 
 
 def test_a_torn_archive_is_found(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from interlock import errors
 from interlock.errors import InterlockError
 from interlock.stores import journal_writer
 from interlock.stores.journal import Entry, Journal, JournalReader
+from interlock.stores.journal_chain import append, read_head
 from interlock.stores.journal_file import open_for_writing
+from interlock.stores.journal_pages import fragment_of, pages_of
+from interlock.stores.journal_verify import head_of, verify
 
 NEVER = 3600.0
 
@@ -160,9 +164,100 @@ def test_a_journal_moved_aside_is_begun_anew(tmp_path: Path) -> None:
     journal.path.rename(aside)
     journal.record(entry(2))
     assert journal.flush()
-    assert times(journal.path) == [2]
+    # It says which journal was there before, and so does whoever verifies it.
+    begun, second = journal.read()
+    assert (begun.face, begun.verb, begun.name) == ("journal", "begun", "1")
+    assert second.time_ns == 2
     assert times(aside) == [1]
     assert journal.close() == ("ok", "", 0, 0, 2)
+    verdict = verify(journal.path)
+    assert verdict.whole
+    assert str(head_of(aside)) in verdict.notes[0]
+
+
+def test_two_that_find_their_journal_moved_begin_one(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    one = Journal(path, group_seconds=NEVER)
+    two = Journal(path, group_seconds=NEVER)
+    for number, journal in enumerate([one, two]):
+        journal.record(entry(number))
+        assert journal.flush()
+    for file in tmp_path.glob("journal.db*"):
+        file.rename(tmp_path / f"aside-{file.name}")
+    for number, journal in enumerate([one, two]):
+        journal.record(entry(10 + number))
+        assert journal.flush()
+    rows = one.read()
+    assert [row.name for row in rows if row.verb == "begun"] == ["1", "2"]
+    assert [row.time_ns for row in rows if row.verb != "begun"] == [10, 11]
+    assert one.close().state == two.close().state == "ok"
+    assert verify(path).whole
+
+
+def put_back_the_first_five(path: Path) -> None:
+    """An older copy, in the place of the journal."""
+    older = path.with_name("older.db")
+    with closing(sqlite3.connect(path)) as shell, closing(sqlite3.connect(older)) as copy:
+        shell.backup(copy)
+        cut_the_end(older)
+    for name in ("journal.db-wal", "journal.db-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    older.rename(path)
+
+
+def cut_the_end(path: Path, after: int = 5) -> None:
+    with closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute("DELETE FROM page WHERE last_seq > ?", (after,))
+
+
+def rewrite_the_end(path: Path) -> None:
+    with closing(open_for_writing(path)) as file:
+        file.execute("DELETE FROM page WHERE last_seq > 5")
+        fragments = [fragment_of([entry(number)]) for number in range(100, 110)]
+        head = append(file, read_head(file), [pages_of([one])[0] for one in fragments])
+        assert head is not None
+        assert head.seq > 10
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        cut_the_end,
+        rewrite_the_end,
+        put_back_the_first_five,
+        lambda path: cut_the_end(path, 0),
+    ],
+)
+def test_a_journal_that_lost_its_end_is_not_continued(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal(path, group_seconds=NEVER)
+    for number in range(10):
+        journal.record(entry(number))
+        assert journal.flush()
+    harm(path)
+    told: list[bool] = []
+    done = Event()
+
+    def then(kept: bool) -> None:
+        told.append(kept)
+        done.set()
+
+    journal.record_durably(entry(11), then)
+    assert done.wait(10)
+    assert told == [False]
+    reason = until_failing(journal)
+    assert "had entries up to 10" in reason
+    assert "Move it aside" in reason
+    # Nor by asking again: it is held against what this node wrote, not against what it found.
+    assert not journal.flush(0.05)
+    for file in tmp_path.glob("journal.db*"):
+        file.rename(tmp_path / f"aside-{file.name}")
+    assert journal.flush()
+    assert journal.close().state == "ok"
+    assert [row.verb for row in journal.read()] == ["begun", "tools/call"]
+    assert "up to entry 10" in verify(path).notes[0]
 
 
 def test_a_file_broken_under_the_writer_is_reported_and_mended_by_moving_it(

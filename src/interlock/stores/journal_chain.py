@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from hashlib import sha256
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
@@ -26,8 +27,12 @@ FACE: Final = "journal"
 """The face in entries that the journal writes about itself. No caller has it."""
 CUT: Final = "cut"
 """The verb of a note: entries up to the number in `name` were removed by retention."""
+ARCHIVED: Final = "; they are in an archive"
+"""How the sentence of such a note ends, when they went into one."""
 CHAINED: Final = "chained"
 """The verb of a note: entries up to the number in `name` were there before the chain was."""
+BEGUN: Final = "begun"
+"""The verb of a note: the journal that was here before had entries up to the number in `name`."""
 
 _NUMBERS: Final = Struct(">qqq")
 _HEAD: Final = (
@@ -86,6 +91,42 @@ def read_head(connection: sqlite3.Connection) -> Head:
             "written"
         )
     return Head(last_seq, hash_)
+
+
+def is_behind(connection: sqlite3.Connection, known: Head, found: Head) -> bool:
+    """Whether a chain that ended at `known` is still there, now that it ends at `found`."""
+    if found.seq < known.seq:
+        return False
+    row = connection.execute("SELECT hash FROM page WHERE last_seq = ?", (known.seq,)).fetchone()
+    if row is not None:
+        return bool(row[0] == known.hash)
+    # Somebody else who writes here may have removed it for its age, and has noted that.
+    start = connection.execute(
+        "SELECT last_seq - count FROM page ORDER BY last_seq LIMIT 1"
+    ).fetchone()
+    return start is not None and start[0] > known.seq and cut_at(connection, start[0]) is not None
+
+
+def begins_anew(connection: sqlite3.Connection) -> bool:
+    """Whether the first entry says which journal was here before."""
+    row = connection.execute("SELECT body FROM page WHERE last_seq = count LIMIT 1").fetchone()
+    return row is not None and noted(msgspec.json.decode(row[0])[0], BEGUN) is not None
+
+
+def cut_at(connection: sqlite3.Connection, seq: int) -> Head | None:
+    """What the note of a cut up to this entry says, where there is one."""
+    with closing(
+        connection.execute(
+            "SELECT body FROM page WHERE instr(body, ?) ORDER BY last_seq DESC",
+            (f'"{FACE}","{CUT}","{seq}"',),
+        )
+    ) as rows:
+        for (body,) in rows:
+            for entry in msgspec.json.decode(body):
+                head = noted(entry, CUT)
+                if head is not None and head.seq == seq:
+                    return head
+    return None
 
 
 def append(connection: sqlite3.Connection, head: Head, pages: Sequence[Page]) -> Head | None:

@@ -150,7 +150,7 @@ def advice(path: Path, error: Exception) -> str:
 def aside(path: Path) -> str:
     """What to do with a damaged journal, as a sentence."""
     return (
-        f"Move it aside, with {path.name}-wal and {path.name}-shm beside it: "
+        f"Move it aside, with {path.name}-wal, {path.name}-shm and {path.stem}.archive beside it: "
         "a new one is begun in its place."
     )
 

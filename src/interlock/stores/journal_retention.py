@@ -22,14 +22,14 @@ import msgspec
 from msgspec import Raw
 
 from interlock.stores.journal_chain import (
+    ARCHIVED,
     CUT,
-    FACE,
     START,
     Head,
     append,
+    cut_at,
     note,
     noted,
-    read_head,
 )
 
 # Pruning waits until this part of the limit is new: it costs a statement, and so the loop time.
@@ -145,7 +145,7 @@ class Retention:
         cut = Head(last.last_seq, bytes.fromhex(last.hash))
         sentence = (
             f"entries {first.last_seq - first.count + 1} to {cut.seq} were removed to keep the "
-            "journal within its limits"
+            f"journal within its limits{ARCHIVED if self._archive else ''}"
         )
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -158,8 +158,9 @@ class Retention:
                 connection.execute("ROLLBACK")
             raise
         if after is None:
-            # Another process writes here too. It is as good the next time.
-            return read_head(connection)
+            # Another process writes here too. It is as good the next time, when whoever writes next
+            # has seen where the chain ends.
+            return head
         self._cut = cut
         return after
 
@@ -198,18 +199,8 @@ class Retention:
             return START
         if self._cut.seq == start:
             return self._cut.hash
-        with closing(
-            connection.execute(
-                "SELECT body FROM page WHERE instr(body, ?) ORDER BY last_seq DESC",
-                (f'"{FACE}","{CUT}","{start}"',),
-            )
-        ) as rows:
-            for (body,) in rows:
-                for entry in msgspec.json.decode(body):
-                    head = noted(entry, CUT)
-                    if head is not None and head.seq == start:
-                        return head.hash
-        return START
+        noted_there = cut_at(connection, start)
+        return START if noted_there is None else noted_there.hash
 
     def _write_archive(self, pages: list[ArchivedPage], before: bytes) -> None:
         """Write pages to a file of their own, whole or not at all. Raises OSError."""

@@ -15,7 +15,17 @@ from typing import Final
 
 from interlock import errors
 from interlock.errors import InterlockError
-from interlock.stores.journal_chain import BrokenChainError, Head, Page, append, read_head
+from interlock.stores.journal_chain import (
+    BEGUN,
+    BrokenChainError,
+    Head,
+    Page,
+    append,
+    begins_anew,
+    is_behind,
+    note,
+    read_head,
+)
 from interlock.stores.journal_file import FileIdentity, aside, identity, open_for_writing
 from interlock.stores.journal_retention import Retention
 
@@ -62,9 +72,16 @@ class JournalWriter:
 
     def open(self) -> sqlite3.Connection:
         """Open the file, making it when it is not there. Raises InterlockError."""
+        before = self._identity
+        there = identity(self._path) if self._head.seq else None
         connection = open_for_writing(self._path)
         try:
-            self._head = read_head(connection)
+            found = read_head(connection)
+            if self._is_begun_anew(connection, found, there is None or there != before):
+                found = self._say_what_was_before(connection, found)
+            else:
+                self._must_go_on(connection, found)
+            self._head = found
             self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except BrokenChainError as broken:
             connection.close()
@@ -97,8 +114,10 @@ class JournalWriter:
         for _ in range(_TRIES):
             if head is not None:
                 break
-            # Another process writes here too, and was quicker.
-            self._head = read_head(connection)
+            # Another process writes here too, and was quicker; or somebody took the end away.
+            found = read_head(connection)
+            self._must_go_on(connection, found)
+            self._head = found
             head = append(connection, self._head, pages)
         else:
             raise sqlite3.OperationalError("another process keeps writing to it")
@@ -163,3 +182,41 @@ class JournalWriter:
                     data={"path": str(self._path), "bearable": True},
                 )
         return connection or self.open()
+
+    def _must_go_on(self, connection: sqlite3.Connection, found: Head) -> None:
+        """Raises InterlockError unless the chain in the file goes on from where this writer left
+        it. A chain that lost its end must not be continued as if nothing had happened."""
+        known = self._head
+        if known.seq == 0 or is_behind(connection, known, found):
+            return
+        raise InterlockError(
+            errors.INTERNAL,
+            f"The journal {self._path} is not what this node wrote: it had entries up to "
+            f"{known.seq}, and now that end is gone (it ends at entry {found.seq}). Put back the "
+            f"file that it was. {aside(self._path)}",
+            data={"path": str(self._path), "bearable": True},
+        )
+
+    def _is_begun_anew(self, connection: sqlite3.Connection, found: Head, other: bool) -> bool:
+        """Whether the journal was moved away, and this is the one that is begun in its place.
+        `other`: it is not the file that there was."""
+        if self._head.seq == 0 or is_behind(connection, self._head, found):
+            return False
+        # Another process may have been quicker to begin it.
+        return other if found.seq == 0 else begins_anew(connection)
+
+    def _say_what_was_before(self, connection: sqlite3.Connection, found: Head) -> Head:
+        """The first that is in a new journal is where the one before it ended."""
+        known = self._head
+        _log.warning(
+            "The journal %s is no longer in its place, and begun anew. It ended with %s.",
+            self._path,
+            known,
+        )
+        sentence = "so far went the journal that was here before, and is no longer in its place"
+        for _ in range(_TRIES):
+            head = append(connection, found, [note(BEGUN, known, time.time_ns(), sentence)])
+            if head is not None:
+                return head
+            found = read_head(connection)
+        raise sqlite3.OperationalError("another process keeps writing to it")
