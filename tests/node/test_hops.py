@@ -218,7 +218,7 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         before = kid_shown(edge)
         # By hand, in another process as it were.
         new = SigningKeys(signing_keys_path(root.config, {}, root.base_dir)).rotate()
-        root.hops._look()
+        await root.hops.look()
         for secret in (BOB, ALICE):
             assert "content" in await call(root, secret, "edge.leaf.read")
         kids = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -48,17 +49,17 @@ def clock() -> Clock:
 def operators(tmp_path: Path, clock: Clock) -> Operators:
     store = OperatorStore(tmp_path / "operators.db")
     one = Operators(store, origins=lambda: (ORIGIN,), audience=lambda: NODE, clock=clock)
-    anchors = Anchors(
-        ApprovalsConfig(), environ={}, base_dir=tmp_path, enrolled=lambda: list(one.anchors())
-    )
+    anchors = Anchors(ApprovalsConfig(), environ={}, base_dir=tmp_path, enrolled=one.anchors)
+    one.watch.anchors = anchors
     one.proofs = Proofs(anchors)
+    one.proofs.look = one.watch.look
     one.proofs.register(PASSKEY, one.passkeys)
     return one
 
 
 def enrol(operators: Operators, **more: Any) -> str:
     code = operators.store.invite(Invitation("ann", more.pop("tools", ())))
-    return operators.enrol(json.dumps({"code": code, **more}).encode())
+    return asyncio.run(operators.enrol(json.dumps({"code": code, **more}).encode()))
 
 
 def key_and_jwk() -> tuple[Ed25519PrivateKey, dict[str, Any]]:
@@ -82,7 +83,7 @@ def answer(key: Ed25519PrivateKey, question: dict[str, str], **changes: Any) -> 
 
 def refused(operators: Operators, nonce: str, proof: str) -> None:
     with pytest.raises(InterlockError) as caught:
-        operators.admit(nonce, proof)
+        asyncio.run(operators.admit(nonce, proof))
     assert caught.value.failure is PROOF_INVALID
 
 
@@ -113,7 +114,7 @@ def test_a_key_of_a_browser(operators: Operators) -> None:
 def test_what_is_no_key_is_not_enrolled(operators: Operators, key: dict[str, Any]) -> None:
     code = operators.store.invite(Invitation("ann"))
     with pytest.raises(InterlockError):
-        operators.enrol(json.dumps({"code": code, "key": key}).encode())
+        asyncio.run(operators.enrol(json.dumps({"code": code, "key": key}).encode()))
     assert operators.store.all() == []
     # And the code is as good as before.
     assert operators.store.invited(code) is not None
@@ -122,7 +123,7 @@ def test_what_is_no_key_is_not_enrolled(operators: Operators, key: dict[str, Any
 @pytest.mark.parametrize("asked", [b"", b"[]", b"{}", b'{"code":1}', b"[" * 5000, b'{"x":"\xff"}'])
 def test_what_cannot_be_read(operators: Operators, asked: bytes) -> None:
     with pytest.raises(InterlockError):
-        operators.enrol(asked)
+        asyncio.run(operators.enrol(asked))
 
 
 def test_a_passkey_and_its_limits(operators: Operators) -> None:
@@ -130,8 +131,8 @@ def test_a_passkey_and_its_limits(operators: Operators) -> None:
     soft = SoftKey()
     made = soft.created(code)
     sent = {"code": code, "passkey": {name: getattr(made, name) for name in made.__struct_fields__}}
-    assert operators.enrol(json.dumps({"code": code}).encode()) == "bea"
-    assert operators.enrol(json.dumps(sent).encode()) == "bea"
+    assert asyncio.run(operators.enrol(json.dumps({"code": code}).encode())) == "bea"
+    assert asyncio.run(operators.enrol(json.dumps(sent).encode())) == "bea"
     (anchor,) = operators.anchors()
     assert (anchor.name, anchor.kind, anchor.tools, anchor.caller) == (
         "bea",
@@ -147,7 +148,7 @@ def test_looking_takes_an_answer_and_lasts_a_while(operators: Operators, clock: 
     key, jwk = key_and_jwk()
     enrol(operators, key=jwk)
     question = operators.question()
-    session = operators.admit(question["nonce"], answer(key, question))
+    session = asyncio.run(operators.admit(question["nonce"], answer(key, question)))
     assert operators.known(session) == "ann"
     clock.now += SESSION_SECONDS
     with pytest.raises(InterlockError) as caught:
@@ -161,7 +162,7 @@ def test_an_answer_is_good_once_soon_and_for_this_node(operators: Operators, clo
     question = operators.question()
     proof = answer(key, question)
     refused(operators, "another", proof)
-    operators.admit(question["nonce"], proof)
+    asyncio.run(operators.admit(question["nonce"], proof))
     refused(operators, question["nonce"], proof)
     for changes in (
         {"aud": "node-2"},
@@ -183,11 +184,11 @@ def test_a_passkey_looks_too(operators: Operators) -> None:
     code = operators.store.invite(Invitation("bea"))
     made = soft.created(code)
     sent = {name: getattr(made, name) for name in made.__struct_fields__}
-    operators.enrol(json.dumps({"code": code, "passkey": sent}).encode())
+    asyncio.run(operators.enrol(json.dumps({"code": code, "passkey": sent}).encode()))
     question = operators.question()
     proof = soft.proof(NODE, "inbox", question["nonce"])
     assert proof.startswith(PREFIX)
-    assert operators.known(operators.admit(question["nonce"], proof)) == "bea"
+    assert operators.known(asyncio.run(operators.admit(question["nonce"], proof))) == "bea"
 
 
 def test_who_may_confirm_some_tools_only_does_not_see_all(operators: Operators) -> None:

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.stores.operators import CODE_LASTS, Enrolled, Invitation, OperatorStore
+from interlock.stores.operators import (
+    CODE_LASTS,
+    Enrolled,
+    Invitation,
+    OperatorReader,
+    OperatorStore,
+)
 
 
 class Clock:
@@ -51,10 +57,8 @@ def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
     ]
     (first, _) = OperatorStore(store.path).all()
     assert (first.tools, first.caller, first.public) == (("a.*",), "bot", b"public")
-    found = store.passkey(b"pk")
-    assert found is not None
-    assert (found.name, found.algorithm, found.rp_id) == ("ann", -7, "localhost")
-    assert store.passkey(b"other") is None
+    found = store.all()[1].passkey
+    assert (found.id, found.name, found.algorithm, found.rp_id) == (b"pk", "ann", -7, "localhost")
     assert Enrolled.of_passkey(found) == Enrolled.of_passkey(passkey().passkey)
     with pytest.raises(InterlockError, match="already"):
         store.add(key(name="bob"))
@@ -85,9 +89,7 @@ def test_a_passkey_counts_on(store: OperatorStore) -> None:
     assert not store.used(b"pk", 5)
     assert not store.used(b"pk", 4)
     assert not store.used(b"other", 9)
-    found = store.passkey(b"pk")
-    assert found is not None
-    assert found.counter == 5
+    assert store.all()[0].passkey.counter == 5
 
 
 def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) -> None:
@@ -148,3 +150,42 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all, but longer than a header of one")
     with pytest.raises(InterlockError, match="cannot be used"):
         OperatorStore(path).all()
+
+
+def test_a_running_node_notices_who_was_enrolled_and_removed(store: OperatorStore) -> None:
+    reader = OperatorReader(store.path)
+    assert reader.changed() is None
+    store.add(key())
+    assert [one.id for one in reader.changed() or ()] == ["k1"]
+    assert reader.changed() is None
+    store.add(passkey())
+    assert len(reader.changed() or ()) == 2
+    store.remove("ann")
+    assert reader.changed() == []
+    assert reader.changed() is None
+    store.add(key())
+    assert reader.changed()
+    # Another file by the same name, and none at all.
+    kept = store.path.with_name("aside.db")
+    store.path.rename(kept)
+    assert reader.changed() == []
+    kept.rename(store.path)
+    assert [one.id for one in reader.changed() or ()] == ["k1"]
+    reader.close()
+
+
+def test_a_file_that_cannot_be_read_is_said_and_then_read_whole(
+    store: OperatorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.stores.operators._BUSY_SECONDS", 0.01)
+    store.add(key())
+    reader = OperatorReader(store.path)
+    assert reader.changed()
+    holder = sqlite3.connect(store.path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InterlockError, match="locked"):
+        reader.changed()
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert [one.id for one in reader.changed() or ()] == ["k1"]
+    reader.close()

@@ -100,12 +100,15 @@ class Inbox:
 
     def find(self, id: str) -> Waiting:
         """One of them, by its id or the beginning of it. Raises InterlockError."""
+        found = [one for one in self.waiting() if one.id.startswith(id)]
+        if len(found) == 1:
+            # A list may cut long arguments: one is decided by all of them.
+            way = self._of[found[0].id]
+            told = self._ask(way, "GET", f"{BASE}/{_safe(found[0].id)}")
+            return msgspec.json.decode(told, type=Waiting)
+        if found:
+            raise InterlockError(INTERNAL, f"{len(found)} ids begin with {id}: give more.")
         if len(id) < _WHOLE_ID:
-            found = [one for one in self.waiting() if one.id.startswith(id)]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                raise InterlockError(INTERNAL, f"{len(found)} ids begin with {id}: give more.")
             raise InterlockError(INTERNAL, f"no approval that waits begins with {id}.")
         unknown: InterlockError | None = None
         for way in self._ways():
@@ -120,6 +123,10 @@ class Inbox:
             return msgspec.json.decode(told, type=Waiting)
         assert unknown is not None
         raise unknown
+
+    def is_here(self, one: Waiting) -> bool:
+        """Whether the node that holds it runs on this machine, as this user."""
+        return self._of[one.id] is not None
 
     def decide(self, one: Waiting, sent: dict[str, Any]) -> bytes:
         """Send a proof, or a refusal without one; what became of it. Raises InterlockError."""

@@ -49,6 +49,7 @@ class ApprovalsSocket:
             access_log=False,
             server_header=False,
             date_header=False,
+            proxy_headers=False,
         )
         config.load()
         self._config = config

@@ -6,9 +6,8 @@ The node makes one of these, opens it with its doors, and closes it after them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 from interlock.call import Call, Caller, Credentials
@@ -20,7 +19,7 @@ from interlock.faces.http.guard import Guard
 from interlock.node.approvals_socket import ApprovalsSocket, approvals_socket_path
 from interlock.node.operators import Operators, operators_path, page_base, page_origins
 from interlock.node.places import make_private, state_dir
-from interlock.pipeline.approval.anchors import Anchor, Anchors, must_have_anchors
+from interlock.pipeline.approval.anchors import Anchors, must_have_anchors
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.approval.below import Child
 from interlock.pipeline.approval.proofs import PASSKEY, Proofs
@@ -28,8 +27,6 @@ from interlock.pipeline.sealing import Seals
 from interlock.ports import Recorder
 from interlock.stores.approvals import ApprovalStore
 from interlock.stores.operators import OperatorStore
-
-_log = logging.getLogger("interlock.node")
 
 
 class Approving:
@@ -65,9 +62,12 @@ class Approving:
             config.approvals,
             environ=environ,
             base_dir=base_dir,
-            enrolled=self._enrolled,
+            enrolled=self.operators.anchors,
         )
+        watch = self.operators.watch
+        watch.anchors, watch.on_changed = self.anchors, self._operators_changed
         self.operators.proofs = proofs = Proofs(self.anchors)
+        proofs.look = watch.look
         proofs.register(PASSKEY, self.operators.passkeys)
         self.approvals = Approvals(
             ApprovalStore(
@@ -89,14 +89,6 @@ class Approving:
         self._app: ApprovalsApp | None = None
         self._socket: ApprovalsSocket | None = None
 
-    def _enrolled(self) -> list[Anchor]:
-        """Nobody, when it cannot be read who enrolled: the node says so, and goes on."""
-        try:
-            return list(self.operators.anchors())
-        except InterlockError as error:
-            _log.error("%s Until then nobody who enrolled can confirm a call.", error.message)
-            return []
-
     def origins(self) -> tuple[str, ...]:
         """Where people reach the approval page."""
         return page_origins(self._config, self._url())
@@ -105,6 +97,7 @@ class Approving:
 
     def app(self, guard: Guard, otherwise: App) -> ApprovalsApp:
         """What serves /approvals, and leaves all other paths to `otherwise`."""
+        self.operators.watch.start()
         self._app = ApprovalsApp(
             approvals=self.approvals,
             desk=self.operators,
@@ -133,6 +126,16 @@ class Approving:
         if self._app is not None and guard is not None:
             self._app.guard = guard
 
+    def end_of(self, callers: Container[str]) -> None:
+        """Only these callers are known any more: what others listen to ends."""
+        if self._app is not None:
+            self._app.end_of(callers)
+
+    def _operators_changed(self) -> None:
+        """Who listens is looked at anew."""
+        if self._app is not None:
+            self._app.look_again()
+
     def let_go(self) -> None:
         """Nobody listens for what happens any longer."""
         if self._app is not None:
@@ -142,6 +145,7 @@ class Approving:
         """Write what is left, once no call is under way any more."""
         if self._socket is not None:
             await self._socket.close()
+        await self.operators.watch.stop()
         # The writer tells the loop of its last steps: the loop must not wait for it.
         await asyncio.get_running_loop().run_in_executor(None, self.approvals.close)
 

@@ -73,6 +73,7 @@ class Hops:
         self._granted: ax.Registered | None = None
         self._is_above: Above | None = None
         self._timer: Any = None
+        self._looking: asyncio.Task[None] | None = None
         registrar.grants.keys = keys.jwks
 
     def stand_between(self, permit: Permit, roster: Roster, identity: Identity) -> None:
@@ -101,13 +102,19 @@ class Hops:
 
     def _look(self) -> None:
         self._timer = self._call_later(LOOKED_AT, self._look)
+        # Another process may hold the file, and for long: one look at a time, beside the loop.
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self.look())
+
+    async def look(self) -> None:
+        """See whether the keys are due, or were changed by hand."""
         try:
-            changed = self._keys.refresh()
+            found = await asyncio.get_running_loop().run_in_executor(None, self._keys.look)
         except InterlockError as error:
             # It goes on with the key that it has, and tries again.
             _log.warning("%s", error.message)
             return
-        if changed:
+        if self._keys.take(found):
             _log.info("tokens are signed with the key %s", self._keys.kid)
             self._registrar.keys_changed()
 

@@ -51,6 +51,8 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            # Who is on the other side is what the connection says, not what a header does.
+            proxy_headers=False,
             timeout_keep_alive=int(KEEP_ALIVE),
             timeout_graceful_shutdown=GRACEFUL,
             backlog=_BACKLOG,

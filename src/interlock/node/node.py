@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +44,7 @@ from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.wakeful import can_stay_awake
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
+from interlock.stores.journal_promises import tell_all
 from interlock.stores.signing_keys import SigningKeys
 from interlock.stores.tokens import TokenStore
 from interlock.upstreams.oauth.keyring import Keyring
@@ -315,6 +316,7 @@ class Node:
         self._sessions.end_of(identity)
         self._listeners.end_of(identity)
         self.doors.end_of(identity)
+        self._end_listening(identity)
         self.doors.tell_where_tokens_are(identity.metadata())
         self.catalog.configure(page_size=config.page_size)
         self.pipeline.latency_in_results = config.latency_in_results
@@ -349,6 +351,7 @@ class Node:
         self._sessions.end_of(rest)
         self._listeners.end_of(rest)
         self.doors.end_of(rest)
+        self._end_listening(rest)
         self.tree.dismiss(names)
         for call in list(self.pipeline.under_way()):
             if call.caller is not None and call.caller.name in names:
@@ -360,6 +363,12 @@ class Node:
         self._sessions.hang_up_on_all_but(rest)
         self._listeners.end_of(rest)
         self.doors.end_of(rest)
+        self._end_listening(rest)
+
+    def _end_listening(self, callers: Container[str]) -> None:
+        """Only these callers are known: others hear no more of what waits for an approval."""
+        if self.trust.approving is not None:
+            self.trust.approving.end_of(callers)
 
     def _nodes_below(self) -> dict[str, Peer]:
         """The nodes that are registered here now, by the keys of their upstreams."""
@@ -429,10 +438,6 @@ def _on_loop(
     loop: asyncio.AbstractEventLoop,
 ) -> Callable[[list[Callable[[bool], None]], bool], None]:
     """Tells, on the loop, all those whose entries came to the disk with one commit."""
-
-    def tell_all(told: list[Callable[[bool], None]], on_disk: bool) -> None:
-        for tell in told:
-            tell(on_disk)
 
     def deliver(told: list[Callable[[bool], None]], on_disk: bool) -> None:
         loop.call_soon_threadsafe(tell_all, told, on_disk)

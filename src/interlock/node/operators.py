@@ -3,11 +3,14 @@ is that they use."""
 
 from __future__ import annotations
 
+import asyncio
+import hmac
+import logging
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -18,9 +21,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from interlock.call import Caller, Client
 from interlock.config import Config
 from interlock.errors import INVALID_REQUEST, PROOF_INVALID, UNAUTHENTICATED, InterlockError
+from interlock.node.operator_watch import OperatorWatch
 from interlock.node.places import state_dir
 from interlock.pipeline.approval.anchors import Anchor, public_key
-from interlock.pipeline.approval.passkeys import Creation, PasskeyChecker
+from interlock.pipeline.approval.passkeys import (
+    Creation,
+    PasskeyChecker,
+    from_base64url,
+    to_base64url,
+)
 from interlock.pipeline.approval.proofs import APPROVE, PASSKEY, Proofs
 from interlock.pipeline.approval.record import VERIFY, Approval
 from interlock.protocol.mcp import LATEST_STATELESS, Era
@@ -31,9 +40,14 @@ INBOX: Final = "inbox"
 SESSION_SECONDS: Final = 900.0
 QUESTION_SECONDS: Final = 120.0
 _MOST: Final = 1_000
+_NONCE_BYTES: Final = 16
+_TIME_BYTES: Final = 8
+_MARK_BYTES: Final = 16
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 T = TypeVar("T")
+
+_log = logging.getLogger("interlock.node")
 
 
 def operators_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
@@ -91,37 +105,47 @@ class Operators:
         *,
         origins: Callable[[], Collection[str]],
         audience: Callable[[], str],
+        watch: OperatorWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`origins`: of the approval page. `audience`: the id of this node."""
+        """`origins`: of the approval page. `audience`: the id of this node. `watch`: what knows who
+        is enrolled, if it is not made here."""
         self.store = store
-        self.passkeys = PasskeyChecker(find=store.passkey, used=store.used, origins=origins)
+        self.watch = watch or OperatorWatch(store.path)
+        self.passkeys = PasskeyChecker(find=self.watch.passkey, used=store.used, origins=origins)
         self.proofs: Proofs | None = None
         """Set by the node: what looks at every proof."""
         self._audience = audience
         self._clock = clock
         self._now = wall_clock
-        self._questions: OrderedDict[str, float] = OrderedDict()
+        self._question_key = secrets.token_bytes(32)
+        self._answered: OrderedDict[str, float] = OrderedDict()
+        """The questions that an operator answered, and when they are over anyway."""
         self._sessions: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
 
     def anchors(self) -> Iterator[Anchor]:
         """Everybody who is enrolled. A passkey signs in its own way: its anchor has no key, and
-        says only whose it is and what that one may confirm. Raises InterlockError."""
+        says only whose it is and what that one may confirm. Reads no file."""
+        from joserfc.errors import JoseError
         from joserfc.jwk import ECKey, OKPKey
 
-        for one in self.store.all():
+        for one in self.watch.enrolled:
             if one.kind == "passkey":
                 yield Anchor(one.name, PASSKEY, tools=one.tools, caller=one.caller)
                 continue
             kind = OKPKey if one.algorithm == "EdDSA" else ECKey
             names = ("EdDSA", "Ed25519") if one.algorithm == "EdDSA" else (one.algorithm,)
-            key = kind.import_key(one.public)
+            try:
+                key = kind.import_key(one.public)
+            except (JoseError, ValueError, TypeError) as wrong:
+                _log.error("the key %s of %s cannot be used: %s", one.id, one.name, wrong)
+                continue
             yield Anchor(one.name, key=key, algorithms=names, tools=one.tools, caller=one.caller)
 
     # -- enrolment
 
-    def enrol(self, asked: bytes) -> str:
+    async def enrol(self, asked: bytes) -> str:
         """Enrol what a browser sent with its code. Without a key or a passkey it only asks whose
         the code is. Returns that name. Raises InterlockError."""
         try:
@@ -140,13 +164,15 @@ class Operators:
             assert request.key is not None
             return enrolled_key(request.key, invitation)
 
+        # A disk may be slow, and somebody may hold the file: not on the event loop.
+        loop = asyncio.get_running_loop()
         if request.key is None and request.passkey is None:
-            invitation = self.store.invited(request.code)
+            invitation = await loop.run_in_executor(None, self.store.invited, request.code)
             name = None if invitation is None else invitation.name
         else:
-            one = self.store.redeem(request.code, make)
+            one = await loop.run_in_executor(None, self.store.redeem, request.code, make)
             name = None if one is None else one.name
-            self.look_again()
+            await self.look_again()
         if name is None:
             raise InterlockError(
                 PROOF_INVALID,
@@ -157,21 +183,41 @@ class Operators:
     # -- sessions
 
     def question(self) -> dict[str, str]:
-        """What an operator signs to see what waits."""
-        nonce = secrets.token_urlsafe(24)
-        _remember(self._questions, nonce, self._clock() + QUESTION_SECONDS)
-        return {"nonce": nonce, "aud": self._audience()}
+        """What an operator signs to see what waits. It says itself until when it is open, marked
+        as ours: so nothing has to be remembered, however many ask."""
+        ends = int((self._clock() + QUESTION_SECONDS) * 1000)
+        said = secrets.token_bytes(_NONCE_BYTES) + ends.to_bytes(_TIME_BYTES, "big")
+        return {"nonce": to_base64url(said + self._mark(said)), "aud": self._audience()}
 
-    def admit(self, nonce: str, proof: str) -> str:
+    def _mark(self, said: bytes) -> bytes:
+        return blake2b(said, key=self._question_key, digest_size=_MARK_BYTES).digest()
+
+    def _open_until(self, nonce: str) -> float:
+        """When a question is over. 0: it is none of ours, or was answered."""
+        try:
+            raw = from_base64url(nonce)
+        except ValueError:
+            return 0.0
+        said, mark = raw[: _NONCE_BYTES + _TIME_BYTES], raw[_NONCE_BYTES + _TIME_BYTES :]
+        if nonce in self._answered or not hmac.compare_digest(mark, self._mark(said)):
+            return 0.0
+        return int.from_bytes(said[_NONCE_BYTES:], "big") / 1000
+
+    async def admit(self, nonce: str, proof: str) -> str:
         """A session for the operator who answered the question. Raises InterlockError."""
-        ends = self._questions.pop(nonce, 0.0)
-        if self._clock() >= ends or self.proofs is None:
-            raise InterlockError(PROOF_INVALID, "This question is no longer open: ask again.")
-        self.look_again()
+        over = InterlockError(PROOF_INVALID, "This question is no longer open: ask again.")
+        if self._clock() >= self._open_until(nonce) or self.proofs is None:
+            raise over
         about = _inbox(self._audience(), nonce)
-        verdict = self.proofs.check(about, proof, self._now())
+        verdict = await self.proofs.judge(about, proof, self._now)
         if verdict.decision != APPROVE:
             raise InterlockError(PROOF_INVALID, "The operator did not want to be let in.")
+        ends = self._open_until(nonce)
+        if self._clock() >= ends:
+            # Somebody was let in by the same answer meanwhile, or it took too long.
+            raise over
+        self._forget_answered()
+        self._answered[nonce] = ends
         session = secrets.token_urlsafe(32)
         kept = (verdict.anchor, self._clock() + SESSION_SECONDS)
         _remember(self._sessions, sha256(session.encode()).digest(), kept)
@@ -185,10 +231,21 @@ class Operators:
             raise InterlockError(UNAUTHENTICATED, "Sign again: that was too long ago.")
         return name
 
-    def look_again(self) -> None:
-        """Heed who was enrolled or removed meanwhile. Raises InterlockError."""
-        if self.proofs is not None:
-            self.proofs.anchors.reload()
+    def left(self, session: str) -> float:
+        """For how many seconds a session is still good."""
+        _, ends = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
+        return max(0.0, ends - self._clock())
+
+    async def look_again(self) -> None:
+        """Heed who was enrolled or removed meanwhile."""
+        await self.watch.look()
+
+    def _forget_answered(self) -> None:
+        """Those that are over cannot be answered again anyway."""
+        now = self._clock()
+        self._answered = OrderedDict(
+            (nonce, ends) for nonce, ends in self._answered.items() if now < ends
+        )
 
 
 def enrolled_key(source: bytes | str | dict[str, Any], invitation: Invitation) -> Enrolled:

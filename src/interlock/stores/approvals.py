@@ -169,13 +169,19 @@ class ApprovalStore:
     def _tell(self, steps: list[_Step], became: list[Kept]) -> None:
         def tell() -> None:
             for step, what in zip(steps, became, strict=True):
-                step.then(what)
+                try:
+                    step.then(what)
+                except Exception:
+                    # What one of them raises is no other's misfortune.
+                    _log.exception("what waited for approval %s failed", step.approval.id)
 
         try:
             self._deliver(tell)
         except RuntimeError:
             # The loop has ended, and with it everybody who waited.
             _log.debug("nobody waits for %d approvals any more", len(steps))
+        except Exception:
+            _log.exception("%d that waited for approvals could not be told", len(steps))
 
     def _commit(self, steps: list[_Step], forgotten: list[str]) -> list[Kept]:
         with self._using:
@@ -189,8 +195,9 @@ class ApprovalStore:
                 )
                 faults.at("store.committing")
                 file.execute("COMMIT")
-            except (sqlite3.Error, OSError, InterlockError) as error:
+            except Exception as error:
                 # A connection that failed is not trusted again; closing it rolls back as well.
+                # Whatever it is: the thread outlives it, or nobody would ever be told anything.
                 self._let_go()
                 self._failed(error)
                 return [Kept.FAILED] * len(steps)
@@ -202,10 +209,16 @@ class ApprovalStore:
 
     def _put(self, file: sqlite3.Connection, step: _Step) -> Kept:
         one = step.approval
+        try:
+            record = _encode(one)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            # Its own fault: the others of this commit are written.
+            _log.exception("approval %s cannot be written down", one.id)
+            return Kept.FAILED
         if step.before is None:
             file.execute(
                 "INSERT INTO approval VALUES (?, ?, ?, ?)",
-                (one.id, one.state, self._keeper, _encode(one)),
+                (one.id, one.state, self._keeper, record),
             )
             return Kept.WRITTEN
         here = file.execute(
@@ -221,7 +234,7 @@ class ApprovalStore:
                 return Kept.USED
         file.execute(
             "UPDATE approval SET state = ?, record = ? WHERE id = ?",
-            (one.state, _encode(one), one.id),
+            (one.state, record, one.id),
         )
         return Kept.WRITTEN
 

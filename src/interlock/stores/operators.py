@@ -2,7 +2,8 @@
 
 A SQLite file in the node's state folder. The command line writes it and the node reads it, each
 call opening it for one transaction: they are rare, and whatever one process wrote the other sees
-at once. No private key is ever in it, and of a code only its digest.
+at once. A running node also keeps what it read, and looks whether it is still so. No private key is
+ever in it, and of a code only its digest.
 """
 
 from __future__ import annotations
@@ -136,17 +137,6 @@ class OperatorStore:
             rows = file.execute(f"SELECT {_COLUMNS} FROM enrolled ORDER BY created, id").fetchall()
         return [_enrolled(row) for row in rows]
 
-    def passkey(self, id: bytes) -> Passkey | None:
-        """The passkey with this credential id."""
-        if not self.path.exists():
-            return None
-        with self._opened(to_read=True) as file:
-            row = file.execute(
-                f"SELECT {_COLUMNS} FROM enrolled WHERE id = ? AND kind = 'passkey'",
-                (to_base64url(id),),
-            ).fetchone()
-        return None if row is None else _enrolled(row).passkey
-
     def add(self, one: Enrolled) -> None:
         """Enrol somebody. Raises InterlockError when exactly this is enrolled already."""
         with self._opened() as file:
@@ -275,12 +265,7 @@ class OperatorStore:
                 yield file
                 file.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            raise InterlockError(
-                errors.INTERNAL,
-                f"The operators' keys in {self.path} cannot be used: {error}. "
-                "Look at its disk and its permissions.",
-                data={"path": str(self.path)},
-            ) from error
+            raise _unusable(self.path, error) from error
 
     def _make_private(self) -> None:
         """Only its owner may write it: who can, says who confirms."""
@@ -318,6 +303,72 @@ class OperatorStore:
             file.execute(statement)
         file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+class OperatorReader:
+    """A running node's view of who is enrolled: notices when somebody has written. It waits for the
+    disk, and one thread uses it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: sqlite3.Connection | None = None
+        self._place: tuple[int, int] | None = None
+        self._version = -1
+
+    def changed(self) -> list[Enrolled] | None:
+        """Everybody as of now, if that is not as it was; else None. Raises InterlockError."""
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            # Nobody was ever enrolled, or somebody took the file away: then nobody is.
+            had, self._place = self._place is not None, None
+            self.close()
+            return [] if had else None
+        except OSError as error:
+            raise _unusable(self._path, error) from error
+        place = (status.st_dev, status.st_ino)
+        try:
+            if self._file is None or self._place != place:
+                # Another file by the same name, such as one that was restored.
+                self.close()
+                # Checks that it is ours, and makes it so when it was begun and never finished.
+                with OperatorStore(self._path)._opened(to_read=True):
+                    pass
+                self._file = sqlite3.connect(
+                    self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                )
+                self._place = place
+            # Read first: what is written in between is then seen the next time.
+            version: int = self._file.execute("PRAGMA data_version").fetchone()[0]
+            if version == self._version:
+                return None
+            rows = self._file.execute(
+                f"SELECT {_COLUMNS} FROM enrolled ORDER BY created, id"
+            ).fetchall()
+            found = [_enrolled(row) for row in rows]
+        except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
+            self.close()
+            raise _unusable(self._path, error) from error
+        except InterlockError:
+            self.close()
+            raise
+        self._version = version
+        return found
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._version = -1
+
+
+def _unusable(path: Path, error: Exception) -> InterlockError:
+    return InterlockError(
+        errors.INTERNAL,
+        f"The operators' keys in {path} cannot be used: {error}. "
+        "Look at its disk and its permissions.",
+        data={"path": str(path)},
+    )
 
 
 def _enrolled(row: tuple[object, ...]) -> Enrolled:

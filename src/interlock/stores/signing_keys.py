@@ -39,6 +39,8 @@ ALGORITHM: Final = "EdDSA"
 _MOST_KEPT: Final = 24
 """So many keys are shown, however often they are changed."""
 _LONGEST_FILE: Final = 64 * 1024
+_LOCK_SECONDS: Final = 5.0
+_LOCK_PAUSE: Final = 0.01
 
 _log = logging.getLogger("interlock.stores")
 
@@ -60,6 +62,15 @@ class _Key(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct, frozen=True):
     keys: list[_Key] = msgspec.field(default_factory=list)
+
+
+class KeysAsRead(NamedTuple):
+    """What there is to sign with, before anybody does."""
+
+    keys: list[_Key]
+
+    def __repr__(self) -> str:
+        return f"KeysAsRead({len(self.keys)})"
 
 
 class KeyRow(NamedTuple):
@@ -116,18 +127,28 @@ class SigningKeys:
     def refresh(self) -> bool:
         """Change the key if it is time, drop those that nobody needs, and see what another process
         has changed. Whether the public keys are others now. Raises InterlockError."""
-        return self._change(by_hand=False)
+        return self.take(self.look())
+
+    def look(self) -> KeysAsRead | None:
+        """The first half of `refresh`: all that touches the disk. It waits for whoever holds the
+        file, so a running node does it beside its loop; one at a time. None: all is as it was.
+        Raises InterlockError."""
+        return self._changed(by_hand=False)
+
+    def take(self, found: KeysAsRead | None) -> bool:
+        """The other half, where the keys are used: sign with what `look` found."""
+        return found is not None and self._take(found.keys)
 
     def rotate(self) -> str:
         """Sign with a new key from now on: its id. Raises InterlockError."""
-        self._change(by_hand=True)
+        self.take(self._changed(by_hand=True))
         return self.kid
 
-    def _change(self, *, by_hand: bool) -> bool:
+    def _changed(self, *, by_hand: bool) -> KeysAsRead | None:
         if self._path is None:
-            return self._take(self._due(self._keys, by_hand))
+            return KeysAsRead(self._due(self._keys, by_hand))
         if not by_hand and self._keys and self._is_seen() and self._settled(self._keys):
-            return False
+            return None
         try:
             with _locked(self._path):
                 found = self._read()
@@ -140,7 +161,7 @@ class SigningKeys:
                 INTERNAL,
                 f"The signing keys in {self._path} cannot be kept ({error.strerror or error}).",
             ) from None
-        return self._take(keys)
+        return KeysAsRead(keys)
 
     def _due(self, keys: list[_Key], by_hand: bool) -> list[_Key]:
         """The keys as they ought to be now."""
@@ -230,11 +251,20 @@ class SigningKeys:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody else changes the file meanwhile. Raises OSError."""
+    """Nobody else changes the file meanwhile. Raises OSError, also when somebody holds it for too
+    long: whoever waits must come to an end."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        give_up = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up:
+                    raise TimeoutError("another process holds the file") from None
+                time.sleep(_LOCK_PAUSE)
         yield
     finally:
         os.close(descriptor)

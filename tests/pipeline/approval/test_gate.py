@@ -39,7 +39,8 @@ def test_a_dangerous_call_is_answered_and_waits(tmp_path: Path) -> None:
         content = answer["structuredContent"]
         assert content["status"] == "confirmation_required"
         assert content["tool"] == "s.wipe"
-        assert content["arguments"] == {"disk": "a", "api_key": "***"}
+        hidden = "*** (hidden: a secret of 4 characters)"
+        assert content["arguments"] == {"disk": "a", "api_key": hidden}
         assert content["capability"]["reversible"] is False
         assert content["route"] == ["s", "wipe"]
         assert content["expires_at"] == "2027-01-15T08:05:00Z"

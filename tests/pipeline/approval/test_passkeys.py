@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -56,7 +57,11 @@ class Desk:
         return True
 
     def check(self, proof: str, audience: str = NODE, id: str = ID, digest: str = DIGEST) -> Said:
-        return self.checker.check(audience, id, digest, proof)
+        said = self.checker.check(audience, id, digest, proof)
+        if said.counter is not None:
+            assert self._used(said.passkey.id, said.counter)
+            self.keys[said.passkey.id] = msgspec.structs.replace(said.passkey, counter=said.counter)
+        return said
 
 
 def refused(desk: Desk, proof: str, **about: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.call import Caller
-from interlock.errors import PAYLOAD_TOO_LARGE, InterlockError
+from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.pipeline.approval import faults
 from interlock.pipeline.approval.record import (
     APPROVED,
@@ -88,7 +88,8 @@ def test_nothing_secret_is_shown() -> None:
 def test_too_much_for_a_human() -> None:
     with pytest.raises(InterlockError) as error:
         exact(b'"' + b"x" * MOST_ARGUMENTS + b'"')
-    assert error.value.failure is PAYLOAD_TOO_LARGE
+    assert error.value.failure is INVALID_ARGUMENTS
+    assert "65536 bytes are the most" in error.value.message
 
 
 @given(JSON)

@@ -19,8 +19,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Fields = Iterable[tuple[bytes, bytes]]
 T = TypeVar("T")
 
-Told = tuple[object, bytes, bool]
-"""What is to be told: by what it is known (None: nothing), as bytes, and whether it is the last."""
+Told = tuple[object, Callable[[], bytes], bool]
+"""What is to be told: by what it is known (None: nothing), what makes bytes of it, and whether it
+is the last."""
 
 JSON: Final = b"application/json"
 
@@ -80,6 +81,12 @@ class EventStream:
         self._send = send
         self._woken = asyncio.Event()
         self._gone = False
+        self.ended = False
+
+    def end(self) -> None:
+        """Nothing more is told, whatever happens."""
+        self.ended = True
+        self._woken.set()
 
     def wake(self) -> None:
         """There is something new; `run` looks at it."""
@@ -92,8 +99,10 @@ class EventStream:
         *,
         fields: Fields,
         ping: float,
+        may: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """Tell what there is, whenever it is something else than before."""
+        """Tell what there is, whenever it is something else than before. `may` is asked before
+        anything is told: whether the other side may hear it still."""
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *fields]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         leaving = asyncio.ensure_future(self._until_gone())
@@ -101,10 +110,14 @@ class EventStream:
         try:
             while not self._gone:
                 self._woken.clear()
+                if may is not None and not await may():
+                    break
+                if self.ended or self._gone:
+                    break
                 now, data, last = tell()
                 if now is not None and now != told:
                     told = now
-                    await self._body(encode_event(data, event))
+                    await self._body(encode_event(data(), event))
                 if last:
                     break
                 try:

@@ -15,9 +15,11 @@ from msgspec import Raw
 from interlock.call import Caller, Outcome
 from interlock.config.redaction import MASK
 from interlock.errors import ALREADY_DECIDED, PROOF_INVALID, UNKNOWN_APPROVAL, InterlockError
-from interlock.pipeline.approval.record import REFUSED, Approval, view
+from interlock.pipeline.approval.record import NOT_SHOWN, REFUSED, Approval, view
 
 PASSED_ON: Final = "passed_on"
+_MOST_LISTED: Final = 1_000
+"""Bytes of arguments, and characters of a description, that a list shows of one approval."""
 _UNDECIDED: Final = (ALREADY_DECIDED, PROOF_INVALID, UNKNOWN_APPROVAL)
 """What is wrong with a proof. Other errors may be what the call itself came to."""
 
@@ -53,7 +55,7 @@ class Desk(Protocol):
         """What an operator signs to be let in: `nonce` and `aud`."""
         ...
 
-    def admit(self, nonce: str, proof: str) -> str:
+    async def admit(self, nonce: str, proof: str) -> str:
         """A session for whoever answered. Raises InterlockError."""
         ...
 
@@ -61,11 +63,11 @@ class Desk(Protocol):
         """Whose session it is. Raises InterlockError."""
         ...
 
-    def look_again(self) -> None:
-        """Heed who was enrolled or removed meanwhile. Raises InterlockError."""
+    def left(self, session: str) -> float:
+        """For how many seconds a session is still good."""
         ...
 
-    def enrol(self, asked: bytes) -> str:
+    async def enrol(self, asked: bytes) -> str:
         """Enrol what a browser sent with a code; returns the operator's name. Raises
         InterlockError."""
         ...
@@ -74,15 +76,10 @@ class Desk(Protocol):
 def seen(approval: Approval, now: float, outcome: Outcome | None = None) -> dict[str, Any]:
     """One approval. `outcome`: what its call came to, for the one who confirmed it."""
     shown = view(approval)
+    kept = approval.shown != NOT_SHOWN
     shown |= {
-        "arguments_text": msgspec.json.format(approval.shown, indent=2).decode(),
-        "mask": MASK,
-        "now": now,
-        "created": approval.created,
-        "expires": approval.expires,
-        "decided": approval.decided,
-        "seconds_left": max(0.0, approval.expires - now) if approval.waits else 0.0,
-        "seconds_whole": approval.expires - approval.created,
+        "arguments_text": msgspec.json.format(approval.shown, indent=2).decode() if kept else "",
+        **_times(approval, now),
         "contract": approval.contract,
         "policy": approval.policy,
     }
@@ -92,10 +89,43 @@ def seen(approval: Approval, now: float, outcome: Outcome | None = None) -> dict
     return shown
 
 
-def listed(approvals: Approvals, now: float) -> dict[str, Any]:
+def _times(approval: Approval, now: float) -> dict[str, Any]:
+    return {
+        "mask": MASK,
+        "now": now,
+        "created": approval.created,
+        "expires": approval.expires,
+        "decided": approval.decided,
+        "seconds_left": max(0.0, approval.expires - now) if approval.waits else 0.0,
+        "seconds_whole": approval.expires - approval.created,
+    }
+
+
+def summed_up(approval: Approval, now: float) -> dict[str, Any]:
+    """One of many: long arguments are cut, as `arguments_cut` says. Nobody decides by this."""
+    if len(approval.shown) <= _MOST_LISTED and len(approval.description) <= _MOST_LISTED:
+        return {**seen(approval, now), "arguments_cut": False}
+    cut = len(approval.shown) > _MOST_LISTED
+    brief = msgspec.structs.replace(
+        approval,
+        shown=NOT_SHOWN if cut else approval.shown,
+        description=approval.description[:_MOST_LISTED],
+    )
+    shown = {**seen(brief, now), "arguments_cut": cut}
+    if cut:
+        text = approval.shown[:_MOST_LISTED].decode("utf-8", "ignore")
+        shown["arguments_text"] = f"{text}…"
+    return shown
+
+
+def waiting(approvals: Approvals) -> list[Approval]:
     """All that wait, the oldest first."""
-    waiting = sorted(approvals.pending(), key=lambda one: one.created)
-    return {"approvals": [seen(one, now) for one in waiting]}
+    return sorted(approvals.pending(), key=lambda one: one.created)
+
+
+def listed(found: Sequence[Approval], now: float) -> dict[str, Any]:
+    """The same as people see them."""
+    return {"approvals": [summed_up(one, now) for one in found]}
 
 
 async def decided(

@@ -8,11 +8,10 @@ does not look into it. The one exception is refusing, which the node's own user 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Container
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +27,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.faces.http.answers import (
+    JSON,
     App,
     EventStream,
     Receive,
@@ -38,7 +38,15 @@ from interlock.faces.http.answers import (
     respond,
     respond_json,
 )
-from interlock.faces.http.approval_shown import Approvals, Desk, decided, listed, seen
+from interlock.faces.http.approval_shown import (
+    Approvals,
+    Desk,
+    decided,
+    listed,
+    seen,
+    waiting,
+)
+from interlock.faces.http.fast_lane import CERTIFICATE
 from interlock.faces.http.guard import Guard, peer_name
 from interlock.faces.http.pace import Pace
 from interlock.faces.http.page import PAGE, SECURITY, page_files
@@ -52,7 +60,6 @@ BASE: Final = "/approvals"
 LOCAL: Final = "interlock.local"
 """Set in the scope of what comes by the Unix socket of the node's own user."""
 
-_log = logging.getLogger("interlock.faces.http")
 _CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
 _MOST_BODY: Final = 64 * 1024
 _MOST_STREAMS: Final = 200
@@ -60,6 +67,9 @@ _PING: Final = 15.0
 _TRIES: Final = 10
 _TRIES_WITHIN: Final = 60.0
 _TRIED_IN_VAIN: Final = (PROOF_INVALID, FORBIDDEN, UNKNOWN_APPROVAL)
+_LIST_HOLDS: Final = 1.0
+"""For so many seconds a list is told as it was made, if the same still wait."""
+T = TypeVar("T")
 
 
 class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +115,9 @@ class ApprovalsApp:
         self._now = wall_clock
         self._pace = Pace(_TRIES, _TRIES_WITHIN, clock)
         self._files = page_files()
-        self._streams: set[EventStream] = set()
+        self._streams: dict[EventStream, str | None] = {}
+        """Who listens: the name of a caller, or None where that is not what lets it listen."""
+        self._listed: tuple[tuple[str, ...], float, bytes] = ((), -math.inf, b"")
         self._deciding: set[asyncio.Task[dict[str, Any]]] = set()
         self._closed = False
 
@@ -114,6 +126,17 @@ class ApprovalsApp:
         self._closed = True
         for stream in self._streams:
             stream.wake()
+
+    def look_again(self) -> None:
+        """Somebody was enrolled or removed: who listens is looked at anew."""
+        for stream in self._streams:
+            stream.wake()
+
+    def end_of(self, callers: Container[str]) -> None:
+        """Only these callers are known any more: nothing more is told to others."""
+        for stream, name in self._streams.items():
+            if name is not None and name not in callers:
+                stream.end()
 
     async def local(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same for the node's own user, who came by a socket that nobody else can open."""
@@ -190,10 +213,9 @@ class ApprovalsApp:
 
     async def _operator(self, scope: Scope) -> Caller:
         """Who may see all that waits. Raises InterlockError."""
-        fields = dict(scope["headers"])
-        session = fields.get(b"interlock-session")
+        session = _session_of(scope)
         if session is not None:
-            return Caller(self._desk.known(session.decode("latin-1")), approves=True)
+            return Caller(self._desk.known(session), approves=True)
         caller = await self._caller(scope)
         if LOCAL in scope or caller.approves:
             return caller
@@ -224,8 +246,23 @@ class ApprovalsApp:
     def _call(scope: Scope) -> Call:
         fields = dict(scope["headers"])
         peer = LOCAL_PEER if LOCAL in scope else peer_name(scope.get("client"))
-        credentials = Credentials(peer, bearer_of(fields.get(b"authorization")))
+        names = scope.get("extensions", {}).get(CERTIFICATE, {}).get("names", ())
+        bearer = bearer_of(fields.get(b"authorization"))
+        credentials = Credentials(peer, bearer, certificate=names)
         return Call("approvals", "http", credentials, _CLIENT, name=scope["path"][:200])
+
+    async def _tried(self, scope: Scope, key: str, attempt: Awaitable[T]) -> T:
+        """What an attempt comes to. One that is good always counts: whoever guesses keeps nobody
+        else out. Too many bad ones are not even told what was wrong. Raises InterlockError."""
+        try:
+            return await attempt
+        except InterlockError as error:
+            # The node's own user cannot be locked out by anybody.
+            if error.failure in _TRIED_IN_VAIN and LOCAL not in scope:
+                key = f"{key} of {peer_name(scope.get('client'))}"
+                self._paced(key)
+                self._pace.failed(key)
+            raise
 
     def _paced(self, key: str) -> None:
         wait = self._pace.wait(key)
@@ -252,7 +289,16 @@ class ApprovalsApp:
 
     async def _list(self, scope: Scope, send: Send) -> None:
         await self._operator(scope)
-        await respond_json(send, 200, listed(self._approvals, self._now()), SECURITY)
+        await respond(send, 200, self._list_as_json(waiting(self._approvals)), JSON, SECURITY)
+
+    def _list_as_json(self, found: list[Approval]) -> bytes:
+        """What waits. Made once for all who listen."""
+        ids, now = tuple(one.id for one in found), self._now()
+        known, made, told = self._listed
+        if ids != known or not 0.0 <= now - made < _LIST_HOLDS:
+            told = encode_value(listed(found, now))
+            self._listed = (ids, now, told)
+        return told
 
     async def _page(self, scope: Scope, send: Send, path: str) -> None:
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
@@ -287,20 +333,36 @@ class ApprovalsApp:
         def tell() -> Told:
             now = self._approvals.find(approval.id)
             if now is None:
-                return None, b"", True
-            return now.state, encode_value(self._seen(now)), self._closed or now.over
+                return None, bytes, True
+            shown = now
+            return now.state, lambda: encode_value(self._seen(shown)), self._closed or now.over
 
         await self._stream("approval", tell, receive, send, only=approval.id)
 
     async def _follow_all(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._operator(scope)
+        caller = await self._operator(scope)
+        session = _session_of(scope)
 
         def tell() -> Told:
-            waiting = listed(self._approvals, self._now())
-            ids = tuple(one["id"] for one in waiting["approvals"])
-            return ids, encode_value(waiting), self._closed
+            found = waiting(self._approvals)
+            ids = tuple(one.id for one in found)
+            return ids, lambda: self._list_as_json(found), self._closed
 
-        await self._stream("approvals", tell, receive, send)
+        async def may() -> bool:
+            try:
+                await self._operator(scope)
+            except InterlockError:
+                return False
+            return True
+
+        left = None
+        if session is not None:
+            left = self._desk.left(session)
+        elif caller.expires is not None:
+            left = caller.expires - self._now()
+        # A session of the page and the node's own user do not go by the name of a caller.
+        name = None if session is not None or LOCAL in scope else caller.name
+        await self._stream("approvals", tell, receive, send, may=may, whose=name, left=left)
 
     async def _stream(
         self,
@@ -309,11 +371,20 @@ class ApprovalsApp:
         receive: Receive,
         send: Send,
         only: str | None = None,
+        may: Callable[[], Awaitable[bool]] | None = None,
+        whose: str | None = None,
+        left: float | None = None,
     ) -> None:
+        """`only`: the approval that it is about. `may`: asked whenever there may be something to
+        tell. `whose`: the caller who listens. `left`: for how many seconds that one may."""
         if len(self._streams) >= _MOST_STREAMS:
             raise InterlockError(TOO_BUSY, "Too many listen already; try again later.")
         stream = EventStream(receive, send)
-        self._streams.add(stream)
+        self._streams[stream] = whose
+        ending = None
+        if left is not None:
+            loop = asyncio.get_running_loop()
+            ending = loop.call_later(max(0.0, left), stream.end)
 
         def changed(approval: Approval) -> None:
             if only is None or approval.id == only:
@@ -321,38 +392,40 @@ class ApprovalsApp:
 
         stop = self._approvals.watch(changed)
         try:
-            await stream.run(event, tell, fields=SECURITY, ping=_PING)
+            await stream.run(event, tell, fields=SECURITY, ping=_PING, may=may)
         finally:
             stop()
-            self._streams.discard(stream)
+            if ending is not None:
+                ending.cancel()
+            del self._streams[stream]
 
     # -- what people do
 
     async def _decide(self, scope: Scope, receive: Receive, send: Send, id: str) -> None:
         decision = await read_json(scope, receive, Decision, _MOST_BODY)
-        # One that is not known here may be known to a node below; nobody may try them all.
-        key = id if self._approvals.find(id) else f"unknown {peer_name(scope.get('client'))}"
-        self._paced(key)
-        try:
-            if decision.proof is not None:
-                self._desk.look_again()
-                # Who carries a proof does not matter: a caller may bring one that a human made.
-                deciding = decided(self._approvals, id, decision.proof, self._now)
-            elif decision.refuse:
-                who = await self._operator(scope)
-                deciding = self._refuse(id, decision.reason, who, local=LOCAL in scope)
-            else:
-                raise InterlockError(INVALID_REQUEST, "Send a `proof`.")
-            # It goes on when the one who confirms hangs up: nobody may confirm it again.
-            task = asyncio.ensure_future(deciding)
-            self._deciding.add(task)
-            task.add_done_callback(self._deciding.discard)
-            answer = await asyncio.shield(task)
-        except InterlockError as error:
-            if error.failure in _TRIED_IN_VAIN:
-                self._pace.failed(key)
-            raise
+        key = f"approval {id}"
+        if self._approvals.find(id) is None:
+            # It may be known to a node below, and nobody may try them all.
+            key = "unknown"
+            if LOCAL not in scope:
+                self._paced(f"{key} of {peer_name(scope.get('client'))}")
+        answer = await self._tried(scope, key, self._decided(scope, id, decision))
         await respond_json(send, 200, answer, SECURITY)
+
+    async def _decided(self, scope: Scope, id: str, decision: Decision) -> dict[str, Any]:
+        if decision.proof is not None:
+            # Who carries a proof does not matter: a caller may bring one that a human made.
+            deciding = decided(self._approvals, id, decision.proof, self._now)
+        elif decision.refuse:
+            who = await self._operator(scope)
+            deciding = self._refuse(id, decision.reason, who, local=LOCAL in scope)
+        else:
+            raise InterlockError(INVALID_REQUEST, "Send a `proof`.")
+        # It goes on when the one who confirms hangs up: nobody may confirm it again.
+        task = asyncio.ensure_future(deciding)
+        self._deciding.add(task)
+        task.add_done_callback(self._deciding.discard)
+        return await asyncio.shield(task)
 
     async def _refuse(self, id: str, reason: str, who: Caller, *, local: bool) -> dict[str, Any]:
         return self._seen(
@@ -360,15 +433,8 @@ class ApprovalsApp:
         )
 
     async def _enrol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        peer = peer_name(scope.get("client"))
-        self._paced(f"enrol {peer}")
         asked = await read_json(scope, receive, msgspec.Raw, _MOST_BODY)
-        try:
-            name = self._desk.enrol(bytes(asked))
-        except InterlockError as error:
-            if error.failure in _TRIED_IN_VAIN:
-                self._pace.failed(f"enrol {peer}")
-            raise
+        name = await self._tried(scope, "enrol", self._desk.enrol(bytes(asked)))
         await respond_json(send, 200, {"name": name}, SECURITY)
 
     async def _session(self, scope: Scope, receive: Receive, send: Send, posted: bool) -> None:
@@ -376,14 +442,9 @@ class ApprovalsApp:
             question = {**self._desk.question(), "now": self._now()}
             await respond_json(send, 200, question, SECURITY)
             return
-        peer = peer_name(scope.get("client"))
-        self._paced(f"session {peer}")
         answer = await read_json(scope, receive, Answered, _MOST_BODY)
-        try:
-            session = self._desk.admit(answer.nonce, answer.proof)
-        except InterlockError:
-            self._pace.failed(f"session {peer}")
-            raise
+        admitted = self._desk.admit(answer.nonce, answer.proof)
+        session = await self._tried(scope, "session", admitted)
         await respond_json(send, 200, {"session": session}, SECURITY)
 
     # -- what is said
@@ -403,6 +464,11 @@ class ApprovalsApp:
     @staticmethod
     async def _json(send: Send, status: int, word: str, message: str) -> None:
         await respond_json(send, status, {"error": word, "message": message}, SECURITY)
+
+
+def _session_of(scope: Scope) -> str | None:
+    session = dict(scope["headers"]).get(b"interlock-session")
+    return None if session is None else session.decode("latin-1")
 
 
 def _wants_page(scope: Scope) -> bool:

@@ -67,7 +67,9 @@ class Anchors:
         self._environ = environ
         self._base_dir = base_dir
         self._enrolled = enrolled
+        self._configured: tuple[Anchor, ...] = ()
         self._all: tuple[Anchor, ...] = ()
+        self._stamp: tuple[object, ...] = ()
         self.reload()
 
     def __iter__(self) -> Iterator[Anchor]:
@@ -82,28 +84,63 @@ class Anchors:
 
     def configure(self, config: ApprovalsConfig) -> None:
         """Raises InterlockError, and changes nothing, when a key of it cannot be used."""
-        before, self._config = self._config, config
-        try:
-            self.reload()
-        except InterlockError:
-            self._config = before
-            raise
+        stamp, found = self._stamped(config), self._read(config)
+        self._config, self._stamp, self._configured = config, stamp, found
+        self.heed()
 
     def reload(self) -> None:
-        """Read every key again. Raises InterlockError."""
-        found = [
+        """Read every key again, and ask who is enrolled. Raises InterlockError."""
+        self._stamp = self._stamped(self._config)
+        self._configured = self._read(self._config)
+        self.heed()
+
+    def changed(self) -> Callable[[], None] | None:
+        """Read the key files again if they are others than before. It waits for the disk, and may
+        be called on any thread. Returns what makes that count, which is for the event loop; None:
+        nothing changed. Raises InterlockError, and changes nothing, for a bad key."""
+        config = self._config
+        stamp = self._stamped(config)
+        if stamp == self._stamp:
+            return None
+        found = self._read(config)
+
+        def take() -> None:
+            if self._config is config:
+                self._stamp, self._configured = stamp, found
+                self.heed()
+
+        return take
+
+    def heed(self) -> None:
+        """Count those who are enrolled now, beside those of the config. Reads no file."""
+        enrolled = tuple(self._enrolled()) if self._config.enrolled else ()
+        self._all = (*self._configured, *enrolled)
+
+    def _read(self, config: ApprovalsConfig) -> tuple[Anchor, ...]:
+        found = tuple(
             read_anchor(one, environ=self._environ, base_dir=self._base_dir)
-            for one in self._config.anchors
-        ]
+            for one in config.anchors
+        )
         names = [one.name for one in found]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InterlockError(
                 CONFIG, f"Two trust anchors are called {twice!r}: give each a name of its own."
             )
-        if self._config.enrolled:
-            found += self._enrolled()
-        self._all = tuple(found)
+        return found
+
+    def _stamped(self, config: ApprovalsConfig) -> tuple[object, ...]:
+        """By what one sees whether a key file is another one."""
+        stamps: list[object] = []
+        for one in config.anchors:
+            if one.key is not None:
+                try:
+                    status = _key_path(one.key, self._base_dir).stat()
+                except OSError as error:
+                    stamps.append(error.errno)
+                else:
+                    stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(stamps)
 
 
 def must_have_anchors(config: ApprovalsConfig, *, gates: bool) -> None:
@@ -138,7 +175,7 @@ def read_anchor(config: AnchorConfig, *, environ: Mapping[str, str], base_dir: P
             warnings.simplefilter("ignore")
             return Anchor(key=OctKey.import_key(secret), algorithms=("HS256",), **given)
     assert config.key is not None
-    path = base_dir / Path(config.key).expanduser()
+    path = _key_path(config.key, base_dir)
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_KEY)
@@ -146,6 +183,10 @@ def read_anchor(config: AnchorConfig, *, environ: Mapping[str, str], base_dir: P
         raise _bad(config.name, f"has a key that cannot be read ({error.strerror})") from None
     key, algorithms = public_key(text, config.name)
     return Anchor(key=key, algorithms=algorithms, **given)
+
+
+def _key_path(key: str, base_dir: Path) -> Path:
+    return base_dir / Path(key).expanduser()
 
 
 def public_key(text: bytes | str | dict[str, Any], name: str) -> tuple[Any, tuple[str, ...]]:

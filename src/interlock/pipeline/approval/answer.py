@@ -46,9 +46,10 @@ def sentence(approval: Approval, url: str | None) -> str:
     """What a model reads, and should tell its person."""
     how = f"at {url}" if url else f"with `interlock approve {approval.id}`"
     who = "a human, with a key or passkey of their own," if approval.action == VERIFY else "a human"
-    why = f" ({approval.reason})" if approval.reason else ""
+    reason = " ".join(approval.reason.split())
+    why = f" Why: {reason}{'' if reason[-1] in '.!?…' else '.'}" if reason else ""
     return (
-        f"{approval.tool} was not called: {who} must confirm it first{why}. Ask your user to "
+        f"{approval.tool} was not called: {who} must confirm it first.{why} Ask your user to "
         f"decide {how} until {utc(approval.expires)}. You cannot confirm it yourself. Once it is "
         "confirmed it is executed; make exactly the same call again to get its result. "
         f"Approval: {approval.id}."

@@ -18,6 +18,7 @@ from interlock.errors import (
     ALREADY_DECIDED,
     CONFIRMATION_EXPIRED,
     FORBIDDEN,
+    INTERNAL,
     INVALID_PARAMS,
     PROOF_INVALID,
     UNRECORDABLE,
@@ -47,6 +48,8 @@ from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import Era
 
 _MOST_REASON = 500
+_MOST_NOTED = 20
+"""So many wrong proofs of one approval are recorded."""
 _log = logging.getLogger("interlock.approvals")
 
 
@@ -156,7 +159,7 @@ class Approvals:
             outcome = await self._below.confirm(id, proof)
             await self.gate.answered_below(id, outcome)
             return outcome
-        verdict = self._decide(entry, proof)
+        verdict = await self._decide(entry, proof)
         if verdict.decision == REFUSE:
             await self._refuse(entry, verdict.anchor, verdict.kind, verdict.reason, verdict.token)
             said = {"status": REFUSED, "confirmation_id": id, "reason": verdict.reason}
@@ -179,7 +182,7 @@ class Approvals:
             raise unknown(id)
         reason = reason[:_MOST_REASON]
         if proof is not None:
-            verdict = self._decide(entry, proof)
+            verdict = await self._decide(entry, proof)
             if verdict.decision != REFUSE:
                 raise invalid("it approves, and the call is to be refused")
             by, kind, token = verdict.anchor, verdict.kind, verdict.token
@@ -238,15 +241,22 @@ class Approvals:
             {"confirmation_id": record.id, "state": record.state},
         )
 
-    def _decide(self, entry: Entry, proof: str) -> Verdict:
-        """Raises InterlockError."""
+    async def _decide(self, entry: Entry, proof: str) -> Verdict:
+        """The one place where a proof is believed, whichever way it came in. Raises
+        InterlockError."""
         self._must_wait(entry)
         record = entry.record
         try:
-            return self._proofs.check(record, proof, self._wall_clock())
+            verdict = await self._proofs.judge(record, proof, self._wall_clock)
         except InterlockError as error:
-            self._inbox.note(record, error.failure.name, error.message)
+            # Anybody can send what is no proof: the journal must not be filled with it.
+            entry.wrong += 1
+            if entry.wrong <= _MOST_NOTED:
+                self._inbox.note(record, error.failure.name, error.message)
             raise
+        # Somebody else may have decided while it was looked at.
+        self._must_wait(entry)
+        return verdict
 
     async def _approve(
         self, entry: Entry, verdict: Verdict, presented_by: Caller | None
@@ -270,14 +280,33 @@ class Approvals:
             entry.live = True
             entry.on_over.append(tell)
             entry.own = presented_by is not None and _same(presented_by, entry.record.caller)
-            self.gate.decided(entry)
-            self.gate.dispatch(entry)
+            # Nothing that goes wrong here may strand it: it is approved, and somebody waits.
+            try:
+                self.gate.decided(entry)
+            except Exception:
+                _log.exception("the client of approval %s could not be told", entry.record.id)
+            try:
+                self.gate.dispatch(entry)
+            except Exception as bug:
+                _log.exception("the call of approval %s could not be made", entry.record.id)
+                self._could_not_be_made(entry, bug)
 
         record = entry.record.step(
             APPROVED, decided=self._wall_clock(), by=verdict.anchor, proof=verdict.kind
         )
         self._inbox.step(entry, record, written, token=_token(verdict.anchor, verdict.token))
         return await over
+
+    def _could_not_be_made(self, entry: Entry, bug: Exception) -> None:
+        """Whoever confirmed it is told. What is on its way to the disk goes on from there."""
+        if entry.record.state == APPROVED and not entry.writing:
+            entry.call, entry.live = None, False
+            self._inbox.end(
+                entry,
+                VOID,
+                outcome=INTERNAL.name,
+                note=f"It was not executed: the node failed ({type(bug).__name__}).",
+            )
 
     async def _refuse(self, entry: Entry, by: str, kind: str, reason: str, token: str) -> None:
         faults.at("refuse.checked")

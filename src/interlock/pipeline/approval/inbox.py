@@ -30,8 +30,14 @@ from interlock.ports import Clock, Recorder
 
 FUTURE: Final = 5.0
 """So much may a wall clock be behind the one by which a record was made."""
-MOST_WAITING: Final = 64 * 1024 * 1024
-"""Bytes of arguments, of all calls that wait together."""
+MOST_WAITING: Final = 32 * 1024 * 1024
+"""Bytes of arguments, exact and as they are shown, of all calls that wait together."""
+MOST_WAITING_OF_ONE: Final = 4 * 1024 * 1024
+"""The same of one caller."""
+MOST_KEPT: Final = 64 * 1024 * 1024
+"""Bytes of results, and of arguments as they are shown, of all calls that are over."""
+MOST_KEPT_OF_ONE: Final = 16 * 1024 * 1024
+"""The same of one caller."""
 VERB: Final = "approval"
 """What its entries in the journal are about."""
 
@@ -39,6 +45,24 @@ _log = logging.getLogger("interlock.approvals")
 
 Whose = tuple[str, str, str, str]
 Told = Callable[["Outcome | None", "InterlockError | None"], None]
+
+
+def size(record: Approval) -> int:
+    """How many bytes of it there may be many of."""
+    return len(record.arguments) + len(record.shown) + len(record.result)
+
+
+def _trim(entries: list[Entry], most: int, newest: Approval | None) -> None:
+    total = sum(size(one.record) for one in entries)
+    if total <= most:
+        return
+    for one in sorted(entries, key=lambda one: (not one.record.collected, one.record.ended)):
+        if one.record is not newest:
+            before = size(one.record)
+            one.record = one.record.without_bulk()
+            total -= before - size(one.record)
+            if total <= most:
+                return
 
 
 def whose(caller: Caller, digest: str) -> Whose:
@@ -64,6 +88,7 @@ class Entry:
         "waiters",
         "writing",
         "written",
+        "wrong",
     )  # fmt: skip
 
     def __init__(self, record: Approval, written: str | None) -> None:
@@ -89,6 +114,8 @@ class Entry:
         """Those who confirmed it."""
         self.own = False
         """Whether its own caller brought the proof, and is told so."""
+        self.wrong = 0
+        """How many proofs of it did not count."""
 
 
 class Inbox:
@@ -167,6 +194,7 @@ class Inbox:
                 self.end(entry, VOID, note="It was made in the future: the clock was set back.")
             else:
                 self._arm(entry)
+        self._make_room()
 
     def close(self) -> None:
         """Write what is left. Not for the event loop: it waits. Timers that are still to come find
@@ -181,14 +209,17 @@ class Inbox:
         settings = self.settings
         if len(waiting) >= settings.most:
             raise InterlockError(TOO_BUSY, "Too many calls wait for an approval. Try again later.")
-        if sum(len(one.arguments) for one in waiting) + len(record.arguments) > MOST_WAITING:
+        if sum(map(size, waiting)) + size(record) > MOST_WAITING:
             raise InterlockError(TOO_BUSY, "What waits for an approval is too much. Try later.")
-        own = sum(one.caller.name == record.caller.name for one in waiting)
-        if own >= settings.most_per_caller:
+        own = [one for one in waiting if one.caller.name == record.caller.name]
+        if (
+            len(own) >= settings.most_per_caller
+            or sum(map(size, own)) + size(record) > MOST_WAITING_OF_ONE
+        ):
             raise InterlockError(
                 TOO_BUSY,
-                f"{own} calls of {record.caller.name} wait for an approval already: wait until "
-                "some are decided.",
+                f"{len(own)} calls of {record.caller.name} wait for an approval already: wait "
+                "until some are decided.",
             )
         entry = Entry(record, None)
         entry.session = session
@@ -205,7 +236,10 @@ class Inbox:
                 self._drop(entry)
             told, entry.on_written = entry.on_written, []
             for tell in told:
-                tell(kept)
+                try:
+                    tell(kept)
+                except Exception:
+                    _log.exception("who waited for approval %s could not be told", record.id)
 
         self.step(entry, record, then)
         return entry
@@ -251,7 +285,10 @@ class Inbox:
 
         def written(kept: Kept) -> None:
             if entry.record is record:
-                self.on_ended(entry)
+                try:
+                    self.on_ended(entry)
+                except Exception:
+                    _log.exception("the end of approval %s could not be told", record.id)
             then(kept)
 
         self.step(entry, record, written, token=token)
@@ -321,6 +358,7 @@ class Inbox:
             if entry.timer is not None:
                 entry.timer.cancel()
             self._keep(entry, self.settings.keep)
+            self._make_room(record)
         if record.by and record.state != APPROVED:
             detail = f"{detail} (by {record.by})".lstrip()
         try:
@@ -360,6 +398,23 @@ class Inbox:
 
     def _keep(self, entry: Entry, seconds: float) -> None:
         entry.timer = self._call_later(max(0.0, seconds), lambda: self._forget(entry))
+
+    def _make_room(self, newest: Approval | None = None) -> None:
+        """Results are kept as long as there is room for them: who is over its share, or all
+        together, loses the oldest first, and what was told before that. That it was executed is
+        kept. `newest`: the one that just came to its end, which keeps its own."""
+        over = [
+            one
+            for one in self._entries.values()
+            if one.record.over and not one.record.below and not one.writing
+        ]
+        whose_are: dict[str, list[Entry]] = {}
+        for one in over:
+            if newest is None or one.record.caller.name == newest.caller.name:
+                whose_are.setdefault(one.record.caller.name, []).append(one)
+        for some in whose_are.values():
+            _trim(some, MOST_KEPT_OF_ONE, newest)
+        _trim(over, MOST_KEPT, newest)
 
     def _forget(self, entry: Entry) -> None:
         entry.timer = None

@@ -76,6 +76,9 @@ class Said(NamedTuple):
     passkey: Passkey
     decision: Decision
     reason: str
+    counter: int | None = None
+    """How often it was used by now, to be written down before this counts. None: it does not
+    count, as those that are synced between devices."""
 
 
 class _Assertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,8 +142,8 @@ class PasskeyChecker:
         used: Callable[[bytes, int], bool],
         origins: Callable[[], Collection[str]],
     ) -> None:
-        """`used` takes a passkey's id and its new counter, and says whether that one is new.
-        `origins`: where the approval page is."""
+        """`find` reads no file. `used` takes a passkey's id and its new counter, writes that down
+        and says whether it is new; it waits for the disk. `origins`: where the approval page is."""
         self._find = find
         self._used = used
         self._origins = origins
@@ -148,7 +151,9 @@ class PasskeyChecker:
     def __call__(self, approval: Approval, proof: str, now: float) -> Verdict:
         """What the proof, without its prefix, says of an approval. Raises PROOF_INVALID."""
         said = self.check(approval.audience, approval.id, approval.digest, proof)
-        return Verdict(said.passkey.name, PASSKEY, said.decision, said.reason)
+        passkey, counter = said.passkey, said.counter
+        used = None if counter is None else lambda: self._used(passkey.id, counter)
+        return Verdict(passkey.name, PASSKEY, said.decision, said.reason, used=used)
 
     def check(self, audience: str, id: str, digest: str, proof: str) -> Said:
         """What the proof says of the approval `id` of that node. Raises PROOF_INVALID."""
@@ -173,9 +178,10 @@ class PasskeyChecker:
         if not _signed_by(passkey.public, passkey.algorithm, signature, signed):
             _refuse("The signature is not this passkey's.")
         # Passkeys that are synced between devices do not count.
-        if (seen.counter or passkey.counter) and not self._used(passkey.id, seen.counter):
+        counts = bool(seen.counter or passkey.counter)
+        if counts and seen.counter <= passkey.counter:
             _refuse("This passkey was used elsewhere meanwhile: it may have been copied.")
-        return Said(passkey, assertion.decision, assertion.reason)
+        return Said(passkey, assertion.decision, assertion.reason, seen.counter if counts else None)
 
     def enrolled(self, created: Creation, code: str, name: str) -> Passkey:
         """The passkey that a page made with this enrolment code. Raises PROOF_INVALID."""

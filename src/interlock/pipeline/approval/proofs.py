@@ -8,9 +8,10 @@ they begin with. Nothing that a caller gets to see is a proof of anything.
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from base64 import urlsafe_b64decode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +43,12 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str = ""
     token: str = ""
     """A service's one-time token, which is used with this."""
+    used: Callable[[], bool] | None = None
+    """Writes down that it was used, and waits for the disk. False: it does not count after all."""
+
+
+async def _as_it_is() -> None:
+    """Nobody enrols, and nobody is removed."""
 
 
 Checker = Callable[[Approval, str, float], Verdict]
@@ -53,14 +60,30 @@ class Proofs:
 
     def __init__(self, anchors: Anchors) -> None:
         self.anchors = anchors
+        self.look: Callable[[], Awaitable[None]] = _as_it_is
+        """Sees who was enrolled or removed meanwhile. Set by the node."""
         self._checkers: dict[str, Checker] = {}
 
     def register(self, kind: str, checker: Checker) -> None:
         """Have proofs that begin with `kind:` looked at by somebody else."""
         self._checkers[kind] = checker
 
+    async def judge(
+        self, approval: Approval, proof: str, wall_clock: Callable[[], float]
+    ) -> Verdict:
+        """What a proof says that counts from now on. The one way to act on a proof, wherever it
+        came in: whoever was removed a moment ago counts no more. Raises InterlockError."""
+        await self.look()
+        verdict = self.check(approval, proof, wall_clock())
+        if verdict.used is not None:
+            loop = asyncio.get_running_loop()
+            if not await loop.run_in_executor(None, verdict.used):
+                raise invalid("it was used elsewhere meanwhile: it may have been copied")
+        return verdict
+
     def check(self, approval: Approval, proof: str, now: float) -> Verdict:
-        """Raises InterlockError unless it is a proof about this approval, here and now."""
+        """Raises InterlockError unless it is a proof about this approval, by those who are known
+        here and now. Nothing is used up by that: see `judge`."""
         if not isinstance(proof, str) or not proof:
             raise invalid("there is none: a human's signature is needed")
         if len(proof) > MOST_PROOF:

@@ -23,8 +23,9 @@ from msgspec.structs import replace
 
 from interlock.call import Caller, Client
 from interlock.config.redaction import MASK, is_secret_key, is_secret_value, redact
-from interlock.errors import INVALID_ARGUMENTS, PAYLOAD_TOO_LARGE, InterlockError
+from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.protocol.ax import Hop
+from interlock.protocol.mcp import Era
 
 PENDING: Final = "pending"
 APPROVED: Final = "approved"
@@ -58,8 +59,14 @@ VERIFY: Final = "verify"
 
 MOST_RESULT: Final = 1024 * 1024
 """A longer result is given to whoever confirms, and not kept."""
-MOST_ARGUMENTS: Final = 1024 * 1024
+MOST_ARGUMENTS: Final = 64 * 1024
 """No human looks at more."""
+NOT_SHOWN: Final = b"null"
+"""What stands for arguments that are not kept any more."""
+_NOT_KEPT: Final = (
+    b'{"content":[{"type":"text","text":"It was executed. Its result was not kept: there was no '
+    b'room for it any more."}]}'
+)
 _MOST_SHOWN: Final = 4_000
 _MOST_DIGITS: Final = 400
 
@@ -100,7 +107,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     arguments: bytes
     """Exactly as they came. Empty once the call can no longer be made."""
     shown: bytes
-    """The same as JSON for people, secrets masked."""
+    """The same as JSON for people, secrets masked. `NOT_SHOWN`: not kept any more."""
     capability: bytes
     """The tool's capability annotation, raw JSON."""
     effect: str
@@ -168,7 +175,16 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         if state in ENDS:
             # Nothing can be called with them any more, and they may hold secrets.
             changes["arguments"] = b""
+        if state in (EXPIRED, VOID):
+            # Nothing happened, and nobody has to know with what.
+            changes["shown"] = NOT_SHOWN
         return replace(self, state=state, **changes)
+
+    def without_bulk(self) -> Approval:
+        """The same, without what takes room: that it was executed can still be told."""
+        if not self.result:
+            return replace(self, shown=NOT_SHOWN)
+        return replace(self, shown=NOT_SHOWN, result=_NOT_KEPT, era=Era.SESSION.value)
 
 
 def new_id() -> str:
@@ -182,10 +198,13 @@ def exact(arguments: bytes | Raw) -> Any:
 
     Raises InterlockError for what two readers may read in two ways.
     """
-    if len(bytes(arguments)) > MOST_ARGUMENTS:
+    size = len(bytes(arguments))
+    if size > MOST_ARGUMENTS:
         raise InterlockError(
-            PAYLOAD_TOO_LARGE,
-            f"A call that a human must look at may have {MOST_ARGUMENTS} bytes of arguments.",
+            INVALID_ARGUMENTS,
+            f"A human must look at this call, and nobody looks at {size} bytes of arguments: "
+            f"{MOST_ARGUMENTS} bytes are the most. Make several calls of it, or name a file.",
+            {"size": size, "most": MOST_ARGUMENTS},
         )
     try:
         return json.loads(
@@ -221,21 +240,32 @@ def digest_of(tool: str, arguments: Any, contract: str, caller: Caller) -> str:
     return sha256(canonical(whole)).hexdigest()
 
 
-def masked(value: Any, key: str = "") -> Any:
-    """A copy for people: what a secret's name or form gives away is not in it."""
+def masked(value: Any, secret: bool = False) -> Any:
+    """A copy for people: what a secret's name or form gives away is not in it. `secret`: it stands
+    under such a name. Hidden are texts and numbers only: nobody may hide what a call does under a
+    key that is called `token`. How long each is, is said."""
     if isinstance(value, dict):
-        if key and is_secret_key(key):
-            return MASK
-        return {name: masked(one, name) for name, one in value.items()}
+        return {name: masked(one, secret or is_secret_key(name)) for name, one in value.items()}
     if isinstance(value, list):
-        return [masked(one, key) for one in value]
+        return [masked(one, secret) for one in value]
     if value is None or isinstance(value, bool):
         return value
-    if key and is_secret_key(key):
-        return MASK
+    if secret:
+        return hidden(len(value) if isinstance(value, str) else len(json.dumps(value)))
     if isinstance(value, str) and is_secret_value(value):
-        return redact(value)
+        shown = redact(value)
+        length = len(value) - len(shown.replace(MASK, ""))
+        return hidden(length) if shown == MASK else f"{shown} (hidden: {_characters(length)})"
     return value
+
+
+def hidden(length: int) -> str:
+    """What stands for a secret of this length."""
+    return f"{MASK} (hidden: a secret of {_characters(length)})"
+
+
+def _characters(length: int) -> str:
+    return "1 character" if length == 1 else f"{length} characters"
 
 
 def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:

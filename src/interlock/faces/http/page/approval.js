@@ -64,8 +64,8 @@ export async function approval(id) {
           : made ? "What was called" : "What was asked for"),
         make("p", { class: "tool", id: "tool" }, visible(view.tool)),
         make("p", { class: "words" }, visible(view.description || "The tool says nothing of itself."))),
-      make("section", { class: "card" }, make("h2", {}, "With exactly these arguments"),
-        argumentsShown()),
+      view.arguments_text ? make("section", { class: "card" },
+        make("h2", {}, "With exactly these arguments"), argumentsShown()) : null,
       make("section", { class: "card" }, pairs([
         ["Asked by", `${caller} (${KINDS[view.caller.kind] || view.caller.kind})`],
         ["On", view.server],

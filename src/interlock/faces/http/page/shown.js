@@ -64,9 +64,9 @@ export function json(text, mask) {
     from = found.index + found[0].length;
     if (found[2] !== undefined) {
       parts.push(make("span", { class: "k" }, visible(found[1])), found[2]);
-    } else if (found[1] === JSON.stringify(mask)) {
+    } else if (mask && found[1] && found[1].startsWith(`"${mask} (hidden: `)) {
       parts.push(make("span", { class: "hid", title: "The node has it and does not show it" },
-        "hidden: a secret"));
+        found[1].slice(mask.length + 3, -2)));
     } else {
       parts.push(make("span", { class: found[1] ? "v" : "n" }, visible(found[0])));
     }
