@@ -103,8 +103,8 @@ def test_approve_with_a_key(office: World) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "approved by ann: ok" in done.stderr
-    told = json.loads(done.stdout)
-    assert told["content"]
+    # As `interlock call` prints it: the tool's words, and nothing of the protocol.
+    assert done.stdout == "Deleted note 1: Welcome\n"
     # The one who asked gets the same, and nothing is done twice.
     assert delete(office).returncode == 0
     assert waiting(office) == []
@@ -136,9 +136,13 @@ def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
     id = held(office)
     done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
     assert done.returncode == 1
-    assert "no trust anchor of this node signed it" in done.stderr
+    public = office.home / ".config" / "interlock" / "keys" / "eve.pub"
+    assert f"not enrolled with this node: interlock keys enrol eve --public {public}" in done.stderr
+    named = ("approve", "--yes", "--key", "eve", "--passphrase-file", "phrase", "--", id)
+    done = office.run_here(*named)
+    assert (done.returncode, "no trust anchor of this node signed it" in done.stderr) == (1, True)
     (office.cwd / "phrase").write_text("wrong wrong\n", encoding="utf-8")
-    done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
+    done = office.run_here(*named)
     assert (done.returncode, "not its passphrase" in done.stderr) == (3, True)
     assert [one["id"] for one in waiting(office)] == [id]
 
@@ -183,6 +187,104 @@ def test_nobody_there_to_ask(office: World) -> None:
     assert (done.returncode, "give --yes" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["approve", "refuse"])
+def test_an_id_is_not_guessed(office: World, command: str) -> None:
+    new_key(office)
+    id = held(office)
+    more = ["--yes", "--passphrase-file", "phrase"] if command == "approve" else []
+    for given, said in (("", "there is no id"), (" ", "there is no id"), (id[:5], "too short")):
+        done = office.run_here(command, *more, "--", given)
+        assert (done.returncode, said in done.stderr) == (2, True)
+    done = office.run_here(command, *more, "--", "x" * 30)
+    assert done.returncode == 1
+    assert [one["id"] for one in waiting(office)] == [id]
+    # Any beginning that is long enough will do, also one that is nearly whole.
+    done = office.run_here(command, *more, "--", id[:-1])
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_key_that_counts_is_found(office: World) -> None:
+    phrase = ("--passphrase-file", "phrase")
+    id = held(office)
+    new_key(office, "eve", "--no-enrol")
+    new_key(office, "github-only", "--tool", "github.*")
+    new_key(office, "caller", "--caller", "local")
+    none = office.run_here("approve", "--yes", *phrase, "--", id)
+    assert none.returncode == 1
+    for words in (
+        "caller is the one who asked",
+        "eve is not enrolled with this node: interlock keys enrol eve --public",
+        "github-only is for other tools: github.*",
+    ):
+        assert words in none.stderr
+    new_key(office, "ann")
+    new_key(office, "bob")
+    several = office.run_here("approve", "--yes", *phrase, "--", id)
+    assert several.returncode == 1
+    assert "several of your keys count here (ann, bob): choose with --key NAME" in several.stderr
+    office.run_here("keys", "remove", "bob")
+    done = office.run_here("approve", "--yes", *phrase, "--", id)
+    assert (done.returncode, "approved by ann: ok" in done.stderr) == (0, True)
+
+
+def test_a_key_is_looked_at_before_anybody_is_asked(office: World) -> None:
+    id = held(office)
+    seen, code = at_terminal(office, ["approve", "--key", "nobody", "--", id], {})
+    assert (code, "cannot be read" in seen, "through?" in seen) == (3, True, False)
+    (office.cwd / "x.pem").write_text("no key", encoding="utf-8")
+    seen, code = at_terminal(office, ["approve", "--key", "x.pem", "--", id], {})
+    assert (code, "no private key" in seen, "through?" in seen) == (3, True, False)
+
+
+def test_leaving_the_question(office: World) -> None:
+    new_key(office)
+    id = held(office)
+    # What a terminal sends for Ctrl-D; Ctrl-C ends in the same way.
+    seen, code = at_terminal(office, ["approve", "--", id], {"through?": "\x04"})
+    assert (code, "Aborted" in seen) == (130, False)
+    assert [one["id"] for one in waiting(office)] == [id]
+
+
+def test_a_tool_that_fails_is_a_failure(office: World) -> None:
+    new_key(office)
+    id = held(office, 999)
+    phrase = ("--yes", "--passphrase-file", "phrase")
+    done = office.run_here("approve", *phrase, "--", id)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "approved by ann: tool_error" in done.stderr
+    assert "999" in done.stderr
+    id = held(office, 998)
+    done = office.run_here("approve", *phrase, "--json", "--", id)
+    assert (done.returncode, json.loads(done.stdout)["outcome"]) == (1, "tool_error")
+
+
+def test_a_gate_below_is_told_in_a_sentence(office: World) -> None:
+    """A node above whose own gate was passed, and the node below holds the call in turn."""
+    (office.folder / "above").mkdir()
+    above = World(office.folder / "above")
+    above.environ["HOME"] = str(office.home)
+    try:
+        (above.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
+        new_key(office)
+        above.config({"low": f"http://127.0.0.1:{office.port}/mcp"})
+        above.up().wait_for_line("low is ready")
+        public = str(office.home / ".config" / "interlock" / "keys" / "ann.pub")
+        assert above.run_here("keys", "enrol", "ann", "--public", public).returncode == 0
+        listed = json.loads(above.run_here("tools", "--json").stdout)["tools"]
+        (tool,) = (each["name"] for each in listed if each["name"].endswith("notes_delete"))
+        held_above = above.run_here("call", tool, "id=1")
+        assert held_above.returncode == 1
+        (one,) = waiting(above)
+        done = above.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", one["id"])
+        assert done.returncode == 0, done.stderr
+        (below,) = waiting(office)
+        (line,) = done.stdout.splitlines()
+        assert "A node below has a gate of its own" in line
+        assert f"interlock approve {below['id']}" in line
+    finally:
+        above.close()
+
+
 def test_watch_shows_what_comes(office: World) -> None:
     process = subprocess.Popen(
         [*INTERLOCK, "approvals", "--watch"],
@@ -209,7 +311,7 @@ def test_watch_shows_what_comes(office: World) -> None:
 
 def test_no_node(world: World) -> None:
     world.config({"demo": DEMO})
-    for command in (["approvals"], ["approve", "x", "--yes"], ["refuse", "x"]):
+    for command in (["approvals"], ["approve", "x" * 6, "--yes"], ["refuse", "x" * 6]):
         done = world.run_here(*command)
         assert (done.returncode, "no node answers" in done.stderr) == (4, True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.cli import operator_key, running, say, where
+from interlock.cli import operator_key, own_keys, running, say, where
 from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Id = Annotated[
-    str, typer.Argument(metavar="ID", help="The approval; the beginning of its id will do.")
+    str,
+    typer.Argument(metavar="ID", help="The approval; the first 6 characters of its id will do."),
 ]
 Key = Annotated[
     Path | None,
     typer.Option(
         "--key",
         metavar="FILE|NAME",
-        help="The key to sign with. Default: $INTERLOCK_KEY, or the only one there is.",
+        help="The key to sign with. Default: $INTERLOCK_KEY, or the one of yours that counts here.",
     ),
 ]
 PassphraseFile = Annotated[
@@ -33,8 +34,12 @@ PassphraseFile = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept on record.")]
 
+_SHORTEST_ID = 6
+"""With fewer characters a slip of the finger is some other approval."""
 _DIRECT = 2
 """A server and its tool: there is no node in between."""
+_FAILED = "tool_error"
+_HELD_BELOW = "confirmation_required"
 _EFFECTS = {
     "irreversible": "cannot be undone",
     "mutating": "changes something",
@@ -97,22 +102,26 @@ def approve(
 
     \b
     Examples:
-      interlock approve 7fGh
-      interlock approve 7fGh --yes --key ops --passphrase-file pass.txt
+      interlock approve 7fGhZ1
+      interlock approve 7fGhZ1 --yes --key ops --passphrase-file pass.txt
     """
     from interlock.cli.inbox import Inbox
 
-    inbox = Inbox(running.meant(config, node))
+    _check_id(id)
+    meant = running.meant(config, node)
+    inbox = Inbox(meant)
     one = inbox.find(id)
     _must_wait(one)
+    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one), node=node)
+    operator_key.check_file(path)
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
         _show(one)
-        if not typer.confirm("Let exactly this call through?", err=True):
+        if not say.agreed("Let exactly this call through?"):
             say.note("nothing was decided.")
             raise typer.Exit(say.FAILED)
-    proof = _signed(one, "approve", reason, key, passphrase_file)
+    proof = _signed(one, "approve", reason, path, passphrase_file)
     _tell(inbox.decide(one, {"proof": proof}), json=json)
 
 
@@ -131,23 +140,23 @@ def refuse(
 
     \b
     Example:
-      interlock refuse 7fGh --reason "not on a Friday"
+      interlock refuse 7fGhZ1 --reason "not on a Friday"
     """
     from interlock.cli.inbox import Inbox
 
+    _check_id(id)
     inbox = Inbox(running.meant(config, node))
     one = inbox.find(id)
     _must_wait(one)
     sent: dict[str, Any] = {"refuse": True, "reason": reason}
     if key is not None:
-        sent = {"proof": _signed(one, "refuse", reason, key, passphrase_file)}
+        sent = {"proof": _signed(one, "refuse", reason, operator_key.chosen(key), passphrase_file)}
     _tell(inbox.decide(one, sent), json=json)
 
 
 def _signed(
-    one: Waiting, decision: str, reason: str, key: Path | None, passphrase_file: Path | None
+    one: Waiting, decision: str, reason: str, path: Path, passphrase_file: Path | None
 ) -> str:
-    path = operator_key.chosen(key)
     operator_key.warn_open(path)
     claims = {
         "aud": one.aud,
@@ -157,6 +166,15 @@ def _signed(
         **({"reason": reason} if reason else {}),
     }
     return operator_key.sign(operator_key.load(path, passphrase_file), now=one.now, claims=claims)
+
+
+def _check_id(id: str) -> None:
+    if not id.strip():
+        raise typer.BadParameter("there is no id: `interlock approvals` shows what waits.")
+    if len(id) < _SHORTEST_ID:
+        raise typer.BadParameter(
+            f"{id} is too short: give at least {_SHORTEST_ID} characters of the id."
+        )
 
 
 def _must_wait(one: Waiting) -> None:
@@ -221,20 +239,48 @@ def _tell(body: bytes, *, json: bool) -> None:
 
     from interlock.cli.inbox import Waiting
 
+    told = msgspec.json.decode(body, type=Waiting)
     if json:
         say.as_json(msgspec.json.decode(body))
-    told = msgspec.json.decode(body, type=Waiting)
-    by = f" by {told.by}" if told.by else ""
-    if not json:
-        if told.state == "refused":
-            print(f"refused{by}.")
-        else:
-            say.note(f"approved{by}: {told.outcome or told.state}")
-            if told.error is not None:
-                say.problem(say.printable(told.error["message"]))
-            elif bytes(told.result) != b"null":
-                print(say.printable(msgspec.json.format(bytes(told.result), indent=2).decode()))
-            elif told.note:
-                say.note(say.printable(told.note))
-    if told.state not in ("done", "refused") or told.error is not None:
+    else:
+        _tell_person(told)
+    if told.state not in ("done", "refused") or told.error is not None or told.outcome == _FAILED:
         raise typer.Exit(say.FAILED)
+
+
+def _tell_person(told: Waiting) -> None:
+    from interlock.cli.call import print_result
+
+    by = f" by {told.by}" if told.by else ""
+    if told.state == "refused":
+        print(f"refused{by}.")
+    elif told.outcome == _HELD_BELOW:
+        say.note(f"approved{by}.")
+        print(_gate_below(bytes(told.result)))
+    else:
+        say.note(f"approved{by}: {told.outcome or told.state}")
+        if told.error is not None:
+            say.problem(say.printable(told.error["message"]))
+        elif bytes(told.result) != b"null":
+            print_result(bytes(told.result))
+        elif told.note:
+            say.note(say.printable(told.note))
+
+
+def _gate_below(result: bytes) -> str:
+    """A node below wants a proof of its own: what it holds, and what to do there."""
+    import shlex
+
+    import msgspec
+
+    about = msgspec.json.decode(result).get("structuredContent") or {}
+    # The words of another node: they stand in a command that somebody may paste.
+    id, until, page = (
+        _line(str(about.get(name, ""))) for name in ("confirmation_id", "expires_at", "url")
+    )
+    return (
+        "A node below has a gate of its own and holds the call"
+        + (f" until {until}" if until else "")
+        + f". Who confirms there runs, where that node is: interlock approve {shlex.quote(id)}"
+        + (f", or opens {page}" if page else "")
+    )

@@ -127,7 +127,7 @@ async def _call(
         down = None if code == say.UNREACHABLE else _not_ready(node, name)
         say.problem(down or error.message)
         return say.UNREACHABLE if down else code
-    return _print_result(bytes(outcome.result), json_output=json_output)
+    return print_result(bytes(outcome.result), json_output=json_output)
 
 
 def _not_ready(node: Reached, name: str) -> str | None:
@@ -178,7 +178,8 @@ def _progress(call: Call, method: str, params: bytes | Raw) -> None:
         print(f"{line} {message}".rstrip(), file=sys.stderr, flush=True)
 
 
-def _print_result(raw: bytes, *, json_output: bool) -> int:
+def print_result(raw: bytes, *, json_output: bool = False) -> int:
+    """Print what a tool answered; the exit code that says whether it failed."""
     import msgspec
 
     result = msgspec.json.decode(raw)

@@ -104,16 +104,26 @@ def chosen(given: Path | None) -> Path:
     )
 
 
+def check_file(path: Path) -> None:
+    """Raises InterlockError for a file that cannot be a private key, before anybody is asked."""
+    if b"PRIVATE KEY-----" not in _text(path):
+        raise InterlockError(CONFIG, f"the key {path} cannot be used: it is no private key (PEM).")
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InterlockError(CONFIG, f"the key {path} cannot be read: {error.strerror}.") from None
+
+
 def load(path: Path, passphrase_file: Path | None = None) -> Ed25519PrivateKey:
     """Raises InterlockError for a file that is no key, and for a wrong passphrase."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InterlockError(CONFIG, f"the key {path} cannot be read: {error.strerror}.") from None
+    text = _text(path)
     passphrase = None
     if b"ENCRYPTED" in text:
         passphrase = read_passphrase(passphrase_file, f"Passphrase of {path.stem}")

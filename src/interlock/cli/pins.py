@@ -194,7 +194,7 @@ def _accept(store: PinStore, meant: running.Meant, tool: str, yes: bool) -> bool
 def _agreed(tool: str) -> bool:
     if not sys.stdin.isatty():
         raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
-    return typer.confirm(f"Accept {tool} as shown?", err=True)
+    return say.agreed(f"Accept {tool} as shown?")
 
 
 def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> Seen | None:

@@ -66,6 +66,17 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
+def agreed(question: str) -> bool:
+    """Whether whoever sits there says yes. Ctrl-C ends the command, and nothing was decided."""
+    import typer
+
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        print(file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def as_json(value: Any) -> None:
     """A result for a program, on stdout."""
     import msgspec

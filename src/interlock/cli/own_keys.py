@@ -1,0 +1,120 @@
+"""Which of this user's keys count for a call that waits, as the files of the node say.
+
+Read only, and only on the node's own machine: of a node elsewhere nobody here knows who is
+enrolled with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interlock.cli import operator_key
+from interlock.errors import PROOF_INVALID, InterlockError
+
+if TYPE_CHECKING:
+    from interlock.cli.inbox import Waiting
+    from interlock.cli.running import Meant
+    from interlock.pipeline.approval.anchors import Anchor
+
+
+def chosen(
+    given: Path | None, one: Waiting, meant: Meant, *, here: bool, node: str | None = None
+) -> Path:
+    """The key to sign with: the one that is named, else the only one that counts for this call.
+
+    `here`: the node's files are on this machine; `node`: its address, where it was given.
+    Raises InterlockError.
+    """
+    mine = own_keys()
+    if given is not None or os.environ.get("INTERLOCK_KEY") or not here or not mine:
+        return operator_key.chosen(given)
+    known = list(_counting(meant))
+    callers = (one.caller.get("name", ""), one.caller.get("above", ""))
+    fitting: list[Path] = []
+    why: list[str] = []
+    for path, id in mine.items():
+        anchors = [anchor for each, anchor in known if each == id]
+        refusal = _refusal(path, anchors, one.tool, callers, node)
+        if refusal:
+            why.append(refusal)
+        else:
+            fitting.append(path)
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        names = ", ".join(path.stem for path in fitting)
+        raise InterlockError(
+            PROOF_INVALID, f"several of your keys count here ({names}): choose with --key NAME."
+        )
+    raise InterlockError(
+        PROOF_INVALID, "none of your keys can confirm this call:\n  " + "\n  ".join(why)
+    )
+
+
+def own_keys() -> dict[Path, str]:
+    """This user's private keys, each with its thumbprint, or nothing where that is not known."""
+    folder = operator_key.keys_dir()
+    found = sorted(folder.glob("*.pem")) if folder.is_dir() else []
+    return {path: thumbprint_of(path) for path in found}
+
+
+def thumbprint_of(private: Path) -> str:
+    """By the public file beside it: the private one may have a passphrase."""
+    from interlock.node.operators import enrolled_key
+    from interlock.stores.operators import Invitation
+
+    for path in (private.with_suffix(".pub"), private):
+        try:
+            return enrolled_key(path.read_bytes(), Invitation(private.stem)).id
+        except (OSError, InterlockError):
+            continue
+    return ""
+
+
+def enrolment(private: Path, node: str | None = None) -> str:
+    """The command by which a key that is there is enrolled."""
+    import shlex
+
+    words = ["interlock", "keys", "enrol", private.stem]
+    words += ["--public", str(private.with_suffix(".pub"))]
+    return shlex.join([*words, *(["--node", node] if node else [])])
+
+
+def _counting(meant: Meant) -> Iterator[tuple[str, Anchor]]:
+    """Every key whose proofs count: its thumbprint, and what it may confirm."""
+    from interlock.node.operators import operators_path, thumbprint
+    from interlock.pipeline.approval.anchors import OPERATOR, Anchor, read_anchor
+    from interlock.stores.operators import OperatorStore
+
+    approvals = meant.config.approvals
+    if approvals.enrolled:
+        store = OperatorStore(operators_path(meant.config, os.environ, meant.base_dir))
+        for one in store.all():
+            if one.kind == "key":
+                yield one.id, Anchor(one.name, tools=one.tools, caller=one.caller)
+    for config in approvals.anchors:
+        if config.kind != OPERATOR or config.key is None:
+            continue
+        try:
+            anchor = read_anchor(config, environ=os.environ, base_dir=meant.base_dir)
+        except InterlockError:
+            # The node runs by what this was before; it is not ours to say.
+            continue
+        yield thumbprint(anchor.key), anchor
+
+
+def _refusal(
+    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], node: str | None
+) -> str:
+    """Why this key confirms nothing here; empty when it does."""
+    if not anchors:
+        return f"{path.stem} is not enrolled with this node: {enrolment(path, node)}"
+    able = [one for one in anchors if one.may_confirm(tool)]
+    if not able:
+        return f"{path.stem} is for other tools: {', '.join(anchors[0].tools)}"
+    if all(one.is_caller(*callers) for one in able):
+        return f"{path.stem} is the one who asked, and nobody confirms their own calls"
+    return ""
