@@ -351,6 +351,58 @@ def test_a_new_key(world: World) -> None:
     assert (short.returncode, "at least 8" in short.stderr) == (3, True)
     lonely = world.run("keys", "new", "dora")
     assert (lonely.returncode, "--passphrase-file" in lonely.stderr) == (3, True)
+    assert "--no-passphrase" in lonely.stderr
+
+
+def test_a_key_by_the_name_of_a_caller(world: World) -> None:
+    world.config({"demo": DEMO})
+    done = world.run_here("keys", "new", "local", "--no-passphrase")
+    assert done.returncode == 0
+    assert "Warning: local is what the node calls this machine's own user" in done.stderr
+
+
+def test_a_key_is_made_for_the_node_that_runs(world: World) -> None:
+    world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
+    here = f"127.0.0.1:{world.port}"
+    elsewhere = world.run_here("keys", "new", "ann", "--no-passphrase")
+    assert elsewhere.returncode == 4
+    assert f"a node runs at {here}; use --node {here}" in elsewhere.stderr
+    folder = world.home / ".config" / "interlock" / "keys"
+    assert not folder.exists()
+    for command in (["keys", "list"], ["token", "list"], ["pins", "list"], ["audit", "head"]):
+        assert world.run_here(*command).returncode == 4
+    nobody = world.run_here("keys", "new", "ann", "--no-passphrase", "--node", "1")
+    assert (nobody.returncode, "but a node runs at" in nobody.stderr) == (4, True)
+    made = world.run_here("keys", "new", "ann", "--no-passphrase", "--no-enrol")
+    assert made.returncode == 0
+    listed = world.run_here("keys", "list", "--node", here)
+    enrol = f"interlock keys enrol ann --public {folder / 'ann.pub'} --node {here}"
+    for words in ("interlock keys new NAME", "interlock keys enrol NAME", enrol):
+        assert words in listed.stderr
+    again = world.run_here("keys", "new", "ann", "--node", here)
+    assert (again.returncode, enrol in again.stderr) == (3, True)
+    assert world.run_here(*enrol.split()[1:]).returncode == 0
+    again = world.run_here("keys", "new", "ann", "--node", here)
+    assert (again.returncode, "is there already" in again.stderr) == (3, True)
+    assert "not enrolled" not in again.stderr
+
+
+def test_half_a_key_is_not_left_behind(world: World) -> None:
+    world.config({"demo": DEMO})
+    folder = world.home / ".config" / "interlock" / "keys"
+    # The public part cannot be written where a folder is in the way.
+    (folder / "ann.pub").mkdir(parents=True)
+    done = world.run_here("keys", "new", "ann", "--no-passphrase")
+    assert done.returncode == 1
+    assert "Is a directory" in done.stderr
+    assert not (folder / "ann.pem").exists()
+    # Nor when the node's file cannot be.
+    state = world.state / "interlock" / f"127.0.0.1-{world.port}"
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "operators.db").write_text("no database", encoding="utf-8")
+    done = world.run_here("keys", "new", "bob", "--no-passphrase")
+    assert done.returncode != 0
+    assert not list(folder.glob("bob.*"))
 
 
 def test_enrolling_others(world: World) -> None:

@@ -112,7 +112,8 @@ def approve(
     inbox = Inbox(meant)
     one = inbox.find(id)
     _must_wait(one)
-    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one), node=node)
+    named = own_keys.Named(config, node)
+    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one), named=named)
     operator_key.check_file(path)
     if not yes:
         if not sys.stdin.isatty():

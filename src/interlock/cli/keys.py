@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.cli import operator_key, running, say, where
+from interlock.cli import operator_key, own_keys, running, say, where
 from interlock.cli.node_keys import node_keys
 from interlock.cli.running import NodeOption
 
@@ -30,6 +30,7 @@ CallerName = Annotated[
         "--caller", metavar="NAME", help="Which caller that is: nobody confirms its own calls."
     ),
 ]
+_CALLERS = {"local": "this machine's own user", "parent": "a parent node"}
 
 
 @keys.callback()
@@ -70,7 +71,17 @@ def new(
     from interlock.stores.operators import Invitation
 
     operator_key.checked_name(name)
-    store = None if no_enrol else _store(running.with_files(config, node))
+    store = None
+    if not no_enrol:
+        meant = running.with_files(config, node)
+        store = _store(meant)
+        _tell_where(meant)
+    _must_be_new(name, store, own_keys.Named(config, node))
+    if name in _CALLERS:
+        say.note(
+            f"Warning: {name} is what the node calls {_CALLERS[name]}, and nobody confirms their "
+            "own calls: choose another name."
+        )
     passphrase = None
     if no_passphrase:
         say.note("Warning: the key has no passphrase: whoever reads the file can confirm calls.")
@@ -79,10 +90,16 @@ def new(
             passphrase_file, f"A passphrase for the key of {name}", new=True
         )
     private, public, pem = operator_key.make(name, passphrase)
-    say.note(f"private key: {private}")
     if store is not None:
         invitation = Invitation(name, tuple(tool or ()), caller or "")
-        store.add(enrolled_key(pem, invitation))
+        try:
+            store.add(enrolled_key(pem, invitation))
+        except BaseException:
+            # A key that nobody was told of is of no use, and in the way of the next attempt.
+            operator_key.unmake(private, public)
+            raise
+    say.note(f"private key: {private}")
+    if store is not None:
         say.note(f"enrolled in:  {store.path}")
     say.note("For the config of another node:")
     print(f"approvals:\n  anchors:\n    - name: {name}\n      key: {public}")
@@ -137,6 +154,10 @@ def list_keys(
         print(f"{row['name']:<16}  {row['kind']:<18}  {short:<18}  {when}{only}{void}".rstrip())
     if not rows:
         say.note("nobody can confirm a call yet. Make a key with: interlock keys new NAME")
+        say.note("Or let a browser or a passkey confirm: interlock keys enrol NAME")
+        named = own_keys.Named(config, node)
+        for path in own_keys.own_keys():
+            say.note(f"{path.stem} is there already: {own_keys.enrolment(path, named)}")
 
 
 @keys.command()
@@ -204,6 +225,30 @@ def remove(
     if not gone:
         say.note(f"nothing of {name} is enrolled.")
         raise typer.Exit(1)
+
+
+def _tell_where(meant: running.Meant) -> None:
+    """Somebody who enrols with a node that does not run may have meant the one that does."""
+    hint = "" if meant.now() is not None else running.elsewhere(meant)
+    if hint:
+        say.note(f"Note: no node answers at {meant.config.listen}, but {hint}")
+
+
+def _must_be_new(name: str, store: OperatorStore | None, named: own_keys.Named) -> None:
+    """Raises InterlockError for a key that is there already: how it is enrolled, if it is not."""
+    from interlock.errors import CONFIG, InterlockError
+
+    private = operator_key.keys_dir() / f"{name}.pem"
+    if not private.exists():
+        return
+    message = f"{private} is there already: choose another name, or move it away"
+    id = own_keys.thumbprint_of(private)
+    if store is not None and id and not any(one.id == id for one in store.all()):
+        command = own_keys.enrolment(private, named)
+        message += f".\nIt is not enrolled with this node. To do that: {command}"
+    else:
+        message += " (who signs with it now could not any more)."
+    raise InterlockError(CONFIG, message)
 
 
 def _store(meant: running.Meant) -> OperatorStore:

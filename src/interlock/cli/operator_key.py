@@ -59,25 +59,37 @@ def make(name: str, passphrase: bytes | None) -> tuple[Path, Path, bytes]:
     private, public = folder / f"{name}.pem", folder / f"{name}.pub"
     key = Ed25519PrivateKey.generate()
     lock = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
-    _write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock), 0o600)
     shown = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    public.write_bytes(shown)
+    descriptor = _new_file(private, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
+            file.flush()
+            os.fsync(file.fileno())
+        public.write_bytes(shown)
+    except BaseException:
+        # Half a key signs nothing, and is in the way of a whole one.
+        unmake(private, public)
+        raise
     return private, public, shown
 
 
-def _write_new(path: Path, data: bytes, mode: int) -> None:
+def unmake(*paths: Path) -> None:
+    """Remove a key that was made just now."""
+    for path in paths:
+        if path.is_file():
+            path.unlink()
+
+
+def _new_file(path: Path, mode: int) -> int:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
         raise InterlockError(
             CONFIG,
             f"{path} is there already: choose another name, or move it away "
             "(who signs with it now could not any more).",
         ) from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def chosen(given: Path | None) -> Path:
@@ -145,8 +157,10 @@ def read_passphrase(file: Path | None, prompt: str, *, new: bool = False) -> byt
         except (OSError, UnicodeDecodeError) as error:
             raise InterlockError(CONFIG, f"{file} cannot be read: {error}.") from None
     elif not sys.stdin.isatty():
+        none = ", or --no-passphrase for a key without one" if new else ""
         raise InterlockError(
-            CONFIG, "nobody is there to type the passphrase: give it with --passphrase-file FILE."
+            CONFIG,
+            f"nobody is there to type the passphrase: give it with --passphrase-file FILE{none}.",
         )
     else:
         phrase = getpass(f"{prompt}: ", stream=sys.stderr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from interlock.cli import operator_key
 from interlock.errors import PROOF_INVALID, InterlockError
@@ -20,13 +20,22 @@ if TYPE_CHECKING:
     from interlock.pipeline.approval.anchors import Anchor
 
 
-def chosen(
-    given: Path | None, one: Waiting, meant: Meant, *, here: bool, node: str | None = None
-) -> Path:
+class Named(NamedTuple):
+    """How the node was named on the command line: the next command names it so, too."""
+
+    config: Path | None = None
+    node: str | None = None
+
+    @property
+    def words(self) -> list[str]:
+        given = [("--config", self.config), ("--node", self.node)]
+        return [word for name, value in given if value for word in (name, str(value))]
+
+
+def chosen(given: Path | None, one: Waiting, meant: Meant, *, here: bool, named: Named) -> Path:
     """The key to sign with: the one that is named, else the only one that counts for this call.
 
-    `here`: the node's files are on this machine; `node`: its address, where it was given.
-    Raises InterlockError.
+    `here`: the node's files are on this machine. Raises InterlockError.
     """
     mine = own_keys()
     if given is not None or os.environ.get("INTERLOCK_KEY") or not here or not mine:
@@ -37,7 +46,7 @@ def chosen(
     why: list[str] = []
     for path, id in mine.items():
         anchors = [anchor for each, anchor in known if each == id]
-        refusal = _refusal(path, anchors, one.tool, callers, node)
+        refusal = _refusal(path, anchors, one.tool, callers, named)
         if refusal:
             why.append(refusal)
         else:
@@ -74,13 +83,13 @@ def thumbprint_of(private: Path) -> str:
     return ""
 
 
-def enrolment(private: Path, node: str | None = None) -> str:
+def enrolment(private: Path, named: Named) -> str:
     """The command by which a key that is there is enrolled."""
     import shlex
 
     words = ["interlock", "keys", "enrol", private.stem]
     words += ["--public", str(private.with_suffix(".pub"))]
-    return shlex.join([*words, *(["--node", node] if node else [])])
+    return shlex.join([*words, *named.words])
 
 
 def _counting(meant: Meant) -> Iterator[tuple[str, Anchor]]:
@@ -107,11 +116,11 @@ def _counting(meant: Meant) -> Iterator[tuple[str, Anchor]]:
 
 
 def _refusal(
-    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], node: str | None
+    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], named: Named
 ) -> str:
     """Why this key confirms nothing here; empty when it does."""
     if not anchors:
-        return f"{path.stem} is not enrolled with this node: {enrolment(path, node)}"
+        return f"{path.stem} is not enrolled with this node: {enrolment(path, named)}"
     able = [one for one in anchors if one.may_confirm(tool)]
     if not able:
         return f"{path.stem} is for other tools: {', '.join(anchors[0].tools)}"
