@@ -10,7 +10,7 @@ import typer
 from interlock.cli import say, where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from interlock.config import Config, Problem, ServerConfig
 
@@ -30,7 +30,6 @@ def check(
       interlock check -c team.yaml --json
     """
     from interlock.config import ConfigError, refuse_weak_tokens
-    from interlock.config.problems import problem_as_data
 
     source = where.source(config)
     try:
@@ -43,12 +42,15 @@ def check(
     missing = list(missing_references(loaded, source))
     if not missing:
         refuse_weak_tokens(loaded, environ=os.environ, base_dir=source.base_dir)
+    doubtful = list(doubts(loaded, source))
     if json:
-        problems = [problem_as_data(one) for one in missing]
-        say.as_json({"file": str(source.path), "ok": not missing, "problems": problems})
+        told = {"problems": _data(missing), "warnings": _data(doubtful)}
+        say.as_json({"file": str(source.path), "ok": not missing, **told})
     else:
         for one in missing:
             say.note(str(one))
+        for one in doubtful:
+            say.note(f"Warning: {one}")
         print(summary(loaded, source))
     if missing:
         raise typer.Exit(say.FAILED)
@@ -56,15 +58,60 @@ def check(
 
 def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Environment variables and files that the config refers to and that are not there."""
+    found: list[tuple[tuple[str | int, ...], str, str]]
+    found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
+    found += [
+        (path, *wrong) for path, file in _files(config) for wrong in _unreadable(file, source)
+    ]
+    found += _unusable(config, source, {path for path, _, _ in found})
+    yield from _placed(found, source)
+
+
+def doubts(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
+    """What is right and does nothing: rules about tools of servers that are not there.
+
+    A rule may be about whoever registers later, so a name that looks like none of the servers'
+    is doubted only where nobody can register.
+    """
+    import difflib
+
+    known = {*(server.segment for server in config.servers.values()), *config.subservers.links}
+    if any(server.expose == "transparent" for server in config.enabled_servers.values()):
+        return
+    found = []
+    for number, rule in enumerate(config.policy.rules):
+        for index, glob in enumerate(rule.tools):
+            first = _first_segment(glob, config.root_segment)
+            if not first or first in known:
+                continue
+            close = difflib.get_close_matches(first, known, n=1, cutoff=0.75)
+            if not close and config.subservers.enabled:
+                continue
+            hint = f'did you mean "{close[0]}"?' if close else "correct it, or remove it"
+            path = ("policy", "rules", number, "tools", index)
+            found.append((path, f"no server has the segment {first}", hint))
+    yield from _placed(found, source)
+
+
+def _first_segment(glob: str, root: str | None) -> str:
+    """The segment of a server that a glob names; nothing where it could be any."""
+    rest = glob
+    if root is not None:
+        if not glob.startswith(f"{root}."):
+            return ""
+        rest = glob.removeprefix(f"{root}.")
+    first, dot, _ = rest.partition(".")
+    return first if dot and not any(one in first for one in "*?[") else ""
+
+
+def _placed(
+    found: Iterable[tuple[tuple[str | int, ...], str, str]], source: where.ConfigSource
+) -> Iterator[Problem]:
     from interlock.config import Problem
     from interlock.config.load import places_in
     from interlock.config.problems import format_path
 
     places = {} if source.path is None else places_in(source.path)
-    found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
-    found += [
-        (path, *wrong) for path, file in _files(config) for wrong in _unreadable(file, source)
-    ]
     for path, message, hint in found:
         # What a short form was split into has no place of its own.
         known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ())
@@ -104,6 +151,12 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
     for index, token in enumerate(config.tokens):
         yield ("tokens", index, "token"), token.token
+    for index, anchor in enumerate(config.approvals.anchors):
+        if anchor.secret is not None:
+            yield ("approvals", "anchors", index, "secret"), anchor.secret
+    for index, asked in enumerate(config.identity.introspection):
+        yield ("identity", "introspection", index, "client_id"), asked.client_id
+        yield ("identity", "introspection", index, "client_secret"), asked.client_secret
     if config.parent is not None:
         for name in PARENT_REFERENCES:
             text = getattr(config.parent, name)
@@ -141,6 +194,43 @@ def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 yield (section, name), file
     for index, file in enumerate(config.subservers.trust):
         yield ("subservers", "trust", index), file
+    for index, anchor in enumerate(config.approvals.anchors):
+        if anchor.key is not None:
+            yield ("approvals", "anchors", index, "key"), anchor.key
+    for index, issuer in enumerate(config.identity.issuers):
+        if issuer.jwks_file is not None:
+            yield ("identity", "issuers", index, "jwks_file"), issuer.jwks_file
+
+
+def _unusable(
+    config: Config, source: where.ConfigSource, missing: set[tuple[str | int, ...]]
+) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """Keys that are there and are none: a node would not start with them."""
+    from interlock.errors import InterlockError
+    from interlock.pipeline.approval.anchors import read_anchor
+    from interlock.pipeline.identity.keys import read_keys
+
+    names: set[str] = set()
+    for index, anchor in enumerate(config.approvals.anchors):
+        path = ("approvals", "anchors", index)
+        if anchor.name in names:
+            yield (*path, "name"), "another anchor has this name", "give each its own name"
+        names.add(anchor.name)
+        if any(one[:3] == path for one in missing):
+            continue
+        try:
+            read_anchor(anchor, environ=os.environ, base_dir=source.base_dir)
+        except InterlockError as error:
+            yield path, error.message.rstrip("."), ""
+    for index, issuer in enumerate(config.identity.issuers):
+        path = ("identity", "issuers", index)
+        if issuer.jwks_file is None or (*path, "jwks_file") in missing:
+            continue
+        try:
+            read_keys((source.base_dir / issuer.jwks_file).read_bytes())
+        except (OSError, ValueError) as error:
+            why = str(error)
+            yield (*path, "jwks_file"), f"these are no keys: {why}", "name a file with a JWKS"
 
 
 def _unreadable(file: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:

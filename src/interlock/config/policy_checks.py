@@ -10,7 +10,7 @@ from typing import Any, Final
 from interlock.config.conditions import compile_condition
 from interlock.config.problems import BadValue, KeyPath, quoted
 from interlock.config.reader import NodeReader
-from interlock.config.trust import PolicyConfig, RuleConfig
+from interlock.config.trust import ApprovalsConfig, PolicyConfig, RuleConfig
 from interlock.protocol.kinds import REQUEST, compiled, problem_of, request_kind
 from interlock.protocol.mcp import TOOLS_CALL
 
@@ -19,11 +19,15 @@ RESERVED_NAMES: Final = "default:"
 _REQUESTS: Final = f"{REQUEST}:"
 _TOOL_CALLS: Final = request_kind(TOOLS_CALL)
 _METHODS: Final = ("tools/", "resources/", "prompts/")
+_SELECTORS: Final = (
+    "callers", "roles", "scopes", "tools", "effects", "annotations", "kinds", "when",
+)  # fmt: skip
 _OF_TOOLS: Final = ("tools", "effects", "annotations")
 
 
 def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
     """Write down every problem with the rules."""
+    _check_gates(reader, values)
     policy: PolicyConfig | None = values.get("policy")
     if policy is None:
         return
@@ -49,6 +53,31 @@ def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
                 compile_condition(rule.when)
             except BadValue as bad:
                 reader.report((*path, "when"), bad.message, bad.hint)
+
+
+def _check_gates(reader: NodeReader, values: dict[str, Any]) -> None:
+    """Calls must not wait for somebody who cannot be there."""
+    approvals: ApprovalsConfig | None = values.get("approvals")
+    if approvals is None or approvals.enrolled or approvals.anchors:
+        return
+    unread = "policy" not in values and ("policy",) in reader.places
+    if not unread and can_hold(values.get("policy") or PolicyConfig()):
+        reader.report(
+            ("approvals", "enrolled"),
+            "the policy makes calls wait for a human, and nobody's proof counts",
+            "name somebody under approvals.anchors, or leave this out and run: interlock keys new",
+        )
+
+
+def can_hold(policy: PolicyConfig) -> bool:
+    """Whether a call can come to wait for a human by these rules."""
+    if any(rule.then in ("confirm", "verify") for rule in policy.rules):
+        return True
+    frees_all = any(
+        rule.then == "allow" and not any(getattr(rule, name) for name in _SELECTORS)
+        for rule in policy.rules
+    )
+    return policy.default == "safe" and not frees_all
 
 
 def _check_kinds(reader: NodeReader, path: KeyPath, rule: RuleConfig) -> None:

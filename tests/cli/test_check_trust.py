@@ -1,0 +1,117 @@
+"""`interlock check` and trust: what a node would refuse is found before it starts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.program import DEMO, World
+
+ISSUER = "https://login.example.com"
+
+
+def problems(world: World, **config: Any) -> list[tuple[str, str]]:
+    world.config({"demo": DEMO}, **config)
+    done = world.run_here("check", "--json")
+    told = json.loads(done.stdout)
+    assert told["ok"] is (done.returncode == 0)
+    return [(one["path"], one["message"]) for one in told["problems"]]
+
+
+def test_keys_that_are_not_there(world: World) -> None:
+    anchors = [
+        {"name": "ann", "key": "no/such.pem"},
+        {"name": "desk", "kind": "service", "secret": "${env:NO_SUCH_SECRET}"},
+    ]
+    issuers = [{"issuer": ISSUER, "jwks_file": "no-keys.json"}]
+    found = problems(world, approvals={"anchors": anchors}, identity={"issuers": issuers})
+    assert sorted(found) == [
+        ("approvals.anchors[0].key", "the file no/such.pem does not exist"),
+        ("approvals.anchors[1].secret", "the environment variable NO_SUCH_SECRET is not set"),
+        ("identity.issuers[0].jwks_file", "the file no-keys.json does not exist"),
+    ]
+
+
+def test_keys_that_are_none(world: World) -> None:
+    (world.cwd / "x.pem").write_text("no key", encoding="utf-8")
+    (world.cwd / "keys.json").write_text("{}", encoding="utf-8")
+    anchors = [{"name": "ann", "key": "x.pem"}, {"name": "ann", "key": "x.pem"}]
+    issuers = [{"issuer": ISSUER, "jwks_file": "keys.json"}]
+    found = problems(world, approvals={"anchors": anchors}, identity={"issuers": issuers})
+    assert [path for path, _ in found] == [
+        "approvals.anchors[0]",
+        "approvals.anchors[1].name",
+        "approvals.anchors[1]",
+        "identity.issuers[0].jwks_file",
+    ]
+    assert found[0][1] == (
+        "The trust anchor 'ann' needs an Ed25519 or P-256 public key, as PEM or JWK"
+    )
+    assert found[3][1].startswith("these are no keys: ")
+
+
+CONFIRMS = {"name": "a", "then": "confirm"}
+FREES = {"name": "a", "then": "allow"}
+FREES_SOME = {"name": "a", "then": "allow", "tools": ["demo.*"]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        (None, 3),
+        ({"default": "safe"}, 3),
+        ({"default": "allow", "rules": [CONFIRMS]}, 3),
+        ({"default": "deny", "rules": [{**CONFIRMS, "then": "verify"}]}, 3),
+        ({"rules": [FREES_SOME]}, 3),
+        ({"rules": [FREES]}, 0),
+        ({"default": "allow"}, 0),
+        ({"default": "deny"}, 0),
+    ],
+)
+def test_calls_do_not_wait_for_nobody(world: World, policy: Any, code: int) -> None:
+    more = {} if policy is None else {"policy": policy}
+    world.config({"demo": DEMO}, approvals={"enrolled": False}, **more)
+    done = world.run_here("check")
+    assert done.returncode == code
+    assert ("nobody's proof counts; name somebody under approvals.anchors" in done.stderr) is (
+        code == 3
+    )
+
+
+def test_somebody_who_counts_is_enough(world: World) -> None:
+    world.run_here("keys", "new", "ann", "--no-passphrase", "--no-enrol")
+    public = str(world.home / ".config" / "interlock" / "keys" / "ann.pub")
+    anchors = [{"name": "ann", "key": public}]
+    assert problems(world, approvals={"enrolled": False, "anchors": anchors}) == []
+
+
+@pytest.mark.parametrize(
+    ("tools", "more", "said"),
+    [
+        (["dmeo.notes_delete"], {}, 'no server has the segment dmeo; did you mean "demo"?'),
+        (["demo.*", "demos.*"], {}, 'no server has the segment demos; did you mean "demo"?'),
+        (["bank.pay"], {"subservers": {"enabled": False}}, "no server has the segment bank; "),
+        (["root.dmeo.x"], {"root_segment": "root"}, 'did you mean "demo"?'),
+        # Whoever registers may have it, or a wildcard covers it.
+        (["bank.pay"], {}, ""),
+        (["dem.x"], {"subservers": {"links": {"dem": {}}}}, ""),
+        (["*.delete_*", "d?mo.x", "*", "dem*.x", "notes"], {}, ""),
+        (["root.demo.x", "*.dmeo.x"], {"root_segment": "root"}, ""),
+    ],
+)
+def test_rules_about_nobody_are_doubted(
+    world: World, tools: list[str], more: dict[str, Any], said: str
+) -> None:
+    world.config({"demo": DEMO}, policy={"rules": [{**CONFIRMS, "tools": tools}]}, **more)
+    done = world.run_here("check")
+    assert done.returncode == 0, done.stderr
+    if said:
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("Warning: interlock.yaml:")
+        assert said in line
+    else:
+        assert done.stderr == ""
+    told = json.loads(world.run_here("check", "--json").stdout)
+    assert (told["ok"], len(told["warnings"])) == (True, 1 if said else 0)
