@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import ssl
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pytest
+
 from interlock.cli.inbox import Inbox
 from interlock.cli.running import Meant
-from interlock.config import Config, ServerConfig
+from interlock.config import Config, ServerConfig, TlsConfig
+from interlock.config.trust import CertificateConfig, IdentityConfig
 from interlock.node.approvals_socket import approvals_socket_path, approvals_sockets
-from interlock.node.node import Node
-from interlock.node.places import socket_path
+from interlock.node.node import Node, _on_loop
+from interlock.node.places import signing_keys_path, socket_path
+from interlock.stores.signing_keys import SigningKeys
+from tests.channels.certificates import Authority
 
 PATIENCE = 20.0
 
@@ -101,6 +110,96 @@ def test_a_socket_that_a_killed_node_left_is_passed_over(tmp_path: Path) -> None
             assert len(approvals_sockets(lonely.socket)) == 2
             assert await asyncio.to_thread(lonely.inbox.waiting) == []
         finally:
+            await node.stop()
+
+    asyncio.run(run())
+
+
+def test_who_shows_a_certificate_may_look(tmp_path: Path) -> None:
+    async def run() -> None:
+        ca = Authority(tmp_path)
+        own = ca.issue("node", "127.0.0.1")
+        known = [
+            CertificateConfig(name="desk", san="desk.example.com", may=["approve"]),
+            CertificateConfig(name="edge", san="edge.example.com"),
+        ]
+        node = Node(
+            Config(
+                listen="127.0.0.1:0",
+                state_dir=str(tmp_path / "state"),
+                tls=TlsConfig(certificate=own.certificate, key=own.key, client_ca=ca.file),
+                identity=IdentityConfig(certificates=known),
+            ),
+            base_dir=tmp_path,
+            environ={},
+        )
+        try:
+            await node.listen()
+            url = (node.url or "").replace("/mcp", "/approvals/")
+            for name, status in (("desk", 200), ("edge", 403), (None, 401)):
+                context = ssl.create_default_context(cafile=ca.file)
+                if name is not None:
+                    shown = ca.issue(name, f"{name}.example.com")
+                    context.load_cert_chain(shown.certificate, shown.key)
+                async with httpx2.AsyncClient(verify=context, timeout=PATIENCE) as http:
+                    answer = await http.get(url, headers={"Accept": "application/json"})
+                    assert answer.status_code == status, (name, answer.text)
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
+
+
+def test_one_that_waited_for_the_journal_and_fails_strands_no_other() -> None:
+    async def run() -> None:
+        told: list[bool] = []
+        last = asyncio.Event()
+
+        def fails(kept: bool) -> None:
+            raise OSError("nobody is there any more")
+
+        def hears(kept: bool) -> None:
+            told.append(kept)
+            last.set()
+
+        _on_loop(asyncio.get_running_loop())([fails, hears], True)
+        async with asyncio.timeout(PATIENCE):
+            await last.wait()
+        assert told == [True]
+
+    asyncio.run(run())
+
+
+def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        node = Node(Config(state_dir=str(tmp_path)), base_dir=tmp_path, environ={})
+        try:
+            path = signing_keys_path(node.config, {}, tmp_path)
+            before = node.hops.public_keys()
+            SigningKeys(path).rotate()
+            waits, goes_on = threading.Event(), threading.Event()
+            flock = fcntl.flock
+
+            def held(file: int, how: int) -> None:
+                waits.set()
+                assert goes_on.wait(PATIENCE)
+                flock(file, how)
+
+            monkeypatch.setattr(fcntl, "flock", held)
+            node.hops._look()
+            # The loop goes on while the file is waited for: else this would not be reached.
+            assert await asyncio.to_thread(waits.wait, PATIENCE)
+            node.hops._look()
+            assert node.hops.public_keys() == before
+            goes_on.set()
+            looking = node.hops._looking
+            assert looking is not None
+            await looking
+            assert node.hops.public_keys() != before
+        finally:
+            monkeypatch.undo()
             await node.stop()
 
     asyncio.run(run())

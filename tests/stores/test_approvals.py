@@ -196,3 +196,38 @@ def test_a_record_that_cannot_be_read_hides_no_other(store: ApprovalStore, loop:
     with sqlite3.connect(store.path) as file:
         file.execute("UPDATE approval SET record = x'00' WHERE id = 'bad'")
     assert [one.id for one in store.load()] == ["good"]
+
+
+def test_one_that_fails_strands_no_other(store: ApprovalStore, loop: Loop) -> None:
+    def fails(kept: Kept) -> None:
+        raise OSError("nobody is there any more")
+
+    with store._using:
+        store.write(approval(id="a"), None, loop.then)
+        store.write(approval(id="b"), None, fails)
+        store.write(approval(id="c"), None, loop.then)
+    assert loop.wait(2) == [Kept.WRITTEN, Kept.WRITTEN]
+    assert {one.id for one in store.load()} == {"a", "b", "c"}
+
+
+def test_one_that_cannot_be_written_down_strands_no_other(store: ApprovalStore, loop: Loop) -> None:
+    # Half a surrogate pair is no text.
+    odd = approval(id="odd", reason="\ud800")
+    with store._using:
+        store.write(approval(id="a"), None, loop.then)
+        store.write(odd, None, loop.then)
+    assert sorted(loop.wait(2), key=lambda one: one.value) == [Kept.FAILED, Kept.WRITTEN]
+    assert [one.id for one in store.load()] == ["a"]
+
+
+def test_whatever_goes_wrong_the_writer_lives_on(
+    store: ApprovalStore, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+
+        def put_wrong(*_: object) -> Kept:
+            raise KeyError("a mistake of ours")
+
+        broken.setattr(store, "_put", put_wrong)
+        assert put(store, loop, approval(id="a"), None) is Kept.FAILED
+    assert put(store, loop, approval(id="b"), None) is Kept.WRITTEN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -227,3 +228,30 @@ def test_no_key_is_ever_shown_in_words(wall: Wall) -> None:
     assert private is not None
     assert private not in repr(keys._keys)
     assert private not in repr(keys.rows())
+
+
+def test_who_holds_the_file_is_not_waited_for_for_ever(
+    tmp_path: Path, wall: Wall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.stores.signing_keys._LOCK_SECONDS", 0.05)
+    path = tmp_path / "keys.json"
+    keys = SigningKeys(path, wall_clock=wall)
+    with path.with_name("keys.json.lock").open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(InterlockError, match="another process holds the file"):
+            keys.rotate()
+        # It signs with what it has.
+        assert verify(keys.sign({"a": 1}), keys.jwks()) == {"a": 1}
+    assert keys.rotate() == keys.kid
+
+
+def test_what_was_read_counts_only_once_it_is_taken(tmp_path: Path, wall: Wall) -> None:
+    path = tmp_path / "keys.json"
+    node = SigningKeys(path, wall_clock=wall)
+    before = node.kid
+    new = SigningKeys(path, wall_clock=wall).rotate()
+    found = node.look()
+    assert (node.kid, verify(node.sign({"a": 1}), node.jwks())) == (before, {"a": 1})
+    assert node.take(found) is True
+    assert node.kid == new
+    assert node.look() is None

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from interlock.errors import InterlockError
+from interlock.faces.http.approval_shown import listed
+from interlock.node.places import access_path
+from interlock.stores.access import AccessStore
 from tests.faces.approvals.office import Office
 from tests.faces.wire import Wire, request
 
 
-def follow(office: Office, path: str) -> Wire:
+def follow(office: Office, path: str, *headers: tuple[str, str]) -> Wire:
     wire = Wire(("127.0.0.1", office.port))
-    wire.send(request(f"localhost:{office.port}", b"", method="GET", path=path))
+    wire.send(request(f"localhost:{office.port}", b"", *headers, method="GET", path=path))
     status, headers = wire.head()
     assert (status, headers["content-type"]) == (200, "text/event-stream")
     return wire
@@ -67,3 +73,94 @@ def test_a_node_stops_while_somebody_listens(office: Office) -> None:
         assert event(wire)["state"] == "pending"
         office.stop()
         wire.stream_end()
+
+
+def test_who_is_revoked_hears_nothing_more(office: Office) -> None:
+    node = office.node
+    store = AccessStore(access_path(node.config, {}, node.base_dir))
+    token, shown = store.create("clerk", may=("call", "approve"))
+    _, others = store.create("other", may=("approve",))
+    _, model = store.create("model")
+    office.until(lambda: _lets_in(office, others), "the tokens are known")
+    first = follow(office, "/approvals/events", ("Authorization", f"Bearer {shown}"))
+    second = follow(office, "/approvals/events", ("Authorization", f"Bearer {others}"))
+    for wire in (first, second):
+        assert event(wire) == {"approvals": []}
+    store.revoke([token.id])
+    first.stream_end()
+    call = office.call("drop_table", {"table": "a plan"}, 1, ("Authorization", f"Bearer {model}"))
+    told = office.once(call).result["structuredContent"]
+    assert event(second)["approvals"][0]["id"] == told["confirmation_id"]
+    first.close()
+    second.close()
+
+
+def _lets_in(office: Office, bearer: str) -> bool:
+    from interlock.call import Credentials
+
+    try:
+        caller = office.node.trust.identity.authenticator(Credentials("10.0.0.1", bearer))
+    except InterlockError:
+        return False
+    return caller.approves
+
+
+def _session(office: Office) -> tuple[str, str]:
+    question = office.ask("GET", "/approvals/session").json
+    about = {
+        "aud": question["aud"],
+        "confirmation_id": "inbox",
+        "args_sha256": question["nonce"],
+    }
+    sent = {"nonce": question["nonce"], "proof": office.proof(about)}
+    return "Interlock-Session", office.ask("POST", "/approvals/session", sent).json["session"]
+
+
+def test_a_session_ends_at_its_time(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.node.operators.SESSION_SECONDS", 0.5)
+    with follow(office, "/approvals/events", _session(office)) as wire:
+        assert event(wire) == {"approvals": []}
+        wire.stream_end()
+
+
+def test_a_removed_operator_hears_nothing_more(office: Office) -> None:
+    with follow(office, "/approvals/events", _session(office)) as wire:
+        assert event(wire) == {"approvals": []}
+        office.approving.operators.store.remove("ann")
+        wire.stream_end()
+
+
+def test_a_list_is_brief_and_made_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+    whole = listed
+
+    def counted(*about: Any) -> dict[str, Any]:
+        nonlocal made
+        made += 1
+        return whole(*about)
+
+    long = "x" * 5000
+    told = office.held(table=long)
+    monkeypatch.setattr("interlock.faces.http.approvals.listed", counted)
+    session = _session(office)
+    app = office.approving._app
+    assert app is not None
+    # A clock that stands still: what is the same is made once, however many listen.
+    monkeypatch.setattr(app, "_now", lambda: 1_000_000.0)
+    wires = [follow(office, "/approvals/events", session) for _ in range(3)]
+    for wire in wires:
+        (one,) = event(wire)["approvals"]
+        assert one["arguments_cut"] is True
+        assert len(one["arguments_text"]) < 1100
+        assert one["arguments"] is None
+    assert made == 1
+    office.do(app.look_again)
+    second = office.held(table="b")
+    for wire in wires:
+        ids = [one["id"] for one in event(wire)["approvals"]]
+        assert ids == [told["confirmation_id"], second["confirmation_id"]]
+        wire.close()
+    assert made == 2
+    # Whoever decides sees everything.
+    seen = office.ask("GET", f"/approvals/{told['confirmation_id']}").json
+    assert seen["arguments"] == {"table": long}
