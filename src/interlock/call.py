@@ -37,6 +37,20 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
     minted: str | None = None
     """The token that the node above made for this one call, where it sent one."""
 
+    def __repr__(self) -> str:
+        """Without what somebody could use who reads it in a log or a traceback."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Credentials({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [
+            ("peer", self.peer),
+            ("bearer", None if self.bearer is None else "…"),
+            ("known_as", self.known_as),
+            ("certificate", self.certificate),
+            ("minted", None if self.minted is None else "…"),
+        ]
+
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
     """Somebody who is known here."""
@@ -243,6 +257,15 @@ class Call(msgspec.Struct, eq=False):
     """The id of the approval that it is made for: a human let exactly this call through."""
     reserved: Any = None
     """What it has taken from budgets, until it is settled or given back."""
+
+    def __repr__(self) -> str:
+        """Without what the caller sent: there may be a secret anywhere in it."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Call({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = ("verb", "face", "name", "credentials", "caller", "upstream", "approval")
+        return [(name, getattr(self, name)) for name in shown]
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

@@ -23,6 +23,16 @@ ISSUER = "{issuer: https://a.example}"
         ("identity: {issuers: [{issuer: https://a.example, algorithms: [HS256]}]}", "HS256"),
         ("identity: {issuers: [{issuer: https://a.example, algorithms: [none]}]}", "none"),
         (f"identity: {{issuers: [{ISSUER}, {{issuer: https://b.example}}]}}", "pass for others"),
+        (
+            f"identity: {{issuers: [{ISSUER}, {{issuer: https://b.example, prefix: 'corp:'}}]}}",
+            "pass for others",
+        ),
+        (
+            "identity: {issuers: [{issuer: https://a.example, prefix: 'corp:eu:'}], "
+            "introspection: [{url: https://b/i, client_id: n, "
+            'client_secret: "${env:T}", prefix: "corp:"}]}',
+            "pass for others",
+        ),
         ("identity: {certificates: [{name: a, san: b}]}", "tls.client_ca"),
         (
             "{tls: {certificate: c, key: k, client_ca: ca}, "
@@ -52,6 +62,8 @@ def test_a_problem_has_its_place(text: str, why: str) -> None:
     [
         "identity: {issuers: [{issuer: https://a.example}]}",
         "identity: {issuers: [{issuer: http://127.0.0.1:9000}]}",
+        "identity: {issuers: [{issuer: https://a.example, prefix: 'a:'}, "
+        "{issuer: https://b.example, prefix: 'b:'}]}",
         "identity: {issuers: [{issuer: x, jwks_file: keys.json}]}",
         "identity: {issuers: [{issuer: x, jwks_url: http://localhost:1/k}]}",
         "{listen: 0.0.0.0:8420, identity: {issuers: [{issuer: https://a.example}]}}",

@@ -201,7 +201,6 @@ def test_other_paths_wait_too(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-@pytest.mark.spec("ST-4.8.3-1")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_client_certificate_is_enough(tmp_path: Path, mode: Any) -> None:
     async def main() -> None:

@@ -61,7 +61,7 @@ async def row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
     return root, edge, leaf
 
 
-@pytest.mark.spec("ST-4.8.1-2", "ST-4.8.2-1", "AX-10.1-2", "ST-4.8.4-5")
+@pytest.mark.spec("ST-4.8.2-1", "AX-10.1-2", "ST-4.8.4-5")
 def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None:
     async def scene(grove: HopGrove) -> None:
         root, edge, leaf = await row(grove)

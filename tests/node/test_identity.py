@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +14,23 @@ from interlock.call import Caller, Credentials
 from interlock.config import Config, TlsConfig, TokenConfig
 from interlock.config.trust import (
     CertificateConfig,
-    IdentityConfig,
     IntrospectionConfig,
     IssuerConfig,
 )
-from interlock.errors import CONFIG, UNAUTHENTICATED, InterlockError
+from interlock.errors import CONFIG, InterlockError
 from interlock.node.access_watch import WRITE_USES
 from interlock.node.identity import EverybodyBut, Identity
-from interlock.node.places import access_path
+from interlock.node.key_sets import PAUSE
 from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.identity.claims import LEEWAY
-from interlock.stores.access import AccessStore
-from tests.pipeline.identity.issuers import ISSUER, NODE, NOW, Signer
+from tests.node.identities import Desk, desk, settled, with_authority
+from tests.pipeline.identity.issuers import ISSUER, NOW, Signer
 from tests.pipeline.rig import HandClock
-from tests.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.upstreams.oauth.authority import Authority
+
+__all__ = ["desk"]
 
 LOOPBACK = Credentials("loopback")
-
-
-class Desk:
-    """An identity with an issuer whose keys are in a file, and clocks that a test turns."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.folder = folder
-        self.now = NOW
-        self.clock = HandClock()
-        self.signer = Signer()
-        (folder / "keys.json").write_bytes(self.signer.jwks())
-        self.issuer = IssuerConfig(issuer=ISSUER, jwks_file="keys.json", prefix="corp:")
-        self.revoked: list[frozenset[str]] = []
-        self.expired: list[frozenset[str]] = []
-        self.config = self.config_with(**settings)
-        self.store = AccessStore(access_path(self.config, {}, folder), clock=lambda: self.now)
-        self.identity = Identity(
-            self.config,
-            environ={"T": "s3cret"},
-            base_dir=folder,
-            on_revoked=self.revoked.append,
-            on_expired=self.expired.append,
-            clock=self.clock,
-            wall_clock=lambda: self.now,
-            call_later=self.clock.call_later,
-        )
-
-    def config_with(self, tokens: Any = (), **settings: Any) -> Config:
-        settings.setdefault("issuers", [self.issuer])
-        settings.setdefault("resource", NODE)
-        more = {name: settings.pop(name) for name in ("tls",) if name in settings}
-        return Config(
-            state_dir=str(self.folder / "state"),
-            tokens=list(tokens),
-            identity=IdentityConfig(**settings),
-            **more,
-        )
-
-    def caller(self, bearer: str | None, peer: str = "192.0.2.7") -> Caller:
-        return self.identity.authenticator(Credentials(peer, bearer))
-
-    def refused(self, bearer: str | None) -> str:
-        with pytest.raises(InterlockError) as caught:
-            self.caller(bearer)
-        assert caught.value.failure is UNAUTHENTICATED
-        return caught.value.message
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    one = Desk(tmp_path)
-    yield one
-    one.identity.watch._reader.close()
 
 
 def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
@@ -271,13 +219,16 @@ def test_a_store_that_breaks_is_said_to_be_and_what_is_known_stays(
                     )
                 ]
             },
-            "same `prefix`",
+            "pass for others",
         ),
         (
             {
                 "introspection": [
                     IntrospectionConfig(
-                        url="http://a.example/i", client_id="x", client_secret="${env:T}"
+                        url="http://a.example/i",
+                        client_id="x",
+                        client_secret="${env:T}",
+                        prefix="app:",
                     )
                 ]
             },
@@ -330,40 +281,17 @@ def test_a_caller_of_an_issuer_cannot_pass_for_one_of_the_node(tmp_path: Path) -
     assert desk.caller(desk.signer.token(sub="else")).name == "else"
 
 
-def test_who_called_earlier_is_known_with_the_rights_of_today(desk: Desk) -> None:
-    token = TokenConfig(name="ci", token="${env:T}")
-    desk.identity.configure(desk.config_with([token]))
-    made, shown = desk.store.create("agent", scopes=["read"])
-    desk.identity.watch.look()
-    ci, agent = desk.caller("s3cret"), desk.caller(shown)
-    signed, local = desk.caller(desk.signer.token()), desk.caller(None, "local")
-    # As after a restart: nobody has shown anything yet.
-    desk.identity.watch.forget()
-    for one in (ci, agent, signed, local, Caller("parent", kind="parent")):
-        assert desk.identity.recall(one) == one
-    assert desk.identity.recall(Caller("ci", kind="certificate")) is None
-    assert desk.identity.recall(Caller("agent", kind="token")) is None
-    assert desk.identity.recall(Caller("another", kind="token", id=made.id)) is None
-    desk.identity.configure(desk.config_with(local_scopes=["read"]))
-    assert desk.identity.recall(ci) is None
-    assert desk.identity.recall(local) == Caller("local", scopes=("read",))
-    desk.store.revoke([made.id])
-    desk.store.revoke_of_others("subject", "corp:somebody")
-    desk.identity.watch.look()
-    assert desk.identity.recall(agent) is None
-    assert desk.identity.recall(signed) is None
-
-
-def test_a_signed_token_is_recalled_as_long_as_it_says(desk: Desk) -> None:
-    signed = desk.caller(desk.signer.token())
-    desk.now = NOW + 599
-    assert desk.identity.recall(signed) == signed
-    desk.identity.configure(desk.config_with(issuers=[]))
-    assert desk.identity.recall(signed) is None
-    desk.identity.configure(desk.config)
-    assert desk.identity.recall(signed) == signed
-    desk.now = NOW + 600
-    assert desk.identity.recall(signed) is None
+def test_one_issuer_cannot_pass_for_another(desk: Desk) -> None:
+    (desk.folder / "public.json").write_bytes(Signer(kid="p").jwks())
+    for prefix in ("", "c", "corp:", "corp:x:"):
+        public = IssuerConfig(
+            issuer="https://public.example", jwks_file="public.json", prefix=prefix
+        )
+        for issuers in ([public, desk.issuer], [desk.issuer, public]):
+            with pytest.raises(InterlockError, match="pass for others"):
+                desk.identity.check(desk.config_with(issuers=issuers))
+    other = IssuerConfig(issuer="https://public.example", jwks_file="public.json", prefix="pub:")
+    desk.identity.check(desk.config_with(issuers=[desk.issuer, other]))
 
 
 def test_who_may_have_a_subserver_here(desk: Desk) -> None:
@@ -393,53 +321,6 @@ def test_everybody_but() -> None:
 # -- with an issuer and a server that have to be asked
 
 
-async def settled(act: Callable[[], Caller]) -> Caller:
-    """As the pipeline does it."""
-    try:
-        return act()
-    except Unsettled as unsettled:
-        await unsettled.settle()
-    return act()
-
-
-def with_authority(
-    folder: Path, scene: Callable[[Identity, Authority, Signer], Awaitable[None]], **more: Any
-) -> None:
-    async def main() -> None:
-        async with Authority() as authority:
-            signer = Signer()
-            authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
-            authority.habits["/jwks"] = lambda _: Reply(200, signer.jwks())
-            authority.habits["/introspect"] = lambda asked: _introspect(asked)
-            config = Config(
-                state_dir=str(folder / "state"),
-                identity=IdentityConfig(
-                    resource=NODE,
-                    issuers=[IssuerConfig(issuer=authority.issuer, prefix="corp:")],
-                    introspection=[
-                        IntrospectionConfig(
-                            url=f"{authority.issuer}/introspect",
-                            client_id="node",
-                            client_secret="${env:T}",
-                            prefix="app:",
-                        )
-                    ],
-                ),
-            )
-            identity = Identity(config, environ={"T": "x"}, base_dir=folder, **more)
-            try:
-                await scene(identity, authority, signer)
-            finally:
-                await identity.close()
-
-    asyncio.run(main())
-
-
-def _introspect(asked: Asked) -> Reply:
-    good = asked.form["token"] == "opaque"
-    return Reply(200, {"active": good, "sub": "robot", "aud": NODE, "scope": "read"})
-
-
 @pytest.mark.spec("ST-4.8.3-1", "ST-4.8.5-4")
 def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
     async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
@@ -465,6 +346,31 @@ def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
             await settled(shows(signer.token()))
 
     with_authority(tmp_path, scene)
+
+
+def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) -> None:
+    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+        moment = time.time()
+
+        def shows(signer: Signer) -> Callable[[], Caller]:
+            token = signer.token(
+                {"alg": "ES256"}, iss=authority.issuer, iat=moment, exp=moment + 60
+            )
+            return lambda: identity.authenticator(Credentials("192.0.2.7", token))
+
+        assert (await settled(shows(signer))).name == "corp:somebody"
+        signer.rotate("k2", overlap=False)
+        clock.now += PAUSE
+        assert (await settled(shows(signer))).name == "corp:somebody"
+        # Strangers have the keys read once in a while only.
+        asked = len(authority.asked)
+        for _ in range(3):
+            with pytest.raises(InterlockError, match="signature"):
+                await settled(shows(Signer()))
+        assert len(authority.asked) == asked
+
+    clock = HandClock()
+    with_authority(tmp_path, scene, clock=clock)
 
 
 @pytest.mark.spec("ST-4.8.5-3")

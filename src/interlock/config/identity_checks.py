@@ -1,15 +1,81 @@
-"""What must hold between the parts of `identity`, said with file and line before a node starts."""
+"""What must hold between the parts of `identity`, said with file and line before a node starts.
+
+`identity_problems` is the one place for what would let somebody pass for somebody else: the node
+asks it as well, for a config that never was a file.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 from interlock.config.problems import KeyPath, quoted
 from interlock.config.quantities import is_confidential
 from interlock.config.reader import NodeReader
 from interlock.config.trust import IdentityConfig
 
-_OWN_NAMES: Final = frozenset({"local", "parent"})
+OWN_NAMES: Final = frozenset({"local", "parent"})
+"""What the node itself calls somebody: no token, certificate or issuer may name one of these."""
+
+
+def is_own_name(name: str) -> bool:
+    """Whether only the node itself calls somebody so."""
+    return name in OWN_NAMES or name.startswith("config:")
+
+
+class IdentityProblem(NamedTuple):
+    """Something about `identity` by which callers could not be told apart."""
+
+    place: KeyPath
+    what: str
+    hint: str
+
+
+def identity_problems(identity: IdentityConfig, *, client_ca: bool) -> Iterator[IdentityProblem]:
+    """Everything that must hold between its parts, and does not. `client_ca`: whether there is
+    somebody by whom certificates are checked."""
+    seen: set[str] = set()
+    for index, issuer in enumerate(identity.issuers):
+        if issuer.issuer in seen:
+            place: KeyPath = ("identity", "issuers", index, "issuer")
+            yield IdentityProblem(place, "this issuer is there twice", "keep one of them")
+        seen.add(issuer.issuer)
+    yield from _prefix_problems(identity)
+    if identity.certificates and not client_ca:
+        yield IdentityProblem(
+            ("identity", "certificates"),
+            "nobody could check these certificates",
+            "name the CA that signed them in tls.client_ca",
+        )
+    for index, one in enumerate(identity.certificates):
+        if is_own_name(one.name):
+            yield IdentityProblem(
+                ("identity", "certificates", index, "name"),
+                f"{quoted(one.name)} is what the node itself calls somebody",
+                "choose another name",
+            )
+
+
+def _prefix_problems(identity: IdentityConfig) -> Iterator[IdentityProblem]:
+    """No prefix may begin another: behind `""` somebody could be called `corp:x`, who is somebody
+    else behind `corp:`."""
+    places: list[tuple[KeyPath, str]] = [
+        *((("identity", "issuers", i), one.prefix) for i, one in enumerate(identity.issuers)),
+        *(
+            (("identity", "introspection", i), one.prefix)
+            for i, one in enumerate(identity.introspection)
+        ),
+    ]
+    for number, (place, prefix) in enumerate(places):
+        for _, other in places[:number]:
+            if prefix.startswith(other) or other.startswith(prefix):
+                yield IdentityProblem(
+                    place,
+                    f"the prefixes {quoted(prefix)} and {quoted(other)} begin alike, so callers "
+                    "could pass for others",
+                    "give each its own prefix, such as corp: and app:",
+                )
+                break
 
 
 def check_identity(reader: NodeReader, values: dict[str, Any]) -> None:
@@ -18,8 +84,10 @@ def check_identity(reader: NodeReader, values: dict[str, Any]) -> None:
     if identity is None:
         return
     _check_issuers(reader, identity)
-    _check_prefixes(reader, identity)
-    _check_certificates(reader, identity, values)
+    tls = values.get("tls")
+    client_ca = tls is not None and tls.client_ca is not None
+    for problem in identity_problems(identity, client_ca=client_ca):
+        reader.report(*problem)
     for index, one in enumerate(identity.introspection):
         if not is_confidential(one.url):
             reader.report(
@@ -30,12 +98,8 @@ def check_identity(reader: NodeReader, values: dict[str, Any]) -> None:
 
 
 def _check_issuers(reader: NodeReader, identity: IdentityConfig) -> None:
-    seen: set[str] = set()
     for index, one in enumerate(identity.issuers):
         place: KeyPath = ("identity", "issuers", index)
-        if one.issuer in seen:
-            reader.report((*place, "issuer"), "this issuer is there twice", "keep one of them")
-        seen.add(one.issuer)
         if one.jwks_url is not None and one.jwks_file is not None:
             reader.report(
                 (*place, "jwks_file"), "its keys are in a file and at an address", "keep one"
@@ -51,42 +115,6 @@ def _check_issuers(reader: NodeReader, identity: IdentityConfig) -> None:
                 (*place, "algorithms"),
                 "no signature would ever be accepted",
                 "leave it out, or write [ES256]",
-            )
-
-
-def _check_prefixes(reader: NodeReader, identity: IdentityConfig) -> None:
-    seen: set[str] = set()
-    groups: dict[str, list[str]] = {
-        "issuers": [one.prefix for one in identity.issuers],
-        "introspection": [one.prefix for one in identity.introspection],
-    }
-    for group, prefixes in groups.items():
-        for index, prefix in enumerate(prefixes):
-            if prefix in seen:
-                reader.report(
-                    ("identity", group, index),
-                    f"the prefix {quoted(prefix)} is another's, so callers could pass for others",
-                    "give each its own prefix, such as corp:",
-                )
-            seen.add(prefix)
-
-
-def _check_certificates(
-    reader: NodeReader, identity: IdentityConfig, values: dict[str, Any]
-) -> None:
-    tls = values.get("tls")
-    if identity.certificates and (tls is None or tls.client_ca is None):
-        reader.report(
-            ("identity", "certificates"),
-            "nobody could check these certificates",
-            "name the CA that signed them in tls.client_ca",
-        )
-    for index, one in enumerate(identity.certificates):
-        if one.name in _OWN_NAMES or one.name.startswith("config:"):
-            reader.report(
-                ("identity", "certificates", index, "name"),
-                f"{quoted(one.name)} is what the node itself calls somebody",
-                "choose another name",
             )
 
 

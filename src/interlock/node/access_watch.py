@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.call import Caller
 from interlock.errors import InterlockError
 from interlock.pipeline.authenticate import Known
 from interlock.pipeline.identity.api_tokens import Access, ApiTokens
@@ -26,6 +27,22 @@ _log = logging.getLogger("interlock.node")
 
 Told = Callable[[frozenset[str]], None]
 """Takes the names of callers."""
+
+
+class Revoked(frozenset[str]):
+    """The names of callers of whom something was revoked, and what of each."""
+
+    tokens: frozenset[str] = frozenset()
+    """Tokens by id that do not count any more."""
+    wholly: frozenset[str] = frozenset()
+    """Callers who have no token left that was known to count."""
+
+    def ends(self, caller: Caller) -> bool:
+        """Whether something that this caller began must end now: not, if it came with another
+        token than the one that was revoked."""
+        if caller.name not in self:
+            return False
+        return caller.name in self.wholly or not caller.id or caller.id in self.tokens
 
 
 class AccessWatch:
@@ -136,23 +153,36 @@ class AccessWatch:
         self._changed()
         revoked = self._revoked(before, found)
         for name in revoked:
-            self._seen.pop(name, None)
+            left = self._seen.get(name, {})
+            for id in revoked.tokens & left.keys():
+                del left[id]
+            if name in revoked.wholly or not left:
+                self._seen.pop(name, None)
         if revoked:
             _log.info("revoked: %s", ", ".join(sorted(revoked)))
             self._on_revoked(revoked)
 
-    def _revoked(self, before: Access, found: Access) -> frozenset[str]:
-        names = set()
+    def _revoked(self, before: Access, found: Access) -> Revoked:
+        names, ids = set(), set()
         for id, token in before.tokens.items():
             now = found.tokens.get(id)
             if token.revoked is None and (now is None or now.revoked is not None):
                 names.add(token.name)
-        names |= {
+                ids.add(id)
+        # What is revoked of a subject is about all that it was given.
+        wholly = {
             name for name, since in found.subjects.items() if before.subjects.get(name) != since
         }
         fresh = found.jtis - before.jtis
-        names |= {name for name, ids in self._seen.items() if fresh.intersection(ids)}
-        return frozenset(names)
+        names |= {name for name, seen in self._seen.items() if fresh.intersection(seen)}
+        ids |= fresh
+        good = found.good_names(self._clock())
+        for name in names:
+            if name not in good and not self._seen.get(name, {}).keys() - ids:
+                wholly.add(name)
+        revoked = Revoked(names | wholly)
+        revoked.tokens, revoked.wholly = frozenset(ids), frozenset(wholly)
+        return revoked
 
     def _drop_expired(self) -> None:
         now = self._clock()

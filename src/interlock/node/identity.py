@@ -16,6 +16,7 @@ import msgspec
 
 from interlock.call import Caller, Credentials
 from interlock.config import Config, resolve
+from interlock.config.identity_checks import OWN_NAMES, identity_problems
 from interlock.config.trust import IntrospectionConfig, IssuerConfig, TokenConfig
 from interlock.errors import CONFIG, InterlockError
 from interlock.faces.http.resource_metadata import ResourceMetadata
@@ -27,14 +28,16 @@ from interlock.pipeline.authenticate import LOCAL_CALLER, PARENT_KIND, Authentic
 from interlock.pipeline.identity.api_tokens import ApiTokens, caller_of_token
 from interlock.pipeline.identity.certificates import Certificates
 from interlock.pipeline.identity.claims import Terms
-from interlock.pipeline.identity.opaque import Authority, OpaqueTokens
+from interlock.pipeline.identity.opaque import Authority, Good, OpaqueTokens
 from interlock.pipeline.identity.signed import Issuer, SignedTokens
 from interlock.ports import Clock
 from interlock.upstreams.oauth.fetch import Fetch, fetch
 
 FIRST_KEYS: Final = 3.0
 """How long a node that starts waits for the keys of its issuers."""
-_RESERVED: Final = frozenset({LOCAL_CALLER.name, PARENT_KIND})
+RECALLED_FOR: Final = 15 * 60.0
+"""So long after a server last said that an opaque token without an end is good, its caller still
+is who it was. The token itself is not kept, so nobody could ask again."""
 
 
 class EverybodyBut:
@@ -96,6 +99,7 @@ class Identity:
         self._listens = ""
         self._minted: Callable[[Credentials], Caller | None] | None = None
         self._refreshing: set[asyncio.Task[None]] = set()
+        self._good: Good = {}
         self._api_tokens = ApiTokens(wall_clock)
         self.watch = AccessWatch(
             access_path(config, environ, base_dir),
@@ -130,7 +134,7 @@ class Identity:
     def known(self, name: str) -> bool:
         """Whether a caller of this name may be here: for ending sessions of those who may not."""
         return (
-            name in _RESERVED
+            name in OWN_NAMES
             or any(name == one for _, one in self._parts.callers)
             or self.watch.is_there(name)
             or name in self._api_tokens.access.good_names(self._wall_clock())
@@ -154,21 +158,34 @@ class Identity:
         """Somebody who called earlier, with the rights that it has now. None: it may not any more.
 
         Also after a restart, when it has not shown its token again: then a signed one counts as
-        long as it says, unless anything of its subject was revoked.
+        long as it says, unless anything of its subject was revoked. One whose end nobody said
+        counts for a while after its server said that it is good, until the server says otherwise;
+        after a restart nobody has said so. Who called through the parent counts as long as what it
+        showed there does, and there is a parent.
         """
         now = self._wall_clock()
+        if caller.expires is not None and now >= caller.expires:
+            return None
         if caller.kind in ("jwt", "introspection"):
-            over = caller.expires is None or now >= caller.expires
             revoked = self._api_tokens.is_revoked(caller.name, caller.id, None)
-            return None if over or revoked or not self._believed(caller) else caller
+            if revoked or not self._believed(caller):
+                return None
+            return caller if caller.expires is not None or self._just_good(caller) else None
         if caller.kind == "token" and caller.id:
             token = self._api_tokens.access.tokens.get(caller.id)
             if token is None or token.state(now) != "good" or token.name != caller.name:
                 return None
             return caller_of_token(token)
         if caller.kind == PARENT_KIND:
-            return caller
+            return None if self._parts.config.parent is None else caller
         return self._parts.callers.get((caller.kind, caller.name))
+
+    def _just_good(self, caller: Caller) -> bool:
+        """Whether its server has said not long ago that its token is good."""
+        if caller.kind != "introspection":
+            return False
+        said = self._good.get((caller.name, caller.id))
+        return said is not None and self._wall_clock() - said < RECALLED_FOR
 
     def _believed(self, caller: Caller) -> bool:
         """Whether the config still knows somebody who may have issued its token."""
@@ -235,6 +252,8 @@ class Identity:
         before = self._parts
         self._parts = self._build(config, before.key_sets)
         self.watch.seconds = config.identity.revocation_seconds
+        if before.config.identity.introspection != config.identity.introspection:
+            self._good.clear()
         if before.config.identity != config.identity:
             self.watch.forget(self._api_tokens.access.good_names(self._wall_clock()))
         self._keep_keys()
@@ -274,6 +293,7 @@ class Identity:
                 revocations=self._api_tokens,
                 taken=taken,
                 wall_clock=self._wall_clock,
+                good=self._good,
             )
             sources.append(opaque)
         authenticator = Authenticator(
@@ -361,33 +381,11 @@ def _caller(one: TokenConfig) -> Caller:
 
 def _check(config: Config) -> None:
     """What must hold between the parts. Raises InterlockError."""
-    identity = config.identity
-    seen: set[str] = set()
-    for issuer in identity.issuers:
-        if issuer.issuer in seen:
-            raise InterlockError(
-                CONFIG, f"`identity.issuers` names {issuer.issuer} twice: keep one of them."
-            )
-        seen.add(issuer.issuer)
-    prefixes = [one.prefix for one in identity.issuers]
-    prefixes += [one.prefix for one in identity.introspection]
-    if len(set(prefixes)) != len(prefixes):
-        raise InterlockError(
-            CONFIG,
-            "Two of `identity.issuers` and `identity.introspection` have the same `prefix`, so a "
-            "caller of one could pass for one of the other: give each its own.",
-        )
-    if identity.certificates and (config.tls is None or config.tls.client_ca is None):
-        raise InterlockError(
-            CONFIG, "`identity.certificates` needs `tls.client_ca`, by which they are checked."
-        )
-    for one in identity.certificates:
-        if one.name in _RESERVED or one.name.startswith("config:"):
-            raise InterlockError(
-                CONFIG,
-                f"`identity.certificates` has a caller {one.name}, which is what the node itself "
-                "calls somebody: choose another name.",
-            )
+    tls = config.tls
+    client_ca = tls is not None and tls.client_ca is not None
+    for problem in identity_problems(config.identity, client_ca=client_ca):
+        place = ".".join(str(step) for step in problem.place)
+        raise InterlockError(CONFIG, f"`{place}`: {problem.what}; {problem.hint}.")
 
 
 def _on_this_loop(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:

@@ -49,6 +49,12 @@ class _Kept(msgspec.Struct, gc=False):
     what: object = None
     """Whose it is and what it is for: kept, so that nothing else can be taken for them."""
 
+    def __repr__(self) -> str:
+        return f"_Kept(…, {self.renew_at}, {self.ends})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("renew_at", self.renew_at), ("ends", self.ends)]
+
 
 class Stamps(Protocol):
     """What puts a token on what is sent to one upstream."""
@@ -76,15 +82,11 @@ class Minter:
         self.clock = clock
         self._wall_clock = wall_clock
 
-    def token(self, call: Call, audience: str, issuer: str, prefix: str = "") -> str:
-        """A token for this call at the next hop, made anew.
+    def mint(self, call: Call, audience: str, issuer: str, prefix: str) -> tuple[str, float]:
+        """A token for this call at the next hop, made anew, and how many seconds it is good for.
 
         `prefix`: what this node puts in front of the names of that hop.
         """
-        return self.mint(call, audience, issuer, prefix)[0]
-
-    def mint(self, call: Call, audience: str, issuer: str, prefix: str) -> tuple[str, float]:
-        """The same, and how many seconds it is good for."""
         caller = call.caller
         assert caller is not None
         left = call.deadline - self.clock() if call.deadline else math.inf

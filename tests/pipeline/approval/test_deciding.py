@@ -18,7 +18,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.pipeline.policy.policy import Policy
-from tests.pipeline.approval.gated import Gated, dangerous, wipe
+from tests.pipeline.approval.gated import NOW, Gated, dangerous, wipe
 from tests.pipeline.calls import SESSION
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
@@ -45,6 +45,28 @@ def test_refused(tmp_path: Path) -> None:
         with pytest.raises(InterlockError) as late:
             await gated.approvals.confirm(approval.id, gated.proof(approval))
         assert late.value.failure is ALREADY_DECIDED
+        gated.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("ST-4.8.4-3")
+@pytest.mark.parametrize(("decision", "word"), [("approve", "approved"), ("refuse", "refused")])
+def test_who_decided_and_when_is_in_the_journal(tmp_path: Path, decision: str, word: str) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        approval = await gated.hold()
+        gated.wall += 42
+        deciding = confirmed(gated, approval.id, gated.proof(approval, decision=decision))
+        if decision == "approve":
+            (await gated.reached()).answer(content=[])
+        async with asyncio.timeout(10):
+            await deciding
+        [entry] = [one for one in gated.journal.entries if one["outcome"] == word]
+        assert entry["time_ns"] == int((NOW + 42) * 1e9)
+        assert f"approval:{approval.id}" in entry["detail"]
+        assert "by anna" in entry["detail"]
+        assert (entry["verb"], entry["name"]) == ("approval", "s.wipe")
         gated.close()
 
     asyncio.run(run())

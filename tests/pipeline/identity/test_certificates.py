@@ -52,7 +52,6 @@ def test_the_first_that_fits_counts_with_its_rights() -> None:
     assert known.find(("b.example.com",)) == Caller("many", registers=False, kind="certificate")
 
 
-@pytest.mark.spec("ST-4.8.3-1")
 def test_a_bearer_wins_over_a_certificate() -> None:
     certificates = Certificates([CertificateConfig(name="edge", san="edge.example.com")])
     authenticate = Authenticator({"s3cret": Caller("token")}, certificates=certificates)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.call import Caller
+from interlock.config.identity_checks import is_own_name
 from interlock.config.trust import SCOPE_PATTERN
 from interlock.errors import UNAUTHENTICATED, InterlockError
 
@@ -23,7 +24,6 @@ LONGEST_NAME: Final = 256
 _MOST: Final = 256
 """No caller has more roles or scopes than this."""
 _SCOPE: Final = re.compile(SCOPE_PATTERN)
-_RESERVED: Final = frozenset({"local", "parent"})
 
 Claims = dict[str, Any]
 
@@ -81,7 +81,7 @@ def caller_of(claims: Claims, terms: Terms, *, ends: float | None, taken: Contai
     if not isinstance(own, str) or not own.isprintable() or len(own) > LONGEST_NAME:
         raise refused(f"the token names nobody (`{terms.names[0]}`)")
     name = terms.prefix + own
-    if name in _RESERVED or name.startswith("config:") or name in taken:
+    if is_own_name(name) or name in taken:
         raise refused("the token names somebody who is known here in another way")
     jti = claims.get("jti")
     return Caller(

@@ -38,6 +38,10 @@ MOST_KEPT: Final = 10_000
 _log = logging.getLogger("interlock.pipeline")
 
 
+Good = dict[tuple[str, str], float]
+"""Callers by name and id, and when their server last said that their token is good."""
+
+
 class Asker(Protocol):
     """Asks one server about a token."""
 
@@ -60,6 +64,8 @@ class _Said(msgspec.Struct, frozen=True):
     until: float
     known: Known | None = None
     refusal: InterlockError | None = None
+    unreachable: bool = False
+    """Nobody could be asked: then nothing is known that was not before."""
 
 
 class OpaqueTokens:
@@ -74,8 +80,11 @@ class OpaqueTokens:
         revocations: Revocations,
         taken: Container[str] = frozenset(),
         wall_clock: Callable[[], float],
+        good: Good | None = None,
     ) -> None:
-        """They are asked in their order, until one knows the token."""
+        """They are asked in their order, until one knows the token. `good`: where it is written
+        down who was said to be good; it outlives a change of the config."""
+        self._good: Good = {} if good is None else good
         self._authorities = tuple(authorities)
         self._revocations = revocations
         self._taken = taken
@@ -128,12 +137,22 @@ class OpaqueTokens:
         except Exception:
             # Whoever waits for it must not wait for ever.
             _log.exception("a token could not be asked about")
-            said = _Said(self._clock() + FAILED_FOR, refusal=_unreachable())
+            said = _Said(self._clock() + FAILED_FOR, refusal=_unreachable(), unreachable=True)
         finally:
             del self._asking[digest]
+        self._note(self._said.get(digest), said)
         if len(self._said) >= MOST_KEPT:
             self._said.clear()
         self._said[digest] = said
+
+    def _note(self, before: _Said | None, said: _Said) -> None:
+        """Write down whose token is good, and whose is not any more."""
+        if said.known is not None:
+            if len(self._good) >= MOST_KEPT:
+                self._good.clear()
+            self._good[said.known.caller.name, said.known.caller.id] = self._clock()
+        elif before is not None and before.known is not None and not said.unreachable:
+            self._good.pop((before.known.caller.name, before.known.caller.id), None)
 
     async def _first_who_knows(self, bearer: str) -> _Said:
         unreachable = False
@@ -145,7 +164,7 @@ class OpaqueTokens:
                 return self._judge(claims, authority)
         now = self._clock()
         if unreachable:
-            return _Said(now + FAILED_FOR, refusal=_unreachable())
+            return _Said(now + FAILED_FOR, refusal=_unreachable(), unreachable=True)
         return _Said(
             now + KEPT_FOR, refusal=refused("the token is not good any more, or never was")
         )

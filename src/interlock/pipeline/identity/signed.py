@@ -123,6 +123,10 @@ class SignedTokens:
         payload = signed_payload(token, keys, algorithm)
         claims = None if payload is None else _object(payload)
         if claims is None:
+            # Without a key id nothing says that the key is a new one, except that none fits.
+            unsettled = issuer.keys.ask() if kid is None else None
+            if unsettled is not None:
+                raise unsettled
             raise refused("the signature is not one of the token's issuer")
         if claims.get("iss") != issuer.issuer:
             raise refused("the token was made by somebody else (`iss`)")
