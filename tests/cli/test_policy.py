@@ -57,7 +57,6 @@ def test_a_call_is_explained_without_a_node(ruled: World) -> None:
         "fit, too:",
         "  confirm deletes",
         "would fit but for one thing:",
-        "  verify  long  tools: demo.notes_add, not demo.notes_delete",
         "  allow   readers  effects: read_only, not irreversible",
     ]
 
@@ -70,7 +69,9 @@ def test_a_condition_that_cannot_be_judged_says_so(ruled: World) -> None:
 
     missing = explain("{}")
     assert "verify  by long" in missing
-    assert "when: size(args.x) > 3 cannot be judged" in missing
+    assert "when: size(args.x) > 3 cannot be judged (args has no member x)" in missing
+    number = explain('{"x": 5}')
+    assert "cannot be judged (size(int) means nothing)" in number
     assert "so it is taken to be true" in missing
     short = explain('{"x": "abc"}')
     assert "allow  by default:safe" in short
@@ -118,6 +119,27 @@ def test_wrong_usage(ruled: World, arguments: list[str], said: str) -> None:
     done = ruled.run_here("policy", "explain", "x.y", *arguments)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_mistake_elsewhere_does_not_hide_the_rules(ruled: World) -> None:
+    node = ruled.up()
+    node.pids()
+    path = ruled.cwd / "interlock.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"servers"', '"severs": {}, "servers"'), encoding="utf-8")
+    done = ruled.run_here("policy", "explain", "demo.notes_delete")
+    assert done.returncode == 0, done.stderr
+    assert "confirm  by deletes" in done.stdout
+    assert "Note: the node runs by an earlier config: interlock.yaml:3:" in done.stderr
+    assert (
+        ruled.run_here(
+            "policy", "explain", "demo.notes_delete", "--node", str(ruled.port)
+        ).returncode
+        == 0
+    )
+    # Rules that cannot be read are not explained.
+    path.write_text(text.replace('"then": "confirm"', '"then": "confrim"'), encoding="utf-8")
+    assert ruled.run_here("policy", "explain", "demo.notes_delete").returncode == 3
 
 
 # --- cases ---
@@ -171,10 +193,25 @@ def test_cases_that_do_not(ruled: World) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cases: []", "length"),
-        ("- tool: x", "Expected `object`"),
-        ("cases: [{tool: x, expect: maybe}]", "Invalid enum value 'maybe'"),
-        ("cases: [{tool: x, expcet: deny}]", "expcet"),
+        ("cases: []", "there are no cases in it; write cases:"),
+        ("- tool: x", "there are no cases in it; write cases:"),
+        ("cases: [x]", "cases[0] is no case"),
+        ("case: []\ncases: [{tool: x, expect: deny}]", "case: unknown key; only cases:"),
+        (
+            "cases: [{tool: x, expect: deny}, {tool: y, expect: confrim}]",
+            'cases[1] (y): expect: "confrim" is none of allow, confirm, verify, deny; '
+            'did you mean "confirm"?',
+        ),
+        (
+            "cases: [{tool: x, expcet: deny}]",
+            'cases[0] (x): expcet: unknown key; did you mean "exp',
+        ),
+        ("cases: [{tool: x}]", "cases[0] (x): expect is missing; add one of allow,"),
+        ("cases: [{tool: x, effect: [], expect: deny}]", 'effect: "[]" is none of read_only'),
+        (
+            "cases: [{tool: x, roles: bot, expect: deny}]",
+            "cases[0] (x): roles: expected `array`, got `str`; write a list: [clerk]",
+        ),
         ("cases: [{expect: deny}]", "cases[0] must have either tool or kind"),
         ("cases: [{tool: x, kind: chat, expect: deny}]", "must have either tool or kind"),
         ("cases: [{kind: 'mcp/request:', expect: deny}]", "it names no method"),

@@ -140,10 +140,10 @@ def explain(
     """
     from interlock.pipeline.policy.explain import explain as explain_call
 
-    _, compiled = _compiled(config)
+    compiled = _rules_of(config, node)
     question = _question(tool, caller, role, scope, args, effect, config, node)
     call, asked = question.put()
-    found = explain_call(compiled, call, asked)
+    found = _about_this(explain_call(compiled, call, asked))
     if json:
         say.as_json({"call": question, "decision": found})
     else:
@@ -155,6 +155,38 @@ def _compiled(config: Path | None) -> tuple[Config, Policy]:
 
     loaded, _ = where.load_or_default(where.source_if_any(config))
     return loaded, Policy(loaded.policy)
+
+
+def _rules_of(config: Path | None, node: str | None) -> Policy:
+    """The rules of the config. A mistake elsewhere in it does not hide them while its node runs.
+
+    Raises ConfigError.
+    """
+    from interlock.cli import running
+    from interlock.pipeline.policy import Policy
+
+    source = where.source_if_any(config)
+    meant = running.meant(config, node)
+    problem = meant.problem
+    if source is None or (problem is None and meant.source is not None):
+        return Policy(meant.config.policy)
+    if problem is None:
+        # The node at the address is not that of the config: its rules are known to it alone.
+        say.note(f"Note: these are the rules of {source.path}; the node may run by others.")
+        return Policy(source.load().policy)
+    unread = any(not one.path or one.path.startswith("policy") for one in problem.problems)
+    if unread or meant.now() is None:
+        raise problem
+    say.note(f"Note: the node runs by an earlier config: {problem.problems[0]}")
+    return Policy(meant.config.policy)
+
+
+def _about_this(found: Explanation) -> Explanation:
+    """Without rules that nearly fit, but are about other tools."""
+    from msgspec.structs import replace
+
+    nearly = tuple(one for one in found.nearly if not one.misses[0].startswith("tools: "))
+    return replace(found, nearly=nearly)
 
 
 # -- the question

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 import yaml
@@ -11,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from interlock.call import Call, Caller, Client, Credentials
 from interlock.config import ConfigError
+from interlock.config.problems import quoted
 from interlock.config.trust import Action, EffectName
 from interlock.errors import InterlockError, ProtocolError
 from interlock.pipeline.policy import Policy
@@ -19,6 +22,13 @@ from interlock.pipeline.policy.rule import Asked
 from interlock.protocol.kinds import Kind, read_kind, request_kind
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
 
+_FORM = "write cases: with a list of them, such as - {tool: github.delete_repo, expect: deny}"
+_KINDS = {
+    "roles": "write a list: [clerk]",
+    "scopes": "write a list: [read]",
+    "arguments": "write keys and values: {amount: 5000}",
+    "annotations": "write keys and values: {destructiveHint: true}",
+}
 _HERE = Client(Era.STATELESS, LATEST_STATELESS, "interlock-cli")
 
 
@@ -72,10 +82,6 @@ class Case(Question, frozen=True, kw_only=True):
         return self.name or f"{self.caller}: {self.tool or self.kind}"
 
 
-class Cases(Struct, frozen=True, forbid_unknown_fields=True):
-    cases: Annotated[list[Case], Meta(min_length=1)]
-
-
 class Result(Struct, frozen=True):
     """What became of a case."""
 
@@ -87,25 +93,64 @@ class Result(Struct, frozen=True):
 
 
 def read_cases(path: Path) -> list[Case]:
-    """The cases in a file. Raises ConfigError that says what is wrong with it."""
+    """The cases in a file. Raises ConfigError that says what is wrong with it, and where."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        cases = msgspec.convert(document, Cases).cases
     except OSError as exc:
         raise ConfigError.of(f"{path} cannot be read: {exc.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
-        problem = " ".join(str(exc).split())
-        raise ConfigError.of(f"{path}: {problem}", "write cases: with a list of them") from None
-    for number, case in enumerate(cases):
-        if (case.tool is None) is (case.kind is None):
-            raise ConfigError.of(
-                f"{path}: cases[{number}] must have either tool or kind", "add or remove one"
-            )
-        try:
-            case.put()
-        except ProtocolError as exc:
-            raise ConfigError.of(f"{path}: cases[{number}]: {exc.message}") from None
-    return cases
+        raise ConfigError.of(f"{path}: {' '.join(str(exc).split())}", _FORM) from None
+    listed = document.get("cases") if isinstance(document, dict) else None
+    if not isinstance(listed, list) or not listed:
+        raise ConfigError.of(f"{path}: there are no cases in it", _FORM)
+    others = [str(key) for key in document if key != "cases"]
+    if others:
+        raise ConfigError.of(f"{path}: {others[0]}: unknown key", "only cases: stands here")
+    return [_read_case(path, number, one) for number, one in enumerate(listed)]
+
+
+def _read_case(path: Path, number: int, given: Any) -> Case:
+    place = f"{path}: cases[{number}]"
+    if not isinstance(given, dict):
+        raise ConfigError.of(f"{place} is no case", _FORM)
+    named = given.get("name") or given.get("tool") or given.get("kind")
+    place += f" ({named})" if isinstance(named, str) else ""
+    keys = [one.name for one in msgspec.structs.fields(Case)]
+    for key in map(str, given):
+        if key not in keys:
+            close = difflib.get_close_matches(key, keys, n=1)
+            hint = f'did you mean "{close[0]}"?' if close else f"the keys are {', '.join(keys)}"
+            raise ConfigError.of(f"{place}: {key}: unknown key", hint)
+    if "expect" not in given:
+        raise ConfigError.of(f"{place}: expect is missing", f"add one of {_words(Action)}")
+    try:
+        case = msgspec.convert(given, Case)
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise ConfigError.of(*_complaint(place, given, str(exc))) from None
+    if (case.tool is None) is (case.kind is None):
+        raise ConfigError.of(f"{place} must have either tool or kind", "add or remove one")
+    try:
+        case.put()
+    except ProtocolError as exc:
+        raise ConfigError.of(f"{place}: kind: {exc.message}") from None
+    return case
+
+
+def _complaint(place: str, given: dict[str, Any], text: str) -> tuple[str, str]:
+    """What is wrong with one value, and what to write instead."""
+    what, _, where = text.partition(" - at `$.")
+    key = re.split(r"[.\[`]", where)[0] or "?"
+    words = {"expect": _words(Action), "effect": _words(EffectName)}.get(key)
+    value = given.get(key)
+    if words is None:
+        return f"{place}: {key}: {what[:1].lower()}{what[1:]}", _KINDS.get(key, "")
+    close = difflib.get_close_matches(str(value), words.split(", "), n=1)
+    hint = f'did you mean "{close[0]}"?' if close else f"write one of {words}"
+    return f"{place}: {key}: {quoted(str(value))} is none of {words}", hint
+
+
+def _words(literal: Any) -> str:
+    return ", ".join(get_args(literal))
 
 
 def run_case(policy: Policy, case: Case) -> Result:

@@ -5,6 +5,7 @@ Nothing of it is imported before a rule has a condition.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -17,7 +18,18 @@ _MOST_CHARACTERS: Final = 200
 
 
 class CannotJudge(Exception):
-    """The expression has no answer for this call, such as when an argument is not there."""
+    """The expression has no answer for this call, such as when an argument is not there.
+
+    Made at calls, and read only when somebody asks why: the words are found then.
+    """
+
+    def __init__(self, complaint: str, expression: str) -> None:
+        super().__init__(complaint, expression)
+        self._complaint = complaint
+        self._expression = expression
+
+    def __str__(self) -> str:
+        return _in_words(_first_line(self._complaint), self._expression)
 
 
 class Condition:
@@ -34,10 +46,10 @@ class Condition:
         try:
             value = self._evaluate(data=about).value()
         except (RuntimeError, TypeError, ValueError) as exc:
-            raise CannotJudge(_first_line(str(exc))) from None
+            raise CannotJudge(str(exc), self.text) from None
         if value is True or value is False:
             return bool(value)
-        raise CannotJudge(_first_line(str(value)))
+        raise CannotJudge(str(value), self.text)
 
 
 @lru_cache(maxsize=20_000)
@@ -85,6 +97,25 @@ def _complaint(text: str) -> str:
     for noise in ("INVALID_ARGUMENT:", "ERROR:", "<input>:"):
         line = line.partition(noise)[2].strip() if noise in line else line
     return line
+
+
+_MISSING: Final = re.compile(r'NOT_FOUND: Key not found in map : "?(.*?)"?')
+_TYPES: Final = re.compile(r"UNKNOWN: No matching overloads found : (.*)")
+_CODE: Final = re.compile(r"[A-Z_]+: ")
+_NAMED: Final = {"int64": "int", "uint64": "uint", "null_type": "null", "map": "object"}
+
+
+def _in_words(text: str, expression: str) -> str:
+    """The library's sentence about one call, for people: what is missing, or does not fit."""
+    if match := _MISSING.fullmatch(text):
+        of_args = re.search(rf"\bargs(\.|\[['\"]){re.escape(match[1])}\b", expression)
+        return f"{'args has' if of_args else 'there is'} no member {match[1]}"
+    if match := _TYPES.fullmatch(text):
+        operation = re.sub(r"\w+", lambda word: _NAMED.get(word[0], word[0]), match[1])
+        if between := re.fullmatch(r"_([^\w(]+)_\((.*), (.*)\)", operation):
+            return f"{between[2]} {between[1]} {between[3]} means nothing"
+        return f"{operation} means nothing"
+    return _CODE.sub("", text, count=1) if _CODE.match(text) else text
 
 
 def _first_line(text: str) -> str:
