@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from interlock.call import Caller, Credentials
 from interlock.config.trust import IdentityConfig, IssuerConfig
+from interlock.pipeline.authenticate import Unsettled
+from interlock.pipeline.entry import MOST_UNSETTLED
 from interlock.stores.access import AccessStore
 from interlock.stores.journal_reader import JournalReader
 from tests.faces.running import Running, Session, text_of
@@ -271,3 +276,40 @@ def test_a_token_that_is_made_closes_the_door(start: Any, tmp_path: Path) -> Non
     with node.local() as wire:
         wire.send(message("initialize", initialize()) + b"\n")
         assert "result" in wire.line()
+
+
+# -- strangers
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Running]:
+    node = Running(tmp_path)
+    yield node
+    node.stop()
+
+
+def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
+    answered = asyncio.Event()
+
+    async def settle() -> None:
+        await answered.wait()
+
+    async def answer() -> None:
+        answered.set()
+
+    def who(_: Credentials) -> Caller:
+        raise Unsettled(settle)
+
+    own.node.pipeline.enter.authenticate = who  # type: ignore[assignment]
+    assert own.node.doors._face is not None
+    waiting = own.node.doors._face.answering._unsettled
+    hello = own.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))
+    with ExitStack() as stack:
+        wires = [stack.enter_context(own.connect()) for _ in range(MOST_UNSETTLED)]
+        for wire in wires:
+            wire.send(hello)
+        own.until(lambda: len(waiting) == MOST_UNSETTLED, "not all of them wait")
+        busy = own.once(hello)
+        assert (busy.status, b"too_busy" in busy.body) == (503, True)
+        own.wait(answer())
+        assert {wire.answer().status for wire in wires} == {401}

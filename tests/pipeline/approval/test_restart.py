@@ -18,7 +18,9 @@ from interlock.errors import (
 )
 from interlock.pipeline.approval.record import APPROVED, DISPATCHING
 from interlock.stores.approvals import ApprovalStore
+from tests.catalog.offers import offer
 from tests.pipeline.approval.gated import Gated, wipe
+from tests.pipeline.calls import tool_call
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
 
@@ -88,6 +90,34 @@ def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Path) -> 
         exchange = await gated.reached()
         assert bytes(exchange.call.arguments) == b'{"disk": "a"}'
         assert exchange.call.extra is None
+        exchange.answer(**WIPED)
+        assert await over == WIPED
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_nor_is_it_for_a_tool_that_no_list_names(tmp_path: Path) -> None:
+    def transparent(**more: Any) -> Gated:
+        gated = Gated(tmp_path, offer("s", ["open"], expose="transparent"), **more)
+        gated.pipeline.transparent = "s"
+        return gated
+
+    async def run() -> None:
+        before = transparent()
+        approval = await before.hold(tool_call("hidden", {"a": 1}))
+        entry = before.approvals._inbox.get(approval.id)
+        assert entry is not None
+        step = approval.step(APPROVED, by="anna", proof="operator", decided=before.wall)
+        written = asyncio.get_running_loop().create_future()
+        before.approvals._inbox.step(entry, step, written.set_result)
+        await written
+        before.close()
+        gated = transparent(keys=before.keys)
+        over = gated.start(tool_call("hidden", b'{"a":1 }', extra={"force": Raw(b"true")}))
+        exchange = await gated.reached()
+        sent = {key: bytes(value) for key, value in (exchange.call.extra or {}).items()}
+        assert sent == {"name": b'"hidden"', "arguments": b'{"a": 1}'}
         exchange.answer(**WIPED)
         assert await over == WIPED
         gated.close()

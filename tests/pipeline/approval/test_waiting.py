@@ -1,0 +1,197 @@
+"""Identical calls of an approval: how they are told, what they cost, and how many may wait."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.call import Credentials
+from interlock.config.trust import BudgetsConfig, CallerBudget
+from interlock.errors import SHUTTING_DOWN, TOO_BUSY, InterlockError
+from interlock.pipeline.approval.record import Approval
+from interlock.pipeline.approval.waiting import MOST_OF_CALLER, MOST_WAITING
+from tests.pipeline.approval.gated import Gated, a_stateless_client, wipe
+from tests.pipeline.calls import tool_call
+
+WIPED = {"content": [{"type": "text", "text": "wiped"}]}
+ACCEPT = b'{"approval":{"action":"accept"}}'
+MODEL: dict[str, Any] = {"credentials": Credentials("x", "m"), "client": a_stateless_client()}
+
+
+def with_page(folder: Path) -> Gated:
+    """A node with a page for its approvals, and a budget for everybody."""
+    gated = Gated(folder, tokens={"m": "model", "o": "other"}, page="https://node.example.com")
+    budget = CallerBudget(calls_per_minute=1000)
+    gated.pipeline.budgets.configure(BudgetsConfig(callers=[budget]))
+    return gated
+
+
+async def shown(gated: Gated, disk: str = "a") -> tuple[Approval, str]:
+    """What waits, and the state that its caller was given with the page."""
+    needed = await gated.ask(wipe({"disk": disk}, **MODEL))
+    assert needed["resultType"] == "input_required"
+    [approval] = [one for one in gated.approvals.pending() if disk.encode() in one.arguments]
+    return approval, needed["requestState"]
+
+
+def accepting(state: str | None, disk: str = "a") -> Any:
+    extra = {"inputResponses": Raw(ACCEPT)}
+    if state is not None:
+        extra["requestState"] = Raw(b'"%b"' % state.encode())
+    return wipe({"disk": disk}, **MODEL, extra=extra)
+
+
+def charged(gated: Gated) -> int:
+    account = gated.pipeline.budgets._callers["model"]
+    return 0 if account is None else account.window.count
+
+
+def test_the_journal_has_one_execution_and_what_was_collected(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        approval = await gated.hold()
+        assert await gated.confirm(approval) == WIPED
+        assert await gated.ask() == WIPED
+        calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
+        assert [one["outcome"] for one in calls] == ["confirmation_required", "ok", "collected"]
+        assert [f"approval:{approval.id}" in one["detail"] for one in calls[1:]] == [True, True]
+        # The upstream was called once: the other one was held.
+        assert gated.rig.audit.by_upstream["s"].calls == 2
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_a_failure_is_collected_as_well(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        approval = await gated.hold()
+        task = asyncio.ensure_future(gated.approvals.confirm(approval.id, gated.proof(approval)))
+        (await gated.reached()).answer_error(-5, "It is stuck.")
+        await asyncio.wait([task])
+        assert isinstance(task.exception(), InterlockError)
+        error = await gated.ask()
+        assert (error.code, error.message) == (-5, "It is stuck.")
+        last = gated.journal.entries[-1]
+        assert last["outcome"] == "collected"
+        assert last["detail"] == f"approval:{approval.id} It is stuck."
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_those_who_wait_collect(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        approval = await gated.hold()
+        confirmed = asyncio.ensure_future(
+            gated.approvals.confirm(approval.id, gated.proof(approval))
+        )
+        exchange = await gated.reached()
+        waiting = gated.start(wipe())
+        exchange.answer(**WIPED)
+        await confirmed
+        assert await waiting == WIPED
+        calls = [one for one in gated.journal.entries if one["verb"] == "tools/call"]
+        assert sorted(one["outcome"] for one in calls) == [
+            "collected",
+            "confirmation_required",
+            "ok",
+        ]
+        assert gated.rig.audit.by_upstream["s"].calls == 2
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_only_so_many_wait_for_one_approval(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = with_page(tmp_path)
+        _, state = await shown(gated)
+        waiting = [gated.start(accepting(state)) for _ in range(MOST_WAITING)]
+        error = await gated.ask(accepting(state))
+        assert error.failure is TOO_BUSY
+        assert len(list(gated.pipeline.under_way())) == MOST_WAITING
+        # One who leaves makes room.
+        gated.pipeline.cancel(next(iter(gated.pipeline.under_way())))
+        waiting.append(gated.start(accepting(state)))
+        assert not waiting[-1].done()
+        await gated.pipeline.drain(0)
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_only_so_many_of_one_caller_wait(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = with_page(tmp_path)
+        over = 0
+        for number in range(MOST_OF_CALLER // MOST_WAITING + 1):
+            disk = f"disk {number}"
+            _, state = await shown(gated, disk)
+            ended = [gated.start(accepting(state, disk)) for _ in range(MOST_WAITING)]
+            over += sum(one.done() for one in ended)
+        assert over == MOST_WAITING
+        assert len(list(gated.pipeline.under_way())) == MOST_OF_CALLER
+        await gated.pipeline.drain(0)
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_who_was_not_given_the_page_does_not_wait(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = with_page(tmp_path)
+        approval, state = await shown(gated)
+        _, of_another = await shown(gated, "b")
+        for wrong in (None, "i1.AAAA", of_another, state[:-1]):
+            # Each is answered at once with what it waits for.
+            again = await gated.ask(accepting(wrong))
+            assert again["resultType"] == "input_required"
+        assert list(gated.pipeline.under_way()) == []
+        waiting = gated.start(accepting(state))
+        assert not waiting.done()
+        assert await gated.confirm(approval) == WIPED
+        assert await waiting == WIPED
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_who_waits_pays_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = with_page(tmp_path)
+        approval, state = await shown(gated)
+        assert charged(gated) == 0
+        leaving, staying = gated.start(accepting(state)), gated.start(accepting(state))
+        gated.pipeline.cancel(next(iter(gated.pipeline.under_way())))
+        await leaving
+        await gated.confirm(approval)
+        assert await staying == WIPED
+        # The one call that was made.
+        assert charged(gated) == 1
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_stops_does_not_wait_for_them(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = with_page(tmp_path)
+        _, state = await shown(gated)
+        waiting = gated.start(accepting(state))
+        sent = gated.start(tool_call("s.look", {}))
+        exchange = await gated.reached()
+        stopping = asyncio.ensure_future(gated.pipeline.drain(60))
+        async with asyncio.timeout(10):
+            assert (await waiting).failure is SHUTTING_DOWN
+            assert not sent.done()
+            exchange.answer(content=[])
+            await stopping
+            await sent
+        gated.close()
+
+    asyncio.run(run())
