@@ -133,7 +133,9 @@ def test_tail_is_the_same_as_that_of_the_journal(desk: Desk) -> None:
         (["--effect", "irreversible", "--outcome", "ok"], [6]),
         (["--upstream", "files"], [1]),
         (["--approval", "a1"], [2, 3, 4, 6]),
-        (["--approval", "a"], []),
+        (["--approval", "a"], [2, 3, 4, 6]),
+        (["--approval", "b"], []),
+        (["--approval", "a12"], []),
         (["--unfinished"], [5]),
         (["--unfinished", "files.*"], []),
         (["-n", "2"], [6, 7]),
@@ -149,6 +151,47 @@ def test_searching_for_what_is_not_there(desk: Desk) -> None:
     done = desk.run("search", "nothing.*")
     assert done.exit_code == 1
     assert "nothing in the journal fits" in done.stderr
+
+
+def test_several_approvals_begin_alike(desk: Desk) -> None:
+    opened = Journal(desk.journal)
+    for id in ("a2", "a23"):
+        about = ("approval", "s.t", "s", "irreversible", "held", 0, f"approval:{id}")
+        opened.record((NOW, "ci", "mcp", *about))
+    opened.close()
+    done = desk.run("search", "--approval", "a")
+    assert (done.exit_code, "3 approvals begin with a" in done.stderr) == (2, True)
+    # A whole id is one, also when another begins with it.
+    assert desk.found("--approval", "a2") == [8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["search", "--effect", "harmless"], "harmless is none of read_only, additive, mutating,"),
+        (["export", "--format", "xml"], "xml is none of jsonl, csv, events."),
+        (["tail", "-n", "abc"], "abc is no count"),
+        (["search", "-n", "0"], "0 is no count"),
+    ],
+)
+def test_words_that_are_none(desk: Desk, arguments: list[str], said: str) -> None:
+    done = desk.run(*arguments)
+    assert done.exit_code == 2
+    shown = " ".join(done.stderr.replace("│", " ").split())
+    assert said in shown
+    assert "Value error" not in shown
+
+
+def test_long_outcomes_stay_in_columns(desk: Desk) -> None:
+    opened = Journal(desk.journal)
+    outcome = "confirmation_required"
+    opened.record(
+        (NOW, "somebody-with-a-name", "mcp", "tools/call", "s.t", "s", "", outcome, 0, "")
+    )
+    opened.close()
+    lines = desk.run("tail", "-n", "3").stdout.splitlines()
+    assert len({line.index(" ms") for line in lines}) == 1
+    assert "interlock audit tail -n 50" in desk.run("tail", "--help").stdout
 
 
 def test_search_for_people(desk: Desk) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import INTERLOCK, World
+from tests.cli.program import DEMO, INTERLOCK, World
 
 PROGRAM = shlex.join(INTERLOCK)
 
@@ -75,3 +75,17 @@ def test_a_system_error_is_a_sentence(world: World) -> None:
     done = world.run_here("add", "a", "http://h/", "-c", os.path.join("file", "x.yaml"))
     assert done.returncode in (1, 3)
     assert done.stderr.startswith(("interlock: ", "file"))
+
+
+def test_an_encoding_that_lacks_characters_is_no_failure(world: World) -> None:
+    world.config({"demo": DEMO})
+    # Without a node: it starts one, which writes a journal.
+    tools = shell(world, f"PYTHONIOENCODING=ascii {PROGRAM} tools")
+    assert (tools.returncode, "Traceback" in tools.stderr) == (0, False)
+    assert "\\u2248" in tools.stdout
+    assert shell(world, f"{PROGRAM} call demo.roll_dice").returncode == 0
+    verified = shell(world, f"PYTHONIOENCODING=ascii {PROGRAM} audit verify")
+    assert (verified.returncode, "Traceback" in verified.stderr) == (0, False)
+    assert verified.stdout.startswith("\\u2713 ")
+    chosen = shell(world, f"PYTHONIOENCODING=ascii:replace {PROGRAM} audit verify")
+    assert chosen.stdout.startswith("? ")

@@ -78,6 +78,7 @@ def test_a_token_is_printed_once_and_never_again(shell: Shell) -> None:
         assert kept["id"] in told.stdout
         assert secret not in told.output
         assert "digest" not in told.output
+    assert "roles robots" in shell.run("list").stdout
 
 
 def test_as_json(shell: Shell) -> None:

@@ -103,6 +103,67 @@ def test_a_config_that_has_become_wrong_does_not_hide_the_node(world: World) -> 
     assert world.run_here("tools").returncode == 3
 
 
+EMERGENCY = [
+    ["token", "list"],
+    ["token", "show", "ci"],
+    ["token", "revoke", "ci"],
+    ["keys", "list"],
+    ["keys", "new", "ann", "--no-passphrase"],
+    ["keys", "remove", "ann"],
+    ["keys", "node", "list"],
+    ["pins", "list"],
+    ["audit", "head"],
+    ["audit", "verify"],
+    ["audit", "tail"],
+    ["audit", "export"],
+]
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+def test_a_wrong_config_does_not_stand_in_the_way(world: World, by_address: bool) -> None:
+    path = world.config({"demo": DEMO})
+    node = world.up()
+    node.pids()
+    assert world.run_here("token", "create", "ci").returncode == 0
+    assert world.run_here("call", "demo.roll_dice").returncode == 0
+    wait_until("an entry", lambda: world.run_here("audit", "head").returncode == 0)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"servers"', '"severs": {}, "servers"'), encoding="utf-8")
+    named = ["--node", str(world.port)] if by_address else []
+    for command in EMERGENCY:
+        done = world.run_here(*command, *named)
+        assert done.returncode == 0, (command, done.stderr)
+        assert "Note: the node runs by an earlier config: interlock.yaml:3:" in done.stderr
+    told = json.loads(world.run_here("token", "list", "--json").stdout)
+    assert [one["state"] for one in told["tokens"]] == ["revoked"]
+    # Once nothing says where the node is, only its address does: nothing is changed elsewhere.
+    path.write_text("servers: [", encoding="utf-8")
+    lost = world.run_here("token", "list")
+    assert lost.returncode == 3
+    assert f"use --node 127.0.0.1:{world.port}" in lost.stderr
+    assert world.run_here("token", "list", "--node", str(world.port)).returncode == 0
+    path.write_text(text.replace('"listen"', '"lisen"'), encoding="utf-8")
+    assert world.run_here("token", "list").returncode == 3
+    # Without the node there is no reason to go on.
+    path.write_text(text.replace('"servers"', '"severs": {}, "servers"'), encoding="utf-8")
+    node.end()
+    assert world.run_here("token", "list").returncode == 3
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["approvals"], ["status"], ["tools"], ["token", "list"], ["policy", "explain", "x.y"]],
+)
+def test_a_config_that_is_named_and_is_not_there(world: World, command: list[str]) -> None:
+    for more, environ in (
+        (["-c", "nowhere.yaml"], {}),
+        ([], {"INTERLOCK_CONFIG": "nowhere.yaml"}),
+    ):
+        done = world.run_here(*command, *more, **environ)
+        assert done.returncode == 3
+        assert "nowhere.yaml: there is no such file" in done.stderr
+
+
 def test_status_needs_no_token_of_its_own_user(world: World) -> None:
     tokens = [{"name": "me", "token": "${env:NODE_TOKEN}"}]
     world.config({"demo": DEMO}, tokens=tokens)

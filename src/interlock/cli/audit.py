@@ -12,23 +12,25 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, TextIO, get_args
 
 import typer
 
-from interlock.cli import running, say, where
-from interlock.cli.journal import as_json, as_line, tail
+from interlock.cli import options, running, say, where
+from interlock.cli.journal import CountOption, LinesOption, show, show_newest
 from interlock.cli.moments import moment_ns
 from interlock.cli.running import NodeOption
+from interlock.config.trust import EffectName
 
 if TYPE_CHECKING:
-    from interlock.stores.journal_reader import Question, Row
+    from interlock.stores.journal_reader import JournalReader, Question, Row
     from interlock.stores.journal_verify import Progress, Verdict
 
 audit = typer.Typer(help="Check that the journal is what was written, search it, export it.")
 
 _MANY: Final = 100_000
 """With more entries than this, somebody who looks on sees how far it is."""
+_WHOLE_ID: Final = 32
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes text that begins so for something to execute."""
 
@@ -42,10 +44,21 @@ OutcomeOption = Annotated[
 ]
 UpstreamOption = Annotated[str | None, typer.Option("--upstream", help="Only this upstream.")]
 EffectOption = Annotated[
-    str | None, typer.Option("--effect", help="Only tools with this effect: irreversible, …")
+    str | None,
+    typer.Option(
+        "--effect",
+        metavar="EFFECT",
+        parser=options.one_of(*get_args(EffectName)),
+        help="Only tools with this effect: irreversible, …",
+    ),
 ]
 ApprovalOption = Annotated[
-    str | None, typer.Option("--approval", metavar="ID", help="Only what is about this approval.")
+    str | None,
+    typer.Option(
+        "--approval",
+        metavar="ID",
+        help="Only what is about this approval; the beginning of its id will do.",
+    ),
 ]
 SinceOption = Annotated[
     str, typer.Option("--since", metavar="WHEN", help="2h, 7d, 2026-01-31 or 2026-01-31T12:00.")
@@ -106,7 +119,21 @@ def head(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     print(head_of(_path(config, node)))
 
 
-audit.command(name="tail")(tail)
+@audit.command()
+def tail(
+    count: CountOption = 20,
+    config: where.ConfigOption = None,
+    json: LinesOption = False,
+    node: NodeOption = None,
+) -> None:
+    """Show the newest entries, oldest of them first.
+
+    \b
+    Examples:
+      interlock audit tail -n 50
+      interlock audit tail --json | jq 'select(.outcome != "ok")'
+    """
+    show_newest(running.with_files(config, node), count, json=json)
 
 
 @audit.command()
@@ -126,11 +153,9 @@ def search(
             help="Only calls that left and of which no end is known: under way, or cut short.",
         ),
     ] = False,
-    count: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", min=1, help="The most entries.")
-    ] = 100,
+    count: CountOption = 100,
     config: where.ConfigOption = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    json: LinesOption = False,
     node: NodeOption = None,
 ) -> None:
     """Show the newest entries that fit, oldest of them first.
@@ -144,11 +169,11 @@ def search(
     from interlock.stores.journal_reader import JournalReader
 
     reader = JournalReader(_path(config, node))
-    question = _question(name, caller, outcome, upstream, effect, approval, since, until)
+    question = _question(name, caller, outcome, upstream, effect, since, until)
+    question = _about_approval(reader, question, approval)
     ask = reader.unfinished if unfinished else reader.newest
     rows = ask(question, count)[::-1]
-    for row in rows:
-        print(as_json(row) if json else as_line(row))
+    show(rows, json=json)
     if not rows:
         say.note("nothing in the journal fits.")
         raise typer.Exit(say.FAILED)
@@ -158,9 +183,12 @@ def search(
 def export(
     name: NameArgument = "*",
     format: Annotated[
-        Literal["jsonl", "csv", "events"],
+        str,
         typer.Option(
-            "--format", help="An object a line, a table, or what was denied, held and confirmed."
+            "--format",
+            metavar="[jsonl|csv|events]",
+            parser=options.one_of("jsonl", "csv", "events"),
+            help="An object a line, a table, or what was denied, held and confirmed.",
         ),
     ] = "jsonl",
     output: Annotated[
@@ -188,7 +216,8 @@ def export(
     from interlock.stores.journal_reader import JournalReader
 
     reader = JournalReader(_path(config, node))
-    question = _question(name, caller, outcome, upstream, effect, approval, since, until)
+    question = _question(name, caller, outcome, upstream, effect, since, until)
+    question = _about_approval(reader, question, approval)
     with closing(reader.each(question)) as rows:
         # Asked before the file is made: a journal that cannot be read must not empty it.
         first = list(islice(rows, 1))
@@ -210,7 +239,6 @@ def _question(
     outcome: str | None,
     upstream: str | None,
     effect: str | None,
-    approval: str | None,
     since: str,
     until: str,
 ) -> Question:
@@ -225,8 +253,22 @@ def _question(
         effect=effect,
         since_ns=moment_ns(since, now) if since else 0,
         until_ns=moment_ns(until, now) if until else None,
-        word=f"approval:{approval}" if approval else "",
     )
+
+
+def _about_approval(reader: JournalReader, question: Question, given: str | None) -> Question:
+    """The question, about one approval: by its id, or by a beginning that no other has."""
+    if given is None:
+        return question
+    wanted = f"approval:{given}"
+    if given and len(given) < _WHOLE_ID:
+        with closing(reader.each(question)) as rows:
+            words = {one for row in rows for one in row.detail.split(" ") if one.startswith(wanted)}
+        if wanted not in words and len(words) == 1:
+            wanted = words.pop()
+        elif wanted not in words and words:
+            raise typer.BadParameter(f"{len(words)} approvals begin with {given}: give more of it.")
+    return question._replace(word=wanted)
 
 
 @contextmanager

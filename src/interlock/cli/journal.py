@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.cli import running, say, where
+from interlock.cli import options, running, say, where
 from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
     from interlock.stores.journal_reader import Row
+
+_CALLER: Final = 10
+_OUTCOME: Final = 12
 
 journal = typer.Typer(help="Read the node's journal: who called what, and how it ended.")
 
@@ -22,13 +25,18 @@ def _journal() -> None:
     """Read the node's journal: who called what, and how it ended."""
 
 
+CountOption = Annotated[
+    int,
+    typer.Option("--count", "-n", metavar="N", parser=options.count, help="How many entries."),
+]
+LinesOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+
+
 @journal.command()
 def tail(
-    count: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", min=1, help="How many entries.")
-    ] = 20,
+    count: CountOption = 20,
     config: where.ConfigOption = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    json: LinesOption = False,
     node: NodeOption = None,
 ) -> None:
     """Show the newest entries, oldest of them first.
@@ -38,15 +46,27 @@ def tail(
       interlock journal tail -n 50
       interlock journal tail --json | jq 'select(.outcome != "ok")'
     """
+    show_newest(running.with_files(config, node), count, json=json)
+
+
+def show_newest(meant: running.Meant, count: int, *, json: bool) -> None:
+    """Print the newest entries of a node's journal. Raises InterlockError."""
     from interlock.node.places import journal_path
     from interlock.stores.journal_reader import JournalReader
 
-    meant = running.with_files(config, node)
     rows = JournalReader(journal_path(meant.config, os.environ, meant.base_dir)).tail(count)
-    for row in rows:
-        print(as_json(row) if json else as_line(row))
+    show(rows, json=json)
     if not rows:
         say.note("the journal is empty.")
+
+
+def show(rows: list[Row], *, json: bool) -> None:
+    """Print entries, one on a line; for people in columns that are wide enough for each."""
+    caller = max((len(row.caller) for row in rows), default=0)
+    outcome = max((len(row.outcome) for row in rows), default=0)
+    widths = (max(caller, _CALLER), max(outcome, _OUTCOME))
+    for row in rows:
+        print(as_json(row) if json else as_line(row, widths))
 
 
 def as_json(row: Row) -> str:
@@ -56,12 +76,14 @@ def as_json(row: Row) -> str:
     return msgspec.json.encode(row._asdict()).decode()
 
 
-def as_line(row: Row) -> str:
-    """An entry for a person, on one line."""
+def as_line(row: Row, widths: tuple[int, int] = (_CALLER, _OUTCOME)) -> str:
+    """An entry for a person, on one line. `widths`: of the caller, and of the outcome."""
+    caller, outcome = widths
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.time_ns / 1e9))
     what = f"{row.verb} {row.name}".strip()
     detail = f"  {row.detail}" if row.detail else ""
     took = f"{row.duration_us / 1000:.1f} ms"
-    line = f"{moment}  {row.caller or '-':<10}  {row.outcome:<12}  {took:>10}  {what}{detail}"
+    who = f"{row.caller or '-':<{caller}}"
+    line = f"{moment}  {who}  {row.outcome:<{outcome}}  {took:>10}  {what}{detail}"
     # What others wrote must not look like another line.
     return say.printable(line.replace("\n", " "))

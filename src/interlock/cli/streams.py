@@ -16,6 +16,8 @@ from typing import IO, Any, Final
 _STDIN: Final = 0
 _STDOUT: Final = 1
 _STDERR: Final = 2
+_UNWRITTEN: Final = "backslashreplace"
+"""What becomes of a character that the encoding of a stream does not have."""
 FAILED: Final = 1
 
 
@@ -52,9 +54,9 @@ def prepare() -> None:
     if sys.stdin is None:
         sys.stdin = open(_STDIN, encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stdout is sys.__stdout__:
-        sys.stdout = _opened(_STDOUT, sys.stdout, "strict")
+        sys.stdout = _opened(_STDOUT, sys.stdout, _UNWRITTEN)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _opened(_STDERR, sys.stderr, "backslashreplace")
+        sys.stderr = _opened(_STDERR, sys.stderr, _UNWRITTEN)
 
 
 def lead_nowhere(fd: int) -> None:
@@ -83,7 +85,10 @@ def refused(error: OSError) -> int:
 def _opened(fd: int, old: IO[str] | None, errors: str) -> io.TextIOWrapper:
     eager = fd == _STDERR or os.isatty(fd)
     if isinstance(old, io.TextIOWrapper):
-        errors = old.errors or errors
+        # Whoever chose what becomes of characters that an encoding lacks has their way; an error
+        # in the middle of a line is nobody's choice.
+        lacking = {"strict", "surrogateescape"} if old.encoding.lower() != "utf-8" else {"strict"}
+        errors = errors if (old.errors or "strict") in lacking else old.errors or errors
         # As $PYTHONUNBUFFERED asks for.
         eager = eager or old.write_through
     return io.TextIOWrapper(

@@ -135,11 +135,12 @@ def list_tokens(
     now = time.time()
     for one in found:
         scopes = "no limit" if one.scopes is None else " ".join(one.scopes)
+        roles = f"roles {','.join(one.roles)}" if one.roles else "no roles"
         ends = "never expires" if one.expires is None else f"expires {_moment(one.expires)}"
         used = "never used" if one.last_used is None else f"used {_moment(one.last_used)}"
         print(
             f"{one.id}  {one.name:<20}  {one.state(now):<7}  {','.join(one.may):<8}  "
-            f"{scopes:<24}  {ends}  {used}"
+            f"{say.printable(roles):<20}  {scopes:<24}  {ends}  {used}"
         )
     for other in others:
         print(f"revoked {other.kind} {say.printable(other.value)} since {_moment(other.since)}")
