@@ -18,8 +18,8 @@ from tests.faces.wire import Wire, request
 def follow(office: Office, path: str, *headers: tuple[str, str]) -> Wire:
     wire = Wire(("127.0.0.1", office.port))
     wire.send(request(f"localhost:{office.port}", b"", *headers, method="GET", path=path))
-    status, headers = wire.head()
-    assert (status, headers["content-type"]) == (200, "text/event-stream")
+    status, fields = wire.head()
+    assert (status, fields["content-type"]) == (200, "text/event-stream")
     return wire
 
 
