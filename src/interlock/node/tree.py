@@ -36,6 +36,7 @@ from interlock.node.identity import EverybodyBut
 from interlock.node.places import shared_leases_path, subserver_socket_path, tree_path
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.authenticate import LOCAL_CALLER, Unsettled
+from interlock.pipeline.entry import MOST_UNSETTLED
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import ax
 from interlock.protocol.headers import bearer_of
@@ -249,6 +250,8 @@ class Tree:
         self.registrar.accept(upgrade.accept(label=upgrade.peer), caller)
 
     def _settle(self, unsettled: Unsettled) -> None:
+        if len(self._settling) >= MOST_UNSETTLED:
+            return
         task = asyncio.ensure_future(unsettled.settle())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)

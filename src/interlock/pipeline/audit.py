@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from interlock.call import Call, Caller
+from interlock.errors import CONFIRMATION_REQUIRED
 from interlock.ports import JournalEntry, Recorder
 from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 
@@ -31,6 +32,8 @@ HELD: Final = "held"
 """A tool that changed since a human accepted it."""
 ASKED: Final = "asked"
 """A question whose answer comes with a request of its own, for its server alone to read."""
+_NOT_OVER: Final = frozenset({INPUT_REQUIRED, CONFIRMATION_REQUIRED.name})
+"""Outcomes of calls that have not failed: their server, or a human, has to say something first."""
 _MOST_CHARACTERS: Final = 500
 """What others wrote is kept up to here: one call must not fill the journal."""
 
@@ -110,7 +113,7 @@ class Audit:
             tally.calls += 1
             tally.busy_us += duration_us
             # A call whose server wants to know more first has not failed.
-            if outcome != OK and outcome != INPUT_REQUIRED:
+            if outcome != OK and outcome not in _NOT_OVER:
                 tally.failed += 1
         recorder = self._recorder
         if recorder is None:

@@ -13,6 +13,7 @@ from interlock.faces.http.fast_lane import CERTIFICATE
 from interlock.faces.http.guard import Guard, peer_name
 from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
 from interlock.pipeline.authenticate import Unsettled
+from interlock.pipeline.entry import MOST_UNSETTLED, too_many_unsettled
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
@@ -38,6 +39,8 @@ class NodeApp:
         self.guard = guard
         self._shown = shown
         self._mcp_path = mcp_path
+        self._unsettled = 0
+        """How many wait until it is known who they are."""
         self.metadata: ResourceMetadata | None = None
         """What everybody is told about where to get a token. None: nothing."""
         self.public: dict[str, Callable[[], Any]] = {}
@@ -92,7 +95,13 @@ class NodeApp:
         try:
             self._pipeline.admit(self._call(scope, fields, verb))
         except Unsettled as unsettled:
-            await unsettled.settle()
+            if self._unsettled >= MOST_UNSETTLED:
+                raise too_many_unsettled() from None
+            self._unsettled += 1
+            try:
+                await unsettled.settle()
+            finally:
+                self._unsettled -= 1
             self._pipeline.admit(self._call(scope, fields, verb))
 
     @staticmethod
