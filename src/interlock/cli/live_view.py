@@ -75,6 +75,8 @@ class LiveView:
             rows,
             f"{rate:.0f}",
             status.failed,
+            status.waiting,
+            status.held,
             self._log.count,
             self._run.config_problem,
             size,
@@ -109,6 +111,10 @@ def _totals(status: NodeStatus, rate: float) -> Text:
     text = Text(f"\n{rate:.0f} calls/s · {status.calls} calls · ")
     text.append(f"{status.failed} failed", style="red" if status.failed else "")
     text.append(f" · {status.tools} tools · {status.sessions} sessions · {status.listeners} listen")
+    if status.waiting:
+        text.append(f"\n{status.waiting} waiting for a human: interlock approvals", style="yellow")
+    for tool in status.held:
+        text.append(f"\n{say.printable(tool)} is held: interlock pins", style="yellow")
     journal = status.journal
     if journal is not None and journal.get("state") == "failing":
         text.append(f"\njournal: {journal.get('reason')}", style="red")

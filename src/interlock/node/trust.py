@@ -138,6 +138,9 @@ class Trust:
         found = self.identity.problems()
         if self._keeper.problem is not None:
             found.append(self._keeper.problem)
+        watch = None if self.approving is None else self.approving.operators.watch
+        if watch is not None and watch.problem is not None:
+            found.append(watch.problem)
         return found
 
     # -- life
