@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from interlock.node.key_sets import PAUSE
 from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.identity.claims import LEEWAY
 from tests.node.identities import Desk, desk, settled, with_authority
-from tests.pipeline.identity.issuers import ISSUER, NOW, Signer
+from tests.pipeline.identity.issuers import ISSUER, NOW, Signer, claims
 from tests.pipeline.rig import HandClock
 from tests.upstreams.oauth.authority import Authority
 
@@ -353,9 +354,8 @@ def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) ->
         moment = time.time()
 
         def shows(signer: Signer) -> Callable[[], Caller]:
-            token = signer.token(
-                {"alg": "ES256"}, iss=authority.issuer, iat=moment, exp=moment + 60
-            )
+            said = claims(iss=authority.issuer, iat=moment, exp=moment + 60)
+            token = signer.sign({"alg": "ES256"}, json.dumps(said).encode())
             return lambda: identity.authenticator(Credentials("192.0.2.7", token))
 
         assert (await settled(shows(signer))).name == "corp:somebody"
