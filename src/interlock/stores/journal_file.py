@@ -229,7 +229,9 @@ def _check_and_prepare(connection: sqlite3.Connection, path: Path) -> None:
     try:
         version = _version(connection, path)
     finally:
-        connection.execute("ROLLBACK")
+        # A disk that fails has ended it already, and what it says is worth more than that.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
     _write_ahead(connection)
     # A commit survives the end of this process at once, and a power cut from the next checkpoint.
     # The writer asks for more where somebody waits for it, and makes the checkpoints itself.
