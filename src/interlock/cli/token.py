@@ -262,7 +262,9 @@ def _found(store: AccessStore, which: str) -> list[AccessToken]:
 def _check_name(name: str, meant: running.Meant) -> None:
     if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter("a name is some printable text", param_hint="name")
-    if name in ("local", "parent") or name.startswith("config:"):
+    from interlock.config.identity_checks import is_own_name
+
+    if is_own_name(name):
         raise typer.BadParameter(
             f"{name} is what the node itself calls somebody", param_hint="name"
         )

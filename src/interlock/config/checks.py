@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.config import quantities
-from interlock.config.identity_checks import check_identity
+from interlock.config.identity_checks import check_identity, is_own_name
 from interlock.config.model import Config, ServerConfig
 from interlock.config.own_node import OWN_ADDRESS, is_own_url
 from interlock.config.policy_checks import check_policy
@@ -236,7 +236,7 @@ def _check_tokens(reader: NodeReader, values: dict[str, Any]) -> None:
                 f"another token is called {quoted(token.name)}",
                 "give each its own name",
             )
-        if token.name in ("local", "parent") or token.name.startswith("config:"):
+        if is_own_name(token.name):
             reader.report(
                 ("tokens", index, "name"),
                 f"{quoted(token.name)} is what the node itself calls somebody",

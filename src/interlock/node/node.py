@@ -20,6 +20,7 @@ from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stream import McpStream
+from interlock.node.access_watch import Revoked
 from interlock.node.doors import Doors
 from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.identity import EverybodyBut
@@ -345,7 +346,7 @@ class Node:
 
     # -- parts
 
-    def _revoked(self, names: frozenset[str]) -> None:
+    def _revoked(self, names: Revoked) -> None:
         """Their tokens do not count any more: everything of theirs ends now."""
         rest = EverybodyBut(names)
         self._sessions.end_of(rest)
@@ -354,7 +355,7 @@ class Node:
         self._end_listening(rest)
         self.tree.dismiss(names)
         for call in list(self.pipeline.under_way()):
-            if call.caller is not None and call.caller.name in names:
+            if call.caller is not None and names.ends(call.caller):
                 self.pipeline.cancel(call, "The caller's token was revoked.")
 
     def _expired(self, names: frozenset[str]) -> None:

@@ -85,7 +85,7 @@ class Approvals:
             wall_clock=wall_clock,
             call_later=call_later,
         )
-        self._below = Below(children)
+        self._below = Below(children, self._upstream_of)
         self.gate = Gate(
             self._inbox,
             node_id=node_id,
@@ -116,6 +116,10 @@ class Approvals:
         self._inbox.close()
 
     # -- what there is
+
+    def _upstream_of(self, id: str) -> str | None:
+        """Where the approval is that a call of ours came back with."""
+        return next((one.record.upstream for one in self._inbox if one.record.below == id), None)
 
     def pending(self) -> list[Approval]:
         """What waits for a human, the oldest first."""
