@@ -45,6 +45,10 @@ class Revoked(frozenset[str]):
         return caller.name in self.wholly or not caller.id or caller.id in self.tokens
 
 
+ToldRevoked = Callable[[Revoked], None]
+"""Takes the callers whose tokens were revoked."""
+
+
 class AccessWatch:
     """Keeps `ApiTokens` as the store is, and knows who was let in by what."""
 
@@ -57,7 +61,7 @@ class AccessWatch:
         wall_clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Any],
         changed: Callable[[], None],
-        on_revoked: Told,
+        on_revoked: ToldRevoked,
         on_expired: Told,
         also: Callable[[], None] = lambda: None,
     ) -> None:

@@ -20,7 +20,7 @@ from interlock.config.identity_checks import OWN_NAMES, identity_problems
 from interlock.config.trust import IntrospectionConfig, IssuerConfig, TokenConfig
 from interlock.errors import CONFIG, InterlockError
 from interlock.faces.http.resource_metadata import ResourceMetadata
-from interlock.node.access_watch import AccessWatch, Told
+from interlock.node.access_watch import AccessWatch, Told, ToldRevoked
 from interlock.node.introspection import Introspection
 from interlock.node.key_sets import KeySet
 from interlock.node.places import access_path
@@ -81,7 +81,7 @@ class Identity:
         *,
         environ: Mapping[str, str],
         base_dir: Path,
-        on_revoked: Told = lambda _: None,
+        on_revoked: ToldRevoked = lambda _: None,
         on_expired: Told = lambda _: None,
         clock: Clock = time.monotonic,
         wall_clock: Callable[[], float] = time.time,

@@ -14,7 +14,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.config import Config
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.faces.http.guard import Guard
-from interlock.node.access_watch import Told
+from interlock.node.access_watch import Told, ToldRevoked
 from interlock.node.approving import Approving, check_anchors
 from interlock.node.identity import Identity
 from interlock.node.places import make_private, pins_path, state_dir
@@ -45,7 +45,7 @@ class Trust:
         base_dir: Path,
         catalog: Catalog,
         audit: Audit,
-        on_revoked: Told,
+        on_revoked: ToldRevoked,
         on_expired: Told,
         on_held: Callable[[Held], None],
     ) -> None:
