@@ -227,3 +227,66 @@ def test_a_node_above_cannot_lift_a_gate(tmp_path: Path) -> None:
             assert tree.executed("a") == 0
 
     asyncio.run(run())
+
+
+async def _let_in(tree: Tree, answer: Any, *hops: str) -> dict[str, Any]:
+    """Open the gates of these hops through the top; what the next one wants."""
+    for hop in hops:
+        wanted = held(answer)
+        assert wanted is not None
+        assert tree.whose(wanted) == hop
+        approving = tree.root.trust.approving
+        assert approving is not None
+        # By somebody who is not the caller.
+        outcome = await approving.approvals.confirm(
+            wanted["confirmation_id"], _proof(tree, wanted, hop)
+        )
+        answer = json.loads(outcome.result)
+    wanted = held(answer)
+    assert wanted is not None
+    return wanted
+
+
+def test_what_is_answered_at_the_inner_node_itself_is_told_at_the_top(tmp_path: Path) -> None:
+    async def run() -> None:
+        tree = Tree(tmp_path)
+        async with Grove(tmp_path) as grove:
+            await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
+            edge = tree.nodes["edge"].trust.approving
+            assert edge is not None
+            wanted = await _let_in(tree, await tree.press("a"), "root", "mid")
+            assert tree.whose(wanted) == "edge"
+            assert held(await tree.press("a")) == wanted
+            await edge.approvals.confirm(wanted["confirmation_id"], _proof(tree, wanted, "edge"))
+            assert tree.executed("a") == 1
+            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+            # Told once: then it is a new call.
+            assert tree.whose(held(await tree.press("a")) or {}) == "root"
+            assert tree.executed("a") == 1
+
+            wanted = await _let_in(tree, await tree.press("b"), "root", "mid")
+            await edge.approvals.refuse(wanted["confirmation_id"], reason="not now", local=True)
+            with pytest.raises(InterlockError) as error:
+                await tree.press("b")
+            assert error.value.failure.name == "approval_refused"
+            assert "not now" in error.value.message
+            assert tree.executed("b") == 0
+
+    asyncio.run(run())
+
+
+def test_a_gate_that_vanished_below_lets_the_call_through_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        tree = Tree(tmp_path)
+        async with Grove(tmp_path) as grove:
+            await tree.grow(grove, root=GATED, edge=GATED)
+            wanted = await _let_in(tree, await tree.press("a"), "root")
+            assert tree.whose(wanted) == "edge"
+            await tree.gate(True, False, False)
+            # Under the approval of the top, which let exactly one call through.
+            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+            assert tree.executed("a") == 1
+            assert tree.whose(held(await tree.press("a")) or {}) == "root"
+            assert tree.executed("a") == 1
+
+    asyncio.run(run())

@@ -11,8 +11,20 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.call import Call, Credentials, Outcome, UpstreamAnsweredError
-from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.call import (
+    Call,
+    Credentials,
+    Outcome,
+    RelayedError,
+    UpstreamAnsweredError,
+)
+from interlock.errors import (
+    DEADLINE_EXCEEDED,
+    PROOF_INVALID,
+    TOO_BUSY,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
 from interlock.pipeline.approval.below import MOST_REMEMBERED, NO_PROOF, Below
 from interlock.protocol.ax import error_words
 from interlock.protocol.mcp import Era, glance_at
@@ -74,10 +86,28 @@ class Pair:
         assert content["aud"] == INNER_ID
         return content
 
+    async def again(self) -> Any:
+        """The same call once more at the outer node, which asks the inner one."""
+        sent = len(self.outer.upstream.started)
+        over = self.outer.start(wipe())
+        exchange = await self.outer.reached(sent + 1)
+        answer = await self.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        if isinstance(answer, InterlockError):
+            exchange.fail(RelayedError(answer.failure, answer.message, answer.data))
+        else:
+            exchange.answer(**answer)
+        async with asyncio.timeout(10):
+            return await over
+
     def proof(self, content: dict[str, Any], **changes: Any) -> str:
         approval = self.inner.approvals.find(content["confirmation_id"])
         assert approval is not None
         return sign(self.inner.keys.operator, claims_for(approval, self.inner.wall, **changes))
+
+    def forget(self) -> None:
+        """The outer node knows nothing of it any more."""
+        self.outer.approvals._below._known.clear()
+        self.outer.approvals._inbox._entries.clear()
 
     def close(self) -> None:
         self.outer.close()
@@ -106,8 +136,8 @@ def test_while_it_waits_below_the_same_call_hears_of_that(tmp_path: Path) -> Non
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
         for _ in range(2):
-            assert (await pair.outer.ask())["structuredContent"] == content
-        assert len(pair.outer.upstream.started) == 1
+            assert (await pair.again())["structuredContent"] == content
+        assert len(pair.inner.approvals.pending()) == 1
         # When that has expired it is a new call, and asks the outer human again.
         pair.outer.wall += 301
         again = await pair.outer.hold()
@@ -129,6 +159,107 @@ def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Path) -> 
         assert error.value.failure.name == "proof_invalid"
         assert "no trust anchor" in error.value.message
         assert pair.inner.upstream.started == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_refused_at_the_inner_node_itself_is_told_above(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        await pair.inner.approvals.refuse(content["confirmation_id"], reason="no", local=True)
+        told = await pair.again()
+        assert told.failure.name == "approval_refused"
+        # Told once: after that it is a new call.
+        assert (await pair.outer.hold()).state == "pending"
+        assert pair.inner.upstream.started == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_who_asks_below_in_vain_may_ask_again(tmp_path: Path) -> None:
+    """The node below is away, or has no time: the call waits there as before."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        late = {"confirmation_id": content["confirmation_id"]}
+        for number, error in enumerate(
+            (
+                InterlockError(UPSTREAM_UNAVAILABLE, "It is away."),
+                RelayedError(TOO_BUSY, "Later."),
+                RelayedError(DEADLINE_EXCEEDED, "Still under way.", late),
+            )
+        ):
+            over = pair.outer.start(wipe())
+            (await pair.outer.reached(number + 2)).fail(error)
+            assert (await over).failure is error.failure
+            pair.outer.breakers_forgive()
+        assert (await pair.again())["structuredContent"] == content
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_asks_again_who_does_not_know_what_the_question_did(tmp_path: Path) -> None:
+    """The inner gate may have vanished, and the call have been made."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        await pair.through_the_outer()
+        over = pair.outer.start(wipe())
+        (await pair.outer.reached(2)).lose(sent=True)
+        assert (await over).failure.name == "upstream_lost"
+        pair.outer.breakers_forgive()
+        assert (await pair.outer.hold()).state == "pending"
+        assert len(pair.outer.upstream.started) == 2
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_is_killed_while_it_asks_below_asks_no_more(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        await pair.through_the_outer()
+        pair.outer.start(wipe())
+        await pair.outer.reached(2)
+        # Nothing more of it gets to the disk.
+        pair.outer.close()
+        below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
+        after = Gated(tmp_path / "outer", below, keys=pair.outer.keys)
+        told = await after.ask()
+        assert told.failure.name == "upstream_lost"
+        assert "not known" in told.message
+        assert (await after.hold()).state == "pending"
+        assert after.upstream.started == []
+        after.close()
+        pair.inner.close()
+
+    asyncio.run(run())
+
+
+def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
+    """And what is let through meanwhile, by the way of the outer node, is not lost."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        first, second = pair.outer.start(wipe()), pair.outer.start(wipe())
+        exchange = await pair.outer.reached(2)
+        answer = await pair.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        task = asyncio.ensure_future(
+            pair.outer.approvals.confirm(content["confirmation_id"], pair.proof(content))
+        )
+        (await pair.inner.reached()).answer(content=[])
+        async with asyncio.timeout(10):
+            assert json.loads((await task).result) == {"content": []}
+            exchange.answer(**answer)
+            assert await first == await second == {"content": []}
+        assert len(pair.outer.upstream.started) == 2
+        assert len(pair.inner.upstream.started) == 1
         pair.close()
 
     asyncio.run(run())
@@ -199,7 +330,8 @@ def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) -> None:
         (tmp_path / "other").mkdir()
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
-        pair.outer.approvals._below._known.clear()
+        pair.forget()
+        pair.outer.approvals._below._waits_at = lambda _: None
         liar, other = Liar(), Inner(Gated(tmp_path / "other"))
         pair.outer.children.clear()
         pair.outer.children.update({"a-liar": liar, "other": other, "s": pair.child})
@@ -221,7 +353,8 @@ def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path) -> No
     async def run() -> None:
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
-        pair.outer.approvals._below._known.clear()
+        pair.forget()
+        pair.outer.approvals._below._waits_at = lambda _: None
         liar = Liar(claims=True)
         pair.outer.children.clear()
         pair.outer.children.update({"a-liar": liar, "s": pair.child})
@@ -243,12 +376,13 @@ def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: Path) 
         pair = Pair(tmp_path)
         content = await pair.through_the_outer()
         pair.outer.approvals._below._known.clear()
+        pair.outer.approvals._below._waits_at = lambda _: None
         pair.outer.children.clear()
         pair.outer.children["a-liar"] = Liar(claims=True)
         error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
         assert error.failure.name in ("unknown_approval", "upstream_unavailable")
         # The original caller still hears that its call waits.
-        assert (await pair.outer.ask())["structuredContent"] == content
+        assert (await pair.again())["structuredContent"] == content
         pair.close()
 
     asyncio.run(run())

@@ -16,6 +16,7 @@ from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.pipeline.approval import faults
 from interlock.pipeline.approval.record import (
     APPROVED,
+    DISPATCHING,
     DONE,
     ENDS,
     MOST_ARGUMENTS,
@@ -57,7 +58,14 @@ def test_there_are_no_other_steps() -> None:
     with pytest.raises(ValueError, match="cannot go from"):
         refused.step(APPROVED)
     for state in ENDS:
-        assert TRANSITIONS[state] == {state}
+        assert TRANSITIONS[state] - {DISPATCHING} == {state}
+    done = approval().step(APPROVED).step(DISPATCHING).step(DONE)
+    with pytest.raises(ValueError, match="cannot go from"):
+        done.step(DISPATCHING)
+    with pytest.raises(ValueError, match="cannot go from"):
+        refused.step(DISPATCHING)
+    # It was stopped below, and asks there again.
+    assert done.step(DONE, below="there").step(DISPATCHING).state == DISPATCHING
 
 
 def test_ids_cannot_be_guessed() -> None:

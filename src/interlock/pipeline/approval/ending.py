@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlock.call import Outcome, UpstreamGoneError
+from interlock.call import Outcome, RelayedError, UpstreamGoneError
 from interlock.errors import (
     APPROVAL_REFUSED,
+    BUDGET_EXCEEDED,
     CANCELLED,
     CIRCUIT_OPEN,
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
     INTERNAL,
     SHUTTING_DOWN,
+    TOO_BUSY,
     UNRECORDABLE,
     UPSTREAM_LOST,
     UPSTREAM_PROTOCOL,
@@ -48,6 +50,8 @@ _MAY_HAVE_RUN: Final = frozenset(
     {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
 )
 _NEVER_SENT: Final = frozenset({UPSTREAM_UNAVAILABLE, CIRCUIT_OPEN, UNRECORDABLE})
+_NOT_NOW: Final = frozenset({TOO_BUSY, BUDGET_EXCEEDED})
+"""How a node below turns away who asks, before anything happens."""
 _MOST_NOTE: Final = 500
 _TOO_LONG: Final = encode_value(
     {"content": [{"type": "text", "text": "It was executed. Its result was too long to be kept."}]}
@@ -103,11 +107,9 @@ def with_error(
 ) -> Approval:
     """The record of a call that failed. `sent`: whether it may have left, for all that is known
     beside the error."""
-    sent = sent and record.state == DISPATCHING
-    if isinstance(error, UpstreamGoneError):
-        sent = sent and error.sent
-    elif error.failure in _NEVER_SENT:
-        sent = False
+    sent = _was_sent(record, error, sent)
+    if record.below and _says_nothing(record, error, sent):
+        return record.step(DONE)
     state, note = DONE, ""
     if not sent:
         state, note = VOID, f"It was not executed: {error.message}"
@@ -120,7 +122,28 @@ def with_error(
         trouble=trouble_of(error),
         note=note[:_MOST_NOTE],
         collected=collected,
+        result=b"",
+        below="",
+        below_until=0.0,
     )
+
+
+def _was_sent(record: Approval, error: InterlockError, sent: bool) -> bool:
+    if isinstance(error, UpstreamGoneError):
+        sent = sent and error.sent
+    elif error.failure in _NEVER_SENT:
+        sent = False
+    return sent and record.state == DISPATCHING
+
+
+def _says_nothing(record: Approval, error: InterlockError, sent: bool) -> bool:
+    """Whether a call that waits at a gate below does so still, after somebody asked there and was
+    told this: the question did not get there, or the gate has no time for it, or the call that was
+    let through there is still under way."""
+    if not isinstance(error, RelayedError):
+        return not sent
+    under_way = (error.data or {}).get("confirmation_id") == record.below
+    return error.failure in _NOT_NOW or (error.failure is DEADLINE_EXCEEDED and under_way)
 
 
 def told(record: Approval) -> tuple[Outcome | None, InterlockError | None]:

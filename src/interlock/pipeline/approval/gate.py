@@ -30,10 +30,10 @@ from interlock.pipeline.approval.answer import (
     held_result,
     needed_below,
     opens_pages,
-    outcome_of,
     url_error,
     url_needed,
 )
+from interlock.pipeline.approval.asking_below import leaves_with, may_ask_below
 from interlock.pipeline.approval.below import Answered, unknown
 from interlock.pipeline.approval.ending import (
     after_below,
@@ -178,9 +178,12 @@ class Gate:
         elif not record.over:
             self._wait(call, entry, DISPATCH_WAIT)
         elif record.below:
-            if self._inbox.wall_clock() >= record.below_until:
+            changed = self._changes(record, call, decision, arguments)
+            now, keep = self._inbox.wall_clock(), self._inbox.settings.keep
+            if not may_ask_below(record, changed, now, keep):
                 return False
-            self.host.over(call, outcome_of(record), None, REQUIRED)
+            if self._wait(call, entry, DISPATCH_WAIT) and entry.call is None and not entry.writing:
+                self.dispatch(entry, bytes(call.arguments))
         elif record.collected or record.state == EXPIRED or not worth_telling(record):
             return False
         else:
@@ -202,7 +205,8 @@ class Gate:
     ) -> None:
         """Hand out what an approved call came to. The journal has it as that, not as a call."""
         call.approval = entry.record.id
-        self.host.over(call, outcome, error, COLLECTED)
+        below = outcome is not None and bool(entry.record.below)
+        self.host.over(call, outcome, error, REQUIRED if below else COLLECTED)
 
     def _when_written(self, entry: Entry, call: Call) -> None:
         """Nobody is told of an approval that is not on disk."""
@@ -238,8 +242,9 @@ class Gate:
 
     # -- an approved call
 
-    def dispatch(self, entry: Entry) -> None:
-        """Make the call that was approved. It goes the whole way, as any other does."""
+    def dispatch(self, entry: Entry, arguments: bytes | None = None) -> None:
+        """Make the call that was approved. It goes the whole way, as any other does. `arguments`:
+        given where the record has its own no more."""
         record = entry.record
         session = entry.session
         client = record.client
@@ -249,7 +254,8 @@ class Gate:
             session = None
         call = Call(
             TOOLS_CALL, record.face, NOBODY, client, record.name,
-            arguments=record.arguments, session=session, hop=record.hop,
+            arguments=record.arguments if arguments is None else arguments,
+            session=session, hop=record.hop,
         )  # fmt: skip
         call.caller = record.caller
         call.approval = record.id
@@ -260,7 +266,7 @@ class Gate:
     def _consume(self, call: Call, decision: Decision, arguments: object) -> None:
         """Raises InterlockError when this is not the call that was approved."""
         entry = self._inbox.get(call.approval)
-        if entry is None or entry.record.state != APPROVED or entry.writing:
+        if entry is None or not leaves_with(entry, call) or entry.writing:
             call.approval = ""
             raise InterlockError(CONFIRMATION_EXPIRED, "There is no approval for this call.")
         if entry.call is None:
@@ -289,7 +295,7 @@ class Gate:
             elif kept is Kept.WRITTEN:
                 faults.at("gate.dispatching")
                 route = call.route
-                if isinstance(route, Tool):
+                if isinstance(route, Tool) and not record.below:
                     self._tell_of(route)
                 try:
                     self.host.write_first(call)
@@ -352,15 +358,20 @@ class Gate:
         sent: bool = True,
     ) -> None:
         record = entry.record
-        collected = bool(entry.waiters) or entry.own
+        collected = bool(entry.waiters) or (entry.own and not record.below)
         now = self._inbox.wall_clock()
+        heard, entry.heard_below = entry.heard_below, None
         if outcome is not None:
             done = with_outcome(record, outcome, collected, now)
-            if done.below:
-                self._remember(done.below, record.upstream, done.below_until)
         else:
             assert error is not None
             done = with_error(record, error, collected, now, sent=sent)
+        if heard is not None and heard[0] == done.below:
+            # It was let through there just after it was asked about.
+            done = after_below(record, heard[1], now)
+            outcome, error = told(done)
+        if done.below:
+            self._remember(done.below, record.upstream, done.below_until)
         entry.live = False
 
         def then(kept: Kept) -> None:
@@ -381,7 +392,9 @@ class Gate:
             raise unknown(id)
         for entry in waiting:
             record = entry.record
-            if record.below == id and record.state == DONE and not entry.writing:
+            if record.below == id and (entry.call is not None or entry.writing):
+                entry.heard_below = (id, outcome)
+            elif record.below == id and record.state == DONE:
                 changed = after_below(record, outcome, self._inbox.wall_clock())
                 if changed.below:
                     self._remember(changed.below, record.upstream, changed.below_until)
@@ -417,7 +430,8 @@ class Gate:
 
     # -- waiting for a call that is under way
 
-    def _wait(self, call: Call, entry: Entry, seconds: float) -> None:
+    def _wait(self, call: Call, entry: Entry, seconds: float) -> bool:
+        """False: too many do already, and it is over."""
         record = entry.record
         own = sum(len(one.waiters) for one in self._inbox if one.record.caller == record.caller)
         if len(entry.waiters) >= MOST_WAITING or own >= MOST_OF_CALLER:
@@ -431,9 +445,10 @@ class Gate:
                     {"confirmation_id": record.id},
                 ),
             )
-            return
+            return False
         call.exchange = Waiting(entry, call, self._collect, self._waited_in_vain)
         self.host.wait_for_input(call, seconds)
+        return True
 
     def _waited_in_vain(self, call: Call, entry: Entry) -> None:
         if entry.record.state == PENDING:

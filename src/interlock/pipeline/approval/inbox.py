@@ -76,6 +76,7 @@ class Entry:
     __slots__ = (
         "call",
         "early",
+        "heard_below",
         "live",
         "on_over",
         "on_written",
@@ -107,6 +108,8 @@ class Entry:
         self.call: Call | None = None
         """The call that it is used for."""
         self.early: tuple[Outcome | None, InterlockError | None] | None = None
+        self.heard_below: tuple[str, Outcome] | None = None
+        """What a gate below (its approval's id) let through while it was being asked about."""
         self.on_written: list[Callable[[Kept], None]] = []
         self.waiters: list[Told] = []
         """The identical calls of its caller that wait for what becomes of it."""
@@ -189,6 +192,10 @@ class Inbox:
                     note="The node stopped while the call was under way. Whether it was executed "
                     "is not known: look before it is made again.",
                     outcome="lost",
+                    # What it heard from a gate below before it asked there again is past.
+                    result=b"",
+                    below="",
+                    below_until=0.0,
                 )
             elif record.created > now + FUTURE:
                 self.end(entry, VOID, note="It was made in the future: the clock was set back.")
@@ -418,7 +425,7 @@ class Inbox:
 
     def _forget(self, entry: Entry) -> None:
         entry.timer = None
-        if entry.writing:
+        if entry.writing or entry.call is not None:
             self._keep(entry, 1.0)
             return
         self._drop(entry)

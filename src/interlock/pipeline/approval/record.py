@@ -44,7 +44,8 @@ TRANSITIONS: Final[dict[str, frozenset[str]]] = {
     PENDING: frozenset({APPROVED, REFUSED, EXPIRED, VOID}),
     APPROVED: frozenset({DISPATCHING, EXPIRED, VOID}),
     DISPATCHING: frozenset({DONE, VOID, LOST}),
-    DONE: frozenset({DONE}),
+    # Only of a call that a gate below stopped: it asks there again.
+    DONE: frozenset({DONE, DISPATCHING}),
     REFUSED: frozenset({REFUSED}),
     EXPIRED: frozenset({EXPIRED}),
     VOID: frozenset({VOID}),
@@ -170,7 +171,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
     def step(self, state: str, **changes: Any) -> Approval:
         """The record in its next state. Raises ValueError for a step that there is not."""
-        if state not in TRANSITIONS[self.state]:
+        executed = self.state == DONE and state == DISPATCHING and not self.below
+        if state not in TRANSITIONS[self.state] or executed:
             raise ValueError(f"an approval cannot go from {self.state} to {state}")
         if state in ENDS:
             # Nothing can be called with them any more, and they may hold secrets.
