@@ -7,6 +7,8 @@ import itertools
 import json
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -288,5 +290,63 @@ def test_a_gate_that_vanished_below_lets_the_call_through_once(tmp_path: Path) -
             assert tree.executed("a") == 1
             assert tree.whose(held(await tree.press("a")) or {}) == "root"
             assert tree.executed("a") == 1
+
+    asyncio.run(run())
+
+
+def _http(url: str, sent: Any = None) -> tuple[int, Any]:
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    body = None if sent is None else json.dumps(sent).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20) as got:
+            return got.status, json.load(got)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
+    async def run() -> None:
+        tree = Tree(tmp_path)
+        async with Grove(tmp_path) as grove:
+            await tree.grow(grove, root=GATED, edge=GATED)
+            approving = tree.root.trust.approving
+            assert approving is not None
+            base = (tree.root.url or "").replace("/mcp", "/approvals")
+            wanted = await _let_in(tree, await tree.press("a"), "root")
+            id = wanted["confirmation_id"]
+            [shown] = approving.approvals.pending_below()
+            assert (shown.id, shown.at, shown.state) == (id, "mid", "pending")
+            # It is none of the node itself.
+            assert approving.approvals.pending() == []
+            status, seen = await asyncio.to_thread(_http, f"{base}/{id}")
+            assert status == 200
+            assert seen["at"] == "mid"
+            assert seen["aud"] == tree.nodes["edge"].tree.id
+            assert seen["args_sha256"] == wanted["args_sha256"]
+            assert seen["arguments"] == {"button": "a"}
+            assert seen["route"] == wanted["route"]
+            status, said = await asyncio.to_thread(_http, f"{base}/{id}", {"refuse": True})
+            assert status in (401, 403), said
+            # The key of the top does not open it, and it goes on being shown.
+            wrong = _proof(tree, wanted, "root")
+            status, said = await asyncio.to_thread(_http, f"{base}/{id}", {"proof": wrong})
+            assert (status, said["error"]) == (403, "proof_invalid")
+            proof = _proof(tree, wanted, "edge")
+            status, told = await asyncio.to_thread(_http, f"{base}/{id}", {"proof": proof})
+            assert status == 200
+            assert (told["state"], told["at"]) == ("passed_on", "mid")
+            assert told["result"]["content"][0]["text"] == "press: done"
+            assert tree.executed("a") == 1
+            assert approving.approvals.pending_below() == []
+            assert (await tree.press("a"))["content"][0]["text"] == "press: done"
+
+            # What is answered there itself is not shown above any more once that is known.
+            wanted = await _let_in(tree, await tree.press("b"), "root")
+            edge = tree.nodes["edge"].trust.approving
+            assert edge is not None
+            await edge.approvals.refuse(wanted["confirmation_id"], local=True)
+            with pytest.raises(InterlockError):
+                await tree.press("b")
+            assert approving.approvals.pending_below() == []
 
     asyncio.run(run())

@@ -40,6 +40,7 @@ _DIRECT = 2
 """A server and its tool: there is no node in between."""
 _FAILED = "tool_error"
 _HELD_BELOW = "confirmation_required"
+_PASSED_ON = "passed_on"
 _EFFECTS = {
     "irreversible": "cannot be undone",
     "mutating": "changes something",
@@ -113,7 +114,7 @@ def approve(
     one = inbox.find(id)
     _must_wait(one)
     named = own_keys.Named(config, node)
-    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one), named=named)
+    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one) and not one.at, named=named)
     operator_key.check_file(path)
     if not yes:
         if not sys.stdin.isatty():
@@ -150,7 +151,7 @@ def refuse(
     one = inbox.find(id)
     _must_wait(one)
     sent: dict[str, Any] = {"refuse": True, "reason": reason}
-    if key is not None:
+    if key is not None or one.at:
         sent = {"proof": _signed(one, "refuse", reason, operator_key.chosen(key), passphrase_file)}
     _tell(inbox.decide(one, sent), json=json)
 
@@ -191,8 +192,10 @@ def _row(one: Waiting) -> str:
     words = _line(one.arguments_text)
     words = words if len(words) <= 100 else f"{words[:99]}…"
     effect = _EFFECTS.get(one.effect, one.effect)
+    at = f"  held by the node {_line(one.at)} below, which says:" if one.at else ""
     return (
-        f"{one.id}  {left} left\n  {_line(one.tool)}  ({effect})\n  asked by {_who(one)}\n  {words}"
+        f"{one.id}  {left} left{at}\n  {_line(one.tool)}  ({effect})\n"
+        f"  asked by {_who(one)}\n  {words}"
     )
 
 
@@ -213,6 +216,8 @@ def _block(text: str) -> str:
 
 def _show(one: Waiting) -> None:
     """All there is to know before one decides. On stderr: the outcome is the result."""
+    if one.at:
+        say.note(f"held by:   the node {_line(one.at)} below, which says all of this itself")
     say.note(f"tool:      {_line(one.tool)}  ({_EFFECTS.get(one.effect, one.effect)})")
     if one.description:
         say.note(f"it says:\n{_block(one.description)}")
@@ -245,7 +250,10 @@ def _tell(body: bytes, *, json: bool) -> None:
         say.as_json(msgspec.json.decode(body))
     else:
         _tell_person(told)
-    if told.state not in ("done", "refused") or told.error is not None or told.outcome == _FAILED:
+    if told.state == _PASSED_ON:
+        if not _refused_below(told) and msgspec.json.decode(told.result).get("isError"):
+            raise typer.Exit(say.FAILED)
+    elif told.state not in ("done", "refused") or told.error is not None or told.outcome == _FAILED:
         raise typer.Exit(say.FAILED)
 
 
@@ -253,8 +261,11 @@ def _tell_person(told: Waiting) -> None:
     from interlock.cli.call import print_result
 
     by = f" by {told.by}" if told.by else ""
-    if told.state == "refused":
+    if told.state == "refused" or _refused_below(told):
         print(f"refused{by}.")
+    elif told.state == _PASSED_ON:
+        say.note(f"passed on to the node {_line(told.at)}, which holds it.")
+        print_result(bytes(told.result))
     elif told.outcome == _HELD_BELOW:
         say.note(f"approved{by}.")
         print(_gate_below(bytes(told.result)))
@@ -266,6 +277,16 @@ def _tell_person(told: Waiting) -> None:
             print_result(bytes(told.result))
         elif told.note:
             say.note(say.printable(told.note))
+
+
+def _refused_below(told: Waiting) -> bool:
+    """Whether a node below, which was given the proof, says that the call is refused."""
+    import msgspec
+
+    if told.state != _PASSED_ON:
+        return False
+    result = msgspec.json.decode(told.result)
+    return "content" not in result and result.get("status") == "refused"
 
 
 def _gate_below(result: bytes) -> str:

@@ -54,6 +54,8 @@ class Waiting(msgspec.Struct, frozen=True):
     seconds_left: float
     created_at: str
     expires_at: str
+    at: str = ""
+    """The node below that holds it, and said all this of it."""
     note: str = ""
     by: str = ""
     outcome: str = ""

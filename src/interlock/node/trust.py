@@ -182,7 +182,7 @@ class Trust:
 
 def _tell_people(approval: Approval) -> None:
     """Somebody who watches the node should not have to look for what waits."""
-    if approval.state == PENDING:
+    if approval.state == PENDING and not approval.at:
         _log.info(
             "%s waits for a human, asked by %s: interlock approve %s",
             approval.tool,

@@ -29,6 +29,8 @@ class Approvals(Protocol):
 
     def pending(self) -> Sequence[Approval]: ...
 
+    def pending_below(self) -> Sequence[Approval]: ...
+
     def find(self, id: str) -> Approval | None: ...
 
     async def confirm(self, id: str, proof: str, presented_by: Caller | None) -> Outcome:
@@ -119,8 +121,9 @@ def summed_up(approval: Approval, now: float) -> dict[str, Any]:
 
 
 def waiting(approvals: Approvals) -> list[Approval]:
-    """All that wait, the oldest first."""
-    return sorted(approvals.pending(), key=lambda one: one.created)
+    """All that wait, here and as far as is known below, the oldest first."""
+    found = [*approvals.pending(), *approvals.pending_below()]
+    return sorted(found, key=lambda one: one.created)
 
 
 def listed(found: Sequence[Approval], now: float) -> dict[str, Any]:
@@ -133,6 +136,7 @@ async def decided(
 ) -> dict[str, Any]:
     """What became of an approval by this proof. Raises InterlockError when it decided nothing."""
     outcome, trouble = None, None
+    before = approvals.find(id)
     try:
         outcome = await approvals.confirm(id, proof, None)
     except InterlockError as error:
@@ -142,6 +146,8 @@ async def decided(
     approval = approvals.find(id)
     if approval is None and outcome is not None:
         # A node below holds it, and was given the proof.
+        if before is not None:
+            return {**seen(before, wall_clock(), outcome), "state": PASSED_ON, "seconds_left": 0.0}
         return {"id": id, "state": PASSED_ON, "result": Raw(outcome.result)}
     if approval is None or not approval.decided:
         raise trouble or InterlockError(UNKNOWN_APPROVAL, "The approval is not known any more.")

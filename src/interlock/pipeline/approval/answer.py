@@ -132,10 +132,11 @@ def needed_below(result: bytes | Raw) -> tuple[str, float] | None:
     id = content.get("confirmation_id") if isinstance(content, dict) else None
     if not isinstance(id, str) or not 1 <= len(id) <= 200:
         return None
-    return id, _seconds(content.get("expires_at"))
+    return id, seconds_of(content.get("expires_at"))
 
 
-def _seconds(text: object) -> float:
+def seconds_of(text: object) -> float:
+    """A moment that was written down, on the wall clock. 0: it is none."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

@@ -21,6 +21,7 @@ from interlock.errors import (
     INTERNAL,
     INVALID_PARAMS,
     PROOF_INVALID,
+    UNKNOWN_APPROVAL,
     UNRECORDABLE,
     InterlockError,
     ProtocolError,
@@ -40,6 +41,7 @@ from interlock.pipeline.approval.record import (
     Approval,
     view,
 )
+from interlock.pipeline.approval.shown_below import ShownBelow
 from interlock.pipeline.audit import OK
 from interlock.pipeline.fault import fault
 from interlock.pipeline.sealing import Seals
@@ -76,6 +78,7 @@ class Approvals:
         do. `children`: the nodes registered here, by the keys of their upstreams."""
         self._page = page
         self._proofs = proofs
+        self._node_id = node_id
         self._wall_clock = wall_clock
         self._inbox = Inbox(
             keeper,
@@ -86,6 +89,7 @@ class Approvals:
             call_later=call_later,
         )
         self._below = Below(children, self._upstream_of)
+        self._shown_below = ShownBelow()
         self.gate = Gate(
             self._inbox,
             node_id=node_id,
@@ -93,7 +97,9 @@ class Approvals:
             page=self.url_of,
             seals=seals,
             remember=self._below.remember,
+            show=self._show_below,
         )
+        self.gate.on_passed_below = self._over_below
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life
@@ -122,16 +128,35 @@ class Approvals:
         return next((one.record.upstream for one in self._inbox if one.record.below == id), None)
 
     def pending(self) -> list[Approval]:
-        """What waits for a human, the oldest first."""
+        """What waits here for a human, the oldest first."""
         return [
             one.record
             for one in self._inbox
             if one.record.waits and one.written is not None and not self._inbox.expired(one)
         ]
 
+    def pending_below(self) -> list[Approval]:
+        """What waits at the nodes below, as they said themselves (`at`)."""
+        return self._shown_below.pending(self._wall_clock())
+
     def find(self, id: str) -> Approval | None:
+        """An approval of this node; else what a node below said of one of its own (`at`)."""
         entry = self._inbox.get(id)
-        return None if entry is None or entry.written is None else entry.record
+        if entry is None:
+            return self._shown_below.find(id, self._wall_clock())
+        return None if entry.written is None else entry.record
+
+    def _show_below(self, approval: Approval) -> None:
+        # What names this node, or one of its approvals, is none of a node below.
+        own = approval.audience == self._node_id() or self._inbox.get(approval.id) is not None
+        if not own and self._shown_below.add(approval):
+            self._inbox.tell_watchers(approval)
+
+    def _over_below(self, id: str) -> None:
+        """It waits there no more."""
+        over = self._shown_below.over(id)
+        if over is not None:
+            self._inbox.tell_watchers(over)
 
     def recent(self, most: int = 50) -> list[Approval]:
         """What is known, the newest first."""
@@ -160,7 +185,13 @@ class Approvals:
         """
         entry = self._inbox.get(id)
         if entry is None or entry.written is None:
-            outcome = await self._below.confirm(id, proof)
+            try:
+                outcome = await self._below.confirm(id, proof)
+            except InterlockError as error:
+                if error.failure in (ALREADY_DECIDED, CONFIRMATION_EXPIRED, UNKNOWN_APPROVAL):
+                    self._over_below(id)
+                raise
+            self._over_below(id)
             await self.gate.answered_below(id, outcome)
             return outcome
         verdict = await self._decide(entry, proof)
@@ -182,6 +213,10 @@ class Approvals:
         """Refuse a call: with a proof, as somebody who may see approvals, or as this machine's own
         user (`local`). Raises InterlockError."""
         entry = self._inbox.get(id)
+        if self._shown_below.find(id, self._wall_clock()) is not None and entry is None:
+            raise InterlockError(
+                FORBIDDEN, "A node below holds this call: to refuse it here takes a proof."
+            )
         if entry is None or entry.written is None:
             raise unknown(id)
         reason = reason[:_MOST_REASON]

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from interlock.call import Call, Credentials, Outcome
+from interlock.call import Call, Caller, Credentials, Outcome
 from interlock.catalog.offering import Tool
 from interlock.errors import (
     CONFIRMATION_EXPIRED,
@@ -56,6 +56,7 @@ from interlock.pipeline.approval.record import (
     digest_of,
     exact,
 )
+from interlock.pipeline.approval.shown_below import said_below
 from interlock.pipeline.approval.waiting import MOST_OF_CALLER, MOST_WAITING, Waiting
 from interlock.pipeline.audit import COLLECTED, OK
 from interlock.pipeline.fault import fault
@@ -104,17 +105,22 @@ class Gate:
         page: Callable[[str], str | None],
         seals: Seals,
         remember: Callable[[str, str, float], None] = lambda *_: None,
+        show: Callable[[Approval], None] = lambda _: None,
     ) -> None:
         """`page`: the address of one approval's page, where people can reach it. `remember`: told
-        which approval of which upstream a call came back with, and until when that holds."""
+        which approval of which upstream a call came back with, and until when that holds. `show`:
+        told what that node said of it."""
         self._inbox = inbox
         self._node_id = node_id
         self._policy_version = policy_version
         self._page = page
         self._seals = seals
         self._remember = remember
+        self._show = show
         self.on_approved_tool: Callable[[Tool], None] = lambda _: None
         """Told of the tool whose call a human let through."""
+        self.on_passed_below: Callable[[str], None] = lambda _: None
+        """Told of an approval below for which a call does not wait any more."""
         inbox.on_ended = self.ended
 
     # -- a call comes
@@ -152,6 +158,24 @@ class Gate:
         needed = needed_below(outcome.result)
         if needed is not None:
             self._remember(needed[0], call.upstream, needed[1])
+            assert call.caller is not None
+            tool, _ = about(call)
+            self._show_below(outcome.result, call.upstream, tool, call.caller, call.effect)
+
+    def _waits_below(self, record: Approval) -> None:
+        """The call of this record was stopped by another gate, below."""
+        self._remember(record.below, record.upstream, record.below_until)
+        self._show_below(record.result, record.upstream, record.tool, record.caller, record.effect)
+
+    def _show_below(
+        self, result: bytes, upstream: str, tool: str, caller: Caller, effect: str
+    ) -> None:
+        now = self._inbox.wall_clock()
+        said = said_below(
+            result, upstream=upstream, tool=tool, caller=caller, effect=effect, now=now
+        )
+        if said is not None:
+            self._show(said)
 
     def _goes_on(self, call: Call, entry: Entry, decision: Decision, arguments: object) -> bool:
         """The same was asked before. False: that is past, and this is a new call."""
@@ -370,8 +394,10 @@ class Gate:
             # It was let through there just after it was asked about.
             done = after_below(record, heard[1], now)
             outcome, error = told(done)
+        if record.below and record.below != done.below:
+            self.on_passed_below(record.below)
         if done.below:
-            self._remember(done.below, record.upstream, done.below_until)
+            self._waits_below(done)
         entry.live = False
 
         def then(kept: Kept) -> None:
@@ -397,7 +423,7 @@ class Gate:
             elif record.below == id and record.state == DONE:
                 changed = after_below(record, outcome, self._inbox.wall_clock())
                 if changed.below:
-                    self._remember(changed.below, record.upstream, changed.below_until)
+                    self._waits_below(changed)
                 self._inbox.index(entry)
                 written: asyncio.Future[Kept] = loop.create_future()
                 self._inbox.step(entry, changed, written.set_result)

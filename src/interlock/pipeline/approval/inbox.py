@@ -372,6 +372,9 @@ class Inbox:
             self.note(record, word, detail)
         except Exception:
             _log.exception("a step of approval %s could not be recorded", record.id)
+        self.tell_watchers(record)
+
+    def tell_watchers(self, record: Approval) -> None:
         for callback in list(self._watchers):
             try:
                 callback(record)

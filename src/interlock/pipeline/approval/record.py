@@ -147,6 +147,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     below: str = ""
     """The approval of a node below that its call waits for now."""
     below_until: float = 0.0
+    at: str = ""
+    """The node below that said all this, by its segment. Empty: it is an approval of this node."""
 
     def __repr__(self) -> str:
         # Arguments may hold secrets, and whatever can be printed is printed one day.
@@ -299,6 +301,8 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
     }
     if url is not None:
         seen["url"] = url
+    if approval.at:
+        seen["at"] = approval.at
     if approval.decided:
         seen |= {"decided_at": utc(approval.decided), "by": approval.by, "proof": approval.proof}
     if approval.outcome:

@@ -17,6 +17,7 @@ const KINDS = { local: "a program of this user on the node's machine", token: "b
 const ENDS = {
   done: ["green", "yes", "Approved, and done"],
   refused: ["red", "no", "Refused"],
+  passed_on: ["green", "yes", "Passed on to the node that holds it"],
   expired: ["blue", "clock", "Too late"],
   void: ["blue", "no", "No longer valid"],
   lost: ["red", "alarm", "It is not known what became of it"],
@@ -68,6 +69,7 @@ export async function approval(id) {
         make("h2", {}, "With exactly these arguments"), argumentsShown()) : null,
       make("section", { class: "card" }, pairs([
         ["Asked by", `${caller} (${KINDS[view.caller.kind] || view.caller.kind})`],
+        ["Held by", view.at ? `the node ${view.at} below, which says all of this itself` : ""],
         ["On", view.server],
         ["Way there", view.route.length > 2 ? view.route.join(" › ") : ""],
         ["Why it waits", view.reason || (view.rule ? `Rule ${view.rule}` : "The policy asks for it.")],

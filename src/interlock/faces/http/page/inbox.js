@@ -31,6 +31,7 @@ export async function inbox() {
       approvals.map((one) => make("a", { class: "card item", href: one.id },
         make("p", { class: "tool" }, visible(one.tool)),
         make("p", { class: "soft small" }, visible(`asked by ${one.caller.name}`), " · ",
+          one.at ? visible(`held by the node ${one.at} below · `) : "",
           `${span(one.seconds_left)} left`),
         make("p", { class: "brief small" }, visible(one.arguments_text.replace(/\s+/g, " "))))),
       make("button", { class: "wide", type: "button", onclick: () => list(session).catch((error) =>

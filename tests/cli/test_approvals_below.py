@@ -1,0 +1,50 @@
+"""What a node below holds, on the command line of the node above it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+
+from interlock.call import Outcome
+from interlock.cli.approvals import _row, _tell
+from interlock.cli.inbox import Waiting
+from interlock.faces.http.approval_shown import PASSED_ON, seen
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import Era
+from tests.pipeline.approval.gated import NOW
+from tests.pipeline.approval.test_shown_below import said
+
+
+def answer(result: dict[str, Any]) -> bytes:
+    shown = said()
+    assert shown is not None
+    outcome = Outcome(json.dumps(result).encode(), Era.SESSION)
+    return encode_value({**seen(shown, NOW, outcome), "state": PASSED_ON})
+
+
+def test_the_list_says_who_holds_it() -> None:
+    shown = said()
+    assert shown is not None
+    one = msgspec.json.decode(encode_value(seen(shown, NOW)), type=Waiting)
+    assert "held by the node mid below, which says:" in _row(one)
+
+
+def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell(answer({"content": [{"type": "text", "text": "wiped"}]}), json=False)
+    out, err = capsys.readouterr()
+    assert out.strip() == "wiped"
+    assert "passed on to the node mid" in err
+
+
+def test_a_refusal_is_said_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell(answer({"status": "refused", "confirmation_id": "x"}), json=False)
+    assert capsys.readouterr().out.strip() == "refused."
+
+
+def test_a_call_that_failed_below_failed() -> None:
+    with pytest.raises(typer.Exit):
+        _tell(answer({"content": [], "isError": True}), json=False)
