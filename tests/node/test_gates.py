@@ -350,3 +350,26 @@ def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
             assert approving.approvals.pending_below() == []
 
     asyncio.run(run())
+
+
+def test_a_changed_policy_voids_what_waits(tmp_path: Path) -> None:
+    async def run() -> None:
+        tree = Tree(tmp_path)
+        async with Grove(tmp_path) as grove:
+            await tree.grow(grove, root=GATED)
+            wanted = held(await tree.press("a"))
+            assert wanted is not None
+            approving = tree.root.trust.approving
+            assert approving is not None
+            over = asyncio.Event()
+            approving.approvals.watch(lambda one: over.set() if one.state == "void" else None)
+            await tree.gate(False, False, False)
+            async with asyncio.timeout(20):
+                await over.wait()
+            assert approving.approvals.pending() == []
+            with pytest.raises(InterlockError) as error:
+                await tree.confirm(wanted, "root")
+            assert "The policy changed since it was asked for" in error.value.message
+            assert tree.executed("a") == 0
+
+    asyncio.run(run())

@@ -176,6 +176,8 @@ class Trust:
             self._audit.record_change("policy", policy.version, "changed", self.policy.version)
             self.policy = policy
             pipeline.permit.follow(policy)
+            if self.approving is not None:
+                self.approving.approvals.policy_changed()
         pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
         self.pins.configure(config.pins.mode)
 

@@ -111,6 +111,27 @@ class Approvals:
             self._inbox.load()
         except InterlockError as error:
             _log.warning("%s", error.message)
+        self.policy_changed()
+
+    def policy_changed(self) -> None:
+        """Calls are stopped by other rules now: what waits by the old ones waits in vain, since
+        nothing is let through by a policy that it was not stopped by. Whoever waits is told."""
+        version = self.gate.policy_version()
+        for entry in self._inbox:
+            if entry.record.state == PENDING and entry.record.policy != version:
+                self._outdated(entry)
+
+    def _outdated(self, entry: Entry) -> None:
+        def written(kept: Kept) -> None:
+            if kept is Kept.WRITTEN:
+                self._outdated(entry)
+
+        if entry.written is None:
+            entry.on_written.append(written)
+        elif entry.record.state == PENDING and not entry.writing:
+            # One that somebody decides this very moment is looked at when it is dispatched.
+            note = "The policy changed since it was asked for. It was not executed."
+            self._inbox.end(entry, VOID, note=note)
 
     def configure(self, settings: ApprovalsConfig) -> None:
         self._inbox.settings = settings

@@ -112,7 +112,7 @@ class Gate:
         told what that node said of it."""
         self._inbox = inbox
         self._node_id = node_id
-        self._policy_version = policy_version
+        self.policy_version = policy_version
         self._page = page
         self._seals = seals
         self._remember = remember
@@ -146,7 +146,7 @@ class Gate:
             decision,
             arguments,
             audience=self._node_id(),
-            policy=self._policy_version(),
+            policy=self.policy_version(),
             created=now,
             expires=now + self._inbox.settings.expiry,
         )
@@ -183,7 +183,7 @@ class Gate:
         if entry.written is None:
             self._when_written(entry, call)
         elif record.state == PENDING:
-            if self._inbox.expired(entry):
+            if self._inbox.expired(entry) or record.policy != self.policy_version():
                 return False
             if accepted(call) and self._brings_state(call):
                 self._wait(call, entry, record.expires - self._inbox.wall_clock() + DISPATCH_WAIT)
@@ -341,7 +341,7 @@ class Gate:
             changed.append("the tool")
         elif contract != record.contract:
             changed.append("the tool's definition")
-        if self._policy_version() != record.policy or decision.action.word != record.action:
+        if self.policy_version() != record.policy or decision.action.word != record.action:
             changed.append("the policy")
         if not changed and digest_of(tool, arguments, contract, call.caller) != record.digest:
             changed.append("the call")
