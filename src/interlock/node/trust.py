@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from interlock.call import Caller
 from interlock.catalog.catalog import Catalog
@@ -28,8 +27,6 @@ from interlock.pipeline.sealing import Seals
 from interlock.ports import Recorder
 from interlock.stores.pin_keeper import PinKeeper
 from interlock.stores.pins import PinStore
-
-APPROVED_A_CALL: Final = "whoever approved a call of it"
 
 _log = logging.getLogger("interlock.node")
 
@@ -109,7 +106,7 @@ class Trust:
         )
         approvals = self.approving.approvals
         pipeline.open_gate(approvals.gate, approvals.confirm_call)
-        approvals.gate.on_approved_tool = lambda tool: self.pins.approved(tool, APPROVED_A_CALL)
+        approvals.gate.on_approved_tool = self.pins.approved
         approvals.watch(_tell_people)
         return self.approving
 

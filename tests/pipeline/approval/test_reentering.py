@@ -92,11 +92,11 @@ def test_the_tool_of_an_approved_call_is_known_as_approved(tmp_path: Path) -> No
     async def run() -> None:
         gated = Gated(tmp_path)
         seen = []
-        gated.approvals.gate.on_approved_tool = lambda tool: seen.append(tool.canonical)
+        gated.approvals.gate.on_approved_tool = lambda tool, by: seen.append((tool.canonical, by))
         approval = await gated.hold()
         assert seen == []
         await gated.confirm(approval)
-        assert seen == ["s.wipe"]
+        assert seen == [("s.wipe", "anna")]
         gated.close()
 
     asyncio.run(run())

@@ -117,8 +117,8 @@ class Gate:
         self._seals = seals
         self._remember = remember
         self._show = show
-        self.on_approved_tool: Callable[[Tool], None] = lambda _: None
-        """Told of the tool whose call a human let through."""
+        self.on_approved_tool: Callable[[Tool, str], None] = lambda *_: None
+        """Told of the tool whose call a human let through, and whose proof that was."""
         self.on_passed_below: Callable[[str], None] = lambda _: None
         """Told of an approval below for which a call does not wait any more."""
         inbox.on_ended = self.ended
@@ -320,7 +320,7 @@ class Gate:
                 faults.at("gate.dispatching")
                 route = call.route
                 if isinstance(route, Tool) and not record.below:
-                    self._tell_of(route)
+                    self._tell_of(route, record.by)
                 try:
                     self.host.write_first(call)
                 except Exception as bug:
@@ -347,9 +347,9 @@ class Gate:
             changed.append("the call")
         return changed
 
-    def _tell_of(self, tool: Tool) -> None:
+    def _tell_of(self, tool: Tool, by: str) -> None:
         try:
-            self.on_approved_tool(tool)
+            self.on_approved_tool(tool, by)
         except Exception:
             _log.exception("%s could not be noted as approved", tool.canonical)
 
