@@ -182,11 +182,17 @@ def print_result(raw: bytes, *, json_output: bool = False) -> int:
     """Print what a tool answered; the exit code that says whether it failed."""
     import msgspec
 
+    from interlock.protocol.ax import APPROVAL, EXECUTED_AT
+
     result = msgspec.json.decode(raw)
     if sys.stderr.isatty():
         # Progress may have left half a line.
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     failed = result.get("isError") is True
+    meta = result.get("_meta")
+    if isinstance(meta, dict) and APPROVAL in meta:
+        when, id = (say.printable(str(meta.get(key, "?"))) for key in (EXECUTED_AT, APPROVAL))
+        say.note(f"this is the result of the call that was approved and made at {when} ({id}).")
     if json_output:
         say.as_json(result.get("structuredContent", result))
     else:

@@ -24,6 +24,7 @@ from interlock.pipeline.approval.record import Approval
 from interlock.pipeline.policy.policy import Policy
 from interlock.pipeline.sealing import Seals
 from interlock.ports import Back, Exchange
+from interlock.protocol.ax import APPROVAL, EXECUTED_AT
 from interlock.protocol.mcp import Era
 from interlock.stores.approvals import ApprovalStore
 from tests.catalog.offers import definition, offer
@@ -118,6 +119,8 @@ class Gated:
         self.wall = now
         self.rig = Rig(*(offerings or (dangerous(),)), tokens=tokens)
         self._arrived = asyncio.Event()
+        self.marks: list[tuple[str, str]] = []
+        """Of each result that was kept: the approval, and when its call was answered."""
         for upstream in self.rig.upstreams.values():
             upstream.start = self._telling(upstream.start)  # type: ignore[method-assign]
         self.journal = self.rig.journal
@@ -170,11 +173,21 @@ class Gated:
 
         def done(_: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
             assert (outcome is None) != (error is None)
-            over.set_result(error if outcome is None else json.loads(bytes(outcome.result)))
+            over.set_result(error if outcome is None else self._read(bytes(outcome.result)))
 
         call.on_done = done
         self.pipeline.begin(call)
         return over
+
+    def _read(self, result: bytes) -> Any:
+        """A result as its server gave it; how it is marked when it was kept is noted apart."""
+        read = json.loads(result)
+        if APPROVAL in read.get("_meta", {}):
+            meta = read["_meta"]
+            self.marks.append((meta.pop(APPROVAL), meta.pop(EXECUTED_AT)))
+            if not meta:
+                del read["_meta"]
+        return read
 
     async def ask(self, call: Call | None = None) -> Any:
         async with asyncio.timeout(10):

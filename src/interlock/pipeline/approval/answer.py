@@ -15,9 +15,9 @@ from interlock.call import Call, Client, Outcome, UpstreamAnsweredError
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError, ProtocolError, by_name
 from interlock.pipeline.approval.record import VERIFY, Approval, Trouble, utc
 from interlock.pipeline.questions import capabilities_of
-from interlock.protocol.ax import STATUS
+from interlock.protocol.ax import APPROVAL, EXECUTED_AT, STATUS
 from interlock.protocol.input_required import write_needed
-from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
+from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import ELICITATION, Era, glance_at
 
 REQUIRED: Final = CONFIRMATION_REQUIRED.name
@@ -160,6 +160,22 @@ def error_of(trouble: Trouble) -> InterlockError:
         return UpstreamAnsweredError(trouble.code, trouble.message, data)
     known: Any = decode_value(trouble.data) if trouble.data else None
     return InterlockError(by_name(trouble.failure), trouble.message, known)
+
+
+def marked_as_kept(outcome: Outcome, approval: Approval) -> Outcome:
+    """The outcome of an earlier call, marked as that; all but its `_meta` stays byte by byte. A
+    result whose `_meta` is no object stays as it is."""
+    try:
+        members = decode_members(outcome.result)
+        meta = decode_members(members.get("_meta", Raw(b"{}")))
+    except ProtocolError:
+        return outcome
+    meta[APPROVAL] = Raw(encode_value(approval.id))
+    # A node below that kept it knows better when that was.
+    meta.setdefault(EXECUTED_AT, Raw(encode_value(utc(approval.ended))))
+    members["_meta"] = Raw(encode_members(meta))
+    result = encode_members(members)
+    return Outcome(result, outcome.era, outcome.glance and glance_at(result))
 
 
 def outcome_of(approval: Approval) -> Outcome:

@@ -165,3 +165,10 @@ def told(record: Approval) -> tuple[Outcome | None, InterlockError | None]:
 def worth_telling(record: Approval) -> bool:
     """Whether its caller, who asks once more, should hear of it before anything else happens."""
     return record.state in (DONE, REFUSED, LOST) or record.trouble is not None
+
+
+def unwritten() -> InterlockError:
+    return InterlockError(
+        UNRECORDABLE,
+        "The call was not made: its approval cannot be written down now. Try again later.",
+    )

@@ -19,7 +19,6 @@ from interlock.errors import (
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
     TOO_BUSY,
-    UNRECORDABLE,
     InterlockError,
 )
 from interlock.pipeline.approval import faults
@@ -28,6 +27,7 @@ from interlock.pipeline.approval.answer import (
     REQUIRED,
     accepted,
     held_result,
+    marked_as_kept,
     needed_below,
     opens_pages,
     url_error,
@@ -38,6 +38,7 @@ from interlock.pipeline.approval.below import Answered, unknown
 from interlock.pipeline.approval.ending import (
     after_below,
     told,
+    unwritten,
     with_error,
     with_outcome,
     worth_telling,
@@ -229,8 +230,11 @@ class Gate:
     ) -> None:
         """Hand out what an approved call came to. The journal has it as that, not as a call."""
         call.approval = entry.record.id
-        below = outcome is not None and bool(entry.record.below)
-        self.host.over(call, outcome, error, REQUIRED if below else COLLECTED)
+        if outcome is not None and entry.record.below:
+            self.host.over(call, outcome, error, REQUIRED)
+            return
+        outcome = outcome and marked_as_kept(outcome, entry.record)
+        self.host.over(call, outcome, error, COLLECTED)
 
     def _when_written(self, entry: Entry, call: Call) -> None:
         """Nobody is told of an approval that is not on disk."""
@@ -239,7 +243,7 @@ class Gate:
             if kept is Kept.WRITTEN:
                 self._answer(call, entry)
             else:
-                self.host.over(call, None, _unwritten())
+                self.host.over(call, None, unwritten())
 
         entry.on_written.append(then)
 
@@ -327,7 +331,7 @@ class Gate:
                     self.host.over(call, None, fault(call, bug))
                 faults.at("dispatch.begun")
             else:
-                self.host.over(call, None, _unwritten())
+                self.host.over(call, None, unwritten())
 
         self._inbox.step(entry, record.step(DISPATCHING), then)
 
@@ -490,10 +494,3 @@ class Gate:
                 {"confirmation_id": entry.record.id},
             ),
         )
-
-
-def _unwritten() -> InterlockError:
-    return InterlockError(
-        UNRECORDABLE,
-        "The call was not made: its approval cannot be written down now. Try again later.",
-    )
