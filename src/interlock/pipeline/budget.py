@@ -14,7 +14,7 @@ Those without a limit are not looked at.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any, Final
@@ -141,11 +141,14 @@ class Budgets:
             short = account.lacks(now, mutable, units)
             if short is not None:
                 raise self._exceeded(account, short)
-        call.reserved = [account.take(now, mutable, units) for account in accounts]
+        if len(accounts) == 1:
+            call.reserved = (accounts[0].take(now, mutable, units),)
+        else:
+            call.reserved = [account.take(now, mutable, units) for account in accounts]
 
     def settle(self, call: Call, sent: bool) -> None:
         """The call is over: what was never sent is given back. Once; later words change nothing."""
-        reserved: list[Taken] | None = call.reserved
+        reserved: Sequence[Taken] | None = call.reserved
         if reserved is None:
             return
         call.reserved = None
@@ -252,9 +255,12 @@ def was_sent(call: Call, outcome: Outcome | None, error: InterlockError | None) 
     if only_waits(call):
         # What it waits for was sent for another, and that one has paid.
         return False
-    if isinstance(error, UpstreamAnsweredError | RelayedError):
+    if error is None:
+        if call.exchange is not None:
+            return True
+    elif isinstance(error, UpstreamAnsweredError | RelayedError):
         return True
-    if isinstance(error, UpstreamGoneError) and not call.sent_again:
+    elif isinstance(error, UpstreamGoneError) and not call.sent_again:
         # Once it was sent again nobody knows any more of the first time.
         return error.sent
     if call.exchange is not None:

@@ -88,6 +88,8 @@ class Policy:
         self._others = bool(about_others)
         self._who_matters = any(rule.about_who for rule in self.rules)
         self._plans: dict[Profile, dict[Tool, Decision | Plan]] = {}
+        self._last_caller: Caller | None = None
+        self._last_plans: dict[Tool, Decision | Plan] = {}
         self._planned = 0
         self._of_tools: dict[Tool, tuple[Asked, list[Rule]]] = {}
         self._of_callers: dict[Profile, list[Rule]] = {}
@@ -163,6 +165,10 @@ class Policy:
 
     def standing(self, caller: Caller, tool: Tool) -> Decision | Plan:
         """What the rules come to for every call of this tool by this caller."""
+        if caller is self._last_caller:
+            known = self._last_plans.get(tool)
+            if known is not None:
+                return known
         profile = (
             (caller.name, caller.above, caller.roles, caller.scopes)
             if self._who_matters
@@ -170,7 +176,11 @@ class Policy:
         )
         plans = self._plans.get(profile)
         plan = None if plans is None else plans.get(tool)
-        return self._remember(profile, caller, tool) if plan is None else plan
+        if plan is None:
+            plan = self._remember(profile, caller, tool)
+        # Most calls are of somebody who has just called, and whose profile need not be made.
+        self._last_caller, self._last_plans = caller, self._plans[profile]
+        return plan
 
     def _remember(self, profile: Profile, caller: Caller, tool: Tool) -> Decision | Plan:
         if self._planned >= _MOST_PLANS:
