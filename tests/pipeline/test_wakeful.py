@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.pipeline.wakeful import ANSWER_SECONDS, NEXT_SECONDS, Wakeful
+from interlock.pipeline.wakeful import ALONE_BEFORE, ANSWER_SECONDS, NEXT_SECONDS, Wakeful
+from tests.pipeline.calls import tool_call
+from tests.pipeline.test_pipeline import rig
 
 
 class Loop:
@@ -17,6 +19,7 @@ class Loop:
         self.queue: list[Callable[[], None]] = []
         self.under_way: list[str] = []
         self.wakeful = Wakeful(self.under_way, lambda: self.now, self.queue.append)
+        self.wakeful.alone = ALONE_BEFORE
 
     def turn(self) -> bool:
         """Run what is queued; whether the loop would sleep afterwards."""
@@ -72,3 +75,21 @@ def test_it_wakes_again_after_it_slept(loop: Loop) -> None:
     assert loop.turn()
     loop.wakeful.sent(loop.now)
     assert not loop.turn()
+
+
+def test_the_first_of_many_is_not_lonely(loop: Loop) -> None:
+    loop.wakeful.alone = 0
+    loop.under_way.append("call")
+    for _ in range(ALONE_BEFORE):
+        loop.wakeful.sent(loop.now)
+    assert loop.turn()
+    loop.wakeful.sent(loop.now)
+    assert not loop.turn()
+
+
+def test_one_of_several_sets_it_back() -> None:
+    made = rig()
+    made.pipeline._wakeful = wakeful = Loop().wakeful
+    for _ in range(2):
+        made.begin(tool_call("s.open"))
+    assert wakeful.alone == 0

@@ -257,8 +257,11 @@ class Pipeline:
         if not self._deadlines.ticking:
             self._deadlines.start()
         call.exchange = upstream.start(call, self)
-        if self._wakeful is not None and len(self._under_way) == 1:
-            self._wakeful.sent(now)
+        if self._wakeful is not None:
+            if len(self._under_way) == 1:
+                self._wakeful.sent(now)
+            else:
+                self._wakeful.alone = 0
 
     # -- back
 

@@ -4,6 +4,7 @@ To be woken takes a process longer than everything the node does with a call. So
 call is under way, and for a moment after its answer, the loop looks again instead of sleeping.
 That costs a core at most a few ten thousandths of a second for every such call. With more calls
 under way nobody need be woken; with one core only it would take the time of those it waits for.
+And a call is lonely only if those before it were: between two waves of many there is a first one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ ANSWER_SECONDS: Final = 100e-6
 NEXT_SECONDS: Final = 60e-6
 """How long, after that, for the next call of the same client."""
 
+ALONE_BEFORE: Final = 8
+"""So many calls in a row must have been alone before the loop stays awake for one."""
+
 
 def can_stay_awake() -> bool:
     """Whether the process has more than one core, and may give one away for a moment."""
@@ -30,7 +34,7 @@ def can_stay_awake() -> bool:
 class Wakeful:
     """Keeps the loop from sleeping for a moment."""
 
-    __slots__ = ("_again", "_awake", "_call_soon", "_clock", "_under_way", "_until")
+    __slots__ = ("_again", "_awake", "_call_soon", "_clock", "_under_way", "_until", "alone")
 
     def __init__(
         self, under_way: Sized, clock: Clock, call_soon: Callable[[Callable[[], None]], Any]
@@ -40,10 +44,15 @@ class Wakeful:
         self._call_soon = call_soon
         self._awake = False
         self._until = 0.0
+        self.alone = 0
+        """How many calls in a row were the only ones. Set back by whoever sends one of several."""
         self._again = self._look_again
 
     def sent(self, now: float) -> None:
         """The only call under way has just been sent."""
+        self.alone += 1
+        if self.alone <= ALONE_BEFORE:
+            return
         self._until = now + ANSWER_SECONDS
         if not self._awake:
             self._awake = True
