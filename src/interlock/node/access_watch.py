@@ -70,6 +70,8 @@ class AccessWatch:
         read: what was revoked in it would count again."""
         self.seconds = seconds
         self.problem: str | None = None
+        self.on_change: Callable[[str, str], None] = lambda *_: None
+        """Hears which token or subject was made, revoked or forgotten, for the record."""
         self._tokens = tokens
         self._store = AccessStore(path, clock=wall_clock)
         self._reader = AccessReader(path)
@@ -155,6 +157,8 @@ class AccessWatch:
         if _essence(before) == _essence(found):
             return
         self._changed()
+        for id, word in _changes(before, found).items():
+            self.on_change(id, word)
         revoked = self._revoked(before, found)
         for name in revoked:
             left = self._seen.get(name, {})
@@ -223,3 +227,22 @@ def _essence(access: Access) -> Access:
     """Without what a node itself writes, which changes nothing for anybody."""
     tokens = {id: msgspec.structs.replace(one, last_used=None) for id, one in access.tokens.items()}
     return msgspec.structs.replace(access, tokens=tokens)
+
+
+def _changes(before: Access, found: Access) -> dict[str, str]:
+    """What somebody did to the store: the name and id of each token or subject, and a word."""
+    changes = {}
+    for id in before.tokens.keys() | found.tokens.keys():
+        was, now = before.tokens.get(id), found.tokens.get(id)
+        if now is None and was is not None:
+            changes[f"{was.name} ({id})"] = "forgotten"
+        elif now is not None and was is None:
+            changes[f"{now.name} ({id})"] = "made"
+        elif now is not None and was is not None and now.revoked != was.revoked:
+            changes[f"{now.name} ({id})"] = "revoked"
+    for name in found.subjects:
+        if found.subjects[name] != before.subjects.get(name):
+            changes[name] = "revoked"
+    for jti in found.jtis - before.jtis:
+        changes[jti] = "revoked"
+    return changes

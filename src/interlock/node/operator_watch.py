@@ -37,6 +37,8 @@ class OperatorWatch:
         """Set by the node: who counts, of whom the enrolled are a part."""
         self.on_changed: Callable[[], None] = lambda: None
         """Told when somebody was enrolled or removed."""
+        self.on_change: Callable[[str, str], None] = lambda *_: None
+        """Hears who was, for the record."""
         self._reader = OperatorReader(path)
         self._call_later = call_later
         self._passkeys: dict[bytes, Passkey] = {}
@@ -141,7 +143,14 @@ class OperatorWatch:
     def _take(self, found: list[Enrolled] | None) -> None:
         if found is None:
             return
-        self.enrolled = tuple(found)
+        before, self.enrolled = self.enrolled, tuple(found)
+        if self._watches:
+            was = {(one.id, one.name, one.kind) for one in before}
+            now = {(one.id, one.name, one.kind) for one in found}
+            for _, name, kind in sorted(now - was):
+                self.on_change(f"{name} ({kind})", "enrolled")
+            for _, name, kind in sorted(was - now):
+                self.on_change(f"{name} ({kind})", "removed")
         self._passkeys = {
             one.id: one for one in (each.passkey for each in found if each.kind == "passkey")
         }

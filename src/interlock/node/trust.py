@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from interlock.call import Caller
@@ -108,6 +109,8 @@ class Trust:
         pipeline.open_gate(approvals.gate, approvals.confirm_call)
         approvals.gate.on_approved_tool = self.pins.approved
         approvals.watch(_tell_people)
+        self.identity.watch.on_change = partial(self._audit.record_change, "tokens")
+        self.approving.operators.watch.on_change = partial(self._audit.record_change, "keys")
         return self.approving
 
     def _pins_changed(self, pins: Mapping[str, str | None], wanted: Sequence[str]) -> None:
