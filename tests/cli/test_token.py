@@ -211,7 +211,7 @@ def test_a_running_node_heeds_it(tmp_path: Path) -> None:
         def on_record() -> bool:
             told = world.run_here("audit", "search", "--json").stdout
             rows = [json.loads(line) for line in told.splitlines()]
-            done = {(row["verb"], row["outcome"], row["name"].split()[0]) for row in rows}
+            done = {(row["verb"], row["outcome"], row["name"].partition(" ")[0]) for row in rows}
             return {("tokens", "made", "other"), ("tokens", "revoked", "ci")} <= done
 
         wait_until("what was done is in the journal", on_record)
