@@ -116,6 +116,16 @@ def test_approve_with_a_key(office: World) -> None:
     assert "does not wait any more: done" in late.stderr
 
 
+def test_who_asks_first_is_told_how_somebody_enrols(office: World) -> None:
+    first = delete(office, 1)
+    assert "interlock keys new NAME" in first.stdout + first.stderr
+    new_key(office)
+    wait_until(
+        "the key counts",
+        lambda: "keys new" not in (told := delete(office, 2)).stdout + told.stderr,
+    )
+
+
 def test_refuse_needs_no_key_here(office: World) -> None:
     id = held(office)
     done = office.run_here("refuse", "--reason", "not today", "--", id)

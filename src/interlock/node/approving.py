@@ -86,6 +86,7 @@ class Approving:
             call_later=loop.call_later,
             children=children,
         )
+        self.approvals.gate.anybody = lambda: bool(len(self.anchors) or watch.enrolled)
         self._app: ApprovalsApp | None = None
         self._socket: ApprovalsSocket | None = None
 

@@ -42,8 +42,14 @@ def opens_pages(client: Client) -> bool:
     return isinstance(able, dict) and "url" in able
 
 
-def sentence(approval: Approval, url: str | None) -> str:
-    """What a model reads, and should tell its person."""
+NOBODY_YET: Final = (
+    " Nobody can confirm calls at this node yet: its user enrols first, with "
+    "`interlock keys new NAME`."
+)
+
+
+def sentence(approval: Approval, url: str | None, *, nobody: bool = False) -> str:
+    """What a model reads, and should tell its person. `nobody`: no proof could count so far."""
     how = f"at {url}" if url else f"with `interlock approve {approval.id}`"
     who = "a human, with a key or passkey of their own," if approval.action == VERIFY else "a human"
     reason = " ".join(approval.reason.split())
@@ -52,11 +58,11 @@ def sentence(approval: Approval, url: str | None) -> str:
         f"{approval.tool} was not called: {who} must confirm it first.{why} Ask your user to "
         f"decide {how} until {utc(approval.expires)}. You cannot confirm it yourself. Once it is "
         "confirmed it is executed; make exactly the same call again to get its result. "
-        f"Approval: {approval.id}."
+        f"Approval: {approval.id}.{NOBODY_YET if nobody else ''}"
     )
 
 
-def held_result(approval: Approval, url: str | None) -> Outcome:
+def held_result(approval: Approval, url: str | None, *, nobody: bool = False) -> Outcome:
     """`confirmation_required`, as a tool result."""
     content: dict[str, Any] = {
         "status": REQUIRED,
@@ -76,7 +82,7 @@ def held_result(approval: Approval, url: str | None) -> Outcome:
     if url is not None:
         content["url"] = url
     result = {
-        "content": [{"type": "text", "text": sentence(approval, url)}],
+        "content": [{"type": "text", "text": sentence(approval, url, nobody=nobody)}],
         "structuredContent": content,
         "isError": True,
         "_meta": {STATUS: REQUIRED},

@@ -118,6 +118,8 @@ class Gate:
         self._seals = seals
         self._remember = remember
         self._show = show
+        self.anybody: Callable[[], bool] = lambda: True
+        """Whether there is somebody whose proof could count."""
         self.on_approved_tool: Callable[[Tool, str], None] = lambda *_: None
         """Told of the tool whose call a human let through, and whose proof that was."""
         self.on_passed_below: Callable[[str], None] = lambda _: None
@@ -253,7 +255,8 @@ class Gate:
         above = bool(call.credentials.known_as) or call.hop is not None
         url = self._page(record.id)
         if url is None or above or not opens_pages(call.client) or accepted(call) is False:
-            host.over(call, held_result(record, url), None, REQUIRED)
+            nobody = not self.anybody()
+            host.over(call, held_result(record, url, nobody=nobody), None, REQUIRED)
             return
         entry.url_offered = True
         if call.client.era is Era.SESSION:
