@@ -225,6 +225,9 @@ def judge(medians: Medians) -> list[Bar]:
         nginx = figure(medians, "c16", same_wire(target, "nginx"))
         rate = figure(medians, "c16", target)
         bars.append(Bar(f"{target} / nginx, c16", ratio(rate, nginx), ">=", 0.5, "×", aim=0.8))
+    rate, nginx = figure(medians, "c16", "interlock guarded"), figure(medians, "c16", "nginx")
+    guarded = "interlock with rules and a budget / nginx, c16"
+    bars.append(Bar(guarded, ratio(rate, nginx), ">=", 0.45, "×"))
     for target in INTERLOCK_HTTP:
         rate = figure(medians, "c16", target)
         peer = figure(medians, "c16", "fastmcp")

@@ -249,18 +249,18 @@ budgets:
 """Rules that every call is held against, and a budget that every call is taken from."""
 
 
-def http_config(upstream_port: int) -> str:
+def http_config(upstream_port: int, trust: str = "") -> str:
     return (
-        "listen: 127.0.0.1:PORT\n" + TRUST + "servers:\n"
+        "listen: 127.0.0.1:PORT\n" + trust + "servers:\n"
         "  up:\n"
         f"    url: http://127.0.0.1:{upstream_port}/mcp\n"
         "    expose: prefixed\n"
     )
 
 
-def stdio_config() -> str:
+def stdio_config(trust: str = "") -> str:
     return (
-        "listen: 127.0.0.1:PORT\n" + TRUST + "servers:\n"
+        "listen: 127.0.0.1:PORT\n" + trust + "servers:\n"
         "  up:\n"
         f"    command: {sys.executable}\n"
         "    args: [-m, bench.raw_upstream, --stdio]\n"
@@ -300,6 +300,11 @@ def call_targets(bench: Bench) -> dict[tuple[str, ...], Callable[[], list[Runnin
             Running("interlock stateless", url, "stateless", "up.echo", process),
         ]
 
+    def interlock_guarded() -> list[Running]:
+        config = http_config(upstream_port, TRUST)
+        process, port = bench.interlock("interlock-guarded", config)
+        return [Running("interlock guarded", endpoint(port), "session", "up.echo", process)]
+
     def interlock_stdio() -> list[Running]:
         process, port = bench.interlock("interlock-stdio", stdio_config())
         return [Running("interlock stdio", endpoint(port), "session", "up.echo", process)]
@@ -316,6 +321,7 @@ def call_targets(bench: Bench) -> dict[tuple[str, ...], Callable[[], list[Runnin
         ("direct", "direct stateless"): direct,
         ("nginx", "nginx stateless"): nginx,
         ("interlock session", "interlock stateless"): interlock_http,
+        ("interlock guarded",): interlock_guarded,
         ("interlock stdio",): interlock_stdio,
         ("fastmcp",): fastmcp,
         ("mcp-proxy",): mcp_proxy,

@@ -73,6 +73,7 @@ def test_every_bar_of_the_call_benchmark_is_judged() -> None:
         "the raw upstream is no bottleneck: direct / nginx, c16": True,
         "interlock session / nginx, c16": True,
         "interlock stateless / nginx, c16": False,
+        "interlock with rules and a budget / nginx, c16": None,
         "interlock session / FastMCP's proxy, c16": True,
         "interlock stateless / FastMCP's proxy, c16": True,
         "interlock stdio / npm mcp-proxy, c16": False,
