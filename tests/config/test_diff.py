@@ -99,3 +99,10 @@ def test_enabling_a_server_relinks_it() -> None:
     old = Config(servers={"a": ServerConfig(url="http://x", enabled=False)})
     new = Config(servers={"a": ServerConfig(url="http://x")})
     assert diff(old, new).relinked == ("a",)
+
+
+def test_staying_awake_takes_a_new_start() -> None:
+    """The pipeline is told of it once: a reload that said otherwise would be believed."""
+    change = diff(Config(), Config(wakeful=False))
+    assert change.restart == ("wakeful",)
+    assert change.live == ()

@@ -8,7 +8,9 @@ from msgspec import Struct, field
 
 from interlock.config.model import Config, ServerConfig, SubserversConfig
 
-RESTART_FIELDS: Final = ("listen", "path", "state_dir", "journal", "input_timeout", "tls")
+RESTART_FIELDS: Final = (
+    "listen", "path", "state_dir", "journal", "input_timeout", "tls", "wakeful",
+)  # fmt: skip
 """Fields of the node that only a new start can change."""
 RESTART_SUBSERVERS: Final = ("enabled", "path", "store")
 """The same, of `subservers`: they are shown as `subservers.path`."""
