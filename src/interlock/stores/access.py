@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -21,6 +20,7 @@ import msgspec
 from interlock import errors
 from interlock.errors import InterlockError
 from interlock.pipeline.identity.api_tokens import Access, AccessToken, digest_of, new_token
+from interlock.stores.own_file import OwnFile, make_private
 
 SCHEMA_VERSION: Final = 1
 
@@ -48,6 +48,9 @@ _SCHEMA: Final = (
         since REAL NOT NULL,
         PRIMARY KEY (kind, value)
     )""",
+)
+_FILE: Final = OwnFile(
+    _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The access store", "an access store"
 )
 _COLUMNS: Final = "id, name, digest, may, roles, scopes, created, expires, last_used, revoked"
 
@@ -236,59 +239,21 @@ def unusable(path: Path, error: Exception) -> InterlockError:
 
 
 def _open(path: Path, busy: float = _BUSY_SECONDS) -> sqlite3.Connection:
-    _make_private(path)
+    make_private(path)
     # One thread at a time uses it, but not always the one that opened it.
     file = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
     try:
         file.execute("PRAGMA secure_delete = ON")
         file.execute("PRAGMA synchronous = FULL")
-        application: int = file.execute("PRAGMA application_id").fetchone()[0]
-        if application != _APPLICATION_ID or not _is_ours(file, path):
+        if not _FILE.is_ready(file):
             # Looked at while nobody else writes: somebody may be making it at this very moment.
             file.execute("BEGIN IMMEDIATE")
-            if not _is_ours(file, path):
-                for statement in _SCHEMA:
-                    file.execute(statement)
-                file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            _FILE.prepare(file, path)
             file.execute("COMMIT")
     except BaseException:
         file.close()
         raise
     return file
-
-
-def _is_ours(file: sqlite3.Connection, path: Path) -> bool:
-    """Whether it is ready. False: it is empty. Raises InterlockError for anything else."""
-    version: int = file.execute("PRAGMA user_version").fetchone()[0]
-    application: int = file.execute("PRAGMA application_id").fetchone()[0]
-    if application == _APPLICATION_ID:
-        if version > SCHEMA_VERSION:
-            raise InterlockError(
-                errors.CONFIG,
-                f"The access store {path} was written by a newer Interlock. Upgrade this one.",
-            )
-        return True
-    tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if application or version or tables:
-        raise InterlockError(
-            errors.CONFIG, f"{path} is another program's database, not an access store. Move it."
-        )
-    return False
-
-
-def _make_private(path: Path) -> None:
-    """Only its owner may read it, whatever the mode was before."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a file")
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
 
 
 def _everything(file: sqlite3.Connection) -> Access:

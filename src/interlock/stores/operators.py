@@ -12,7 +12,6 @@ import hmac
 import os
 import secrets
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -30,6 +29,7 @@ from interlock.pipeline.approval.passkeys import (
     plain_code,
     to_base64url,
 )
+from interlock.stores.own_file import OwnFile, make_private
 
 SCHEMA_VERSION: Final = 1
 CODE_LASTS: Final = 600.0
@@ -63,6 +63,13 @@ _SCHEMA: Final = (
         made   REAL NOT NULL,
         ends   REAL NOT NULL
     )""",
+)
+_FILE: Final = OwnFile(
+    _APPLICATION_ID,
+    SCHEMA_VERSION,
+    _SCHEMA,
+    "The store of operators' keys",
+    "one of operators' keys",
 )
 
 
@@ -255,54 +262,17 @@ class OperatorStore:
         """The file, in one transaction. Raises InterlockError. Who only reads waits for nobody but
         a writer that is about to be done."""
         try:
-            self._make_private()
+            make_private(self.path)
             with closing(
                 sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
             ) as file:
                 file.execute("PRAGMA synchronous = FULL")
                 file.execute("BEGIN" if to_read else "BEGIN IMMEDIATE")
-                self._prepare(file)
+                _FILE.prepare(file, self.path)
                 yield file
                 file.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise _unusable(self.path, error) from error
-
-    def _make_private(self) -> None:
-        """Only its owner may write it: who can, says who confirms."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(
-            self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError("it is not a file")
-            if stat.S_IMODE(status.st_mode) & 0o077:
-                os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
-
-    def _prepare(self, file: sqlite3.Connection) -> None:
-        version: int = file.execute("PRAGMA user_version").fetchone()[0]
-        application: int = file.execute("PRAGMA application_id").fetchone()[0]
-        if version == SCHEMA_VERSION and application == _APPLICATION_ID:
-            return
-        if version > SCHEMA_VERSION and application == _APPLICATION_ID:
-            raise InterlockError(
-                errors.CONFIG,
-                f"{self.path} was written by a newer Interlock. Upgrade this one.",
-            )
-        tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if application or version or tables:
-            raise InterlockError(
-                errors.CONFIG,
-                f"{self.path} is another program's database, not one of operators' keys. "
-                "Move it aside.",
-            )
-        for statement in _SCHEMA:
-            file.execute(statement)
-        file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 class OperatorReader:

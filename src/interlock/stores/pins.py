@@ -8,7 +8,6 @@ as on a full disk.
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
+from interlock.stores.own_file import OwnFile, make_private
 
 SCHEMA_VERSION: Final = 1
 WANTED_FOR: Final = 60.0
@@ -42,6 +42,9 @@ _SCHEMA: Final = (
         at         REAL NOT NULL
     )""",
     "CREATE TABLE wanted (tool TEXT PRIMARY KEY, at REAL NOT NULL)",
+)
+_FILE: Final = OwnFile(
+    _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The store of pins", "a store of pins"
 )
 
 
@@ -242,12 +245,9 @@ class PinStore:
         return int(self._file.execute("PRAGMA data_version").fetchone()[0])
 
     def _open(self) -> sqlite3.Connection:
-        if self.path is not None:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self.path.exists():
-                # Only its owner may read it; SQLite gives the files beside it the same mode.
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                os.close(os.open(self.path, flags, 0o600))
+        if self.path is not None and not self.path.exists():
+            # One that is there is left as it is: on a full disk it can still be read.
+            make_private(self.path)
         file = sqlite3.connect(
             self.path or ":memory:",
             timeout=_BUSY_SECONDS,
@@ -255,9 +255,9 @@ class PinStore:
             check_same_thread=False,
         )
         try:
-            if not self._is_ready(file):
+            if not _FILE.is_ready(file):
                 file.execute("BEGIN IMMEDIATE")
-                self._prepare(file)
+                _FILE.prepare(file, self.path)
                 file.execute("COMMIT")
             # A page that cannot be read is found now, not when a tool has changed.
             problem = file.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -269,34 +269,3 @@ class PinStore:
             file.close()
             raise
         return file
-
-    @staticmethod
-    def _marks(file: sqlite3.Connection) -> tuple[int, int]:
-        version: int = file.execute("PRAGMA user_version").fetchone()[0]
-        application: int = file.execute("PRAGMA application_id").fetchone()[0]
-        return version, application
-
-    def _is_ready(self, file: sqlite3.Connection) -> bool:
-        return self._marks(file) == (SCHEMA_VERSION, _APPLICATION_ID)
-
-    def _prepare(self, file: sqlite3.Connection) -> None:
-        if self._is_ready(file):
-            # Another was quicker.
-            return
-        version, application = self._marks(file)
-        if version > SCHEMA_VERSION and application == _APPLICATION_ID:
-            raise InterlockError(
-                CONFIG,
-                f"The store of pins {self.path} was written by a newer Interlock. Upgrade this "
-                "one.",
-            )
-        tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if application or version or tables:
-            raise InterlockError(
-                CONFIG,
-                f"{self.path} is another program's database, not a store of pins. Move it aside.",
-            )
-        for statement in _SCHEMA:
-            file.execute(statement)
-        file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

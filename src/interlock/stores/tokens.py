@@ -8,10 +8,8 @@ they are rare, and come from any thread and any process. Deleted records are ove
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -20,6 +18,7 @@ from typing import Final
 
 from interlock import errors
 from interlock.errors import InterlockError
+from interlock.stores.own_file import OwnFile, make_private
 
 SCHEMA_VERSION: Final = 1
 
@@ -49,6 +48,7 @@ _SCHEMA: Final = (
         PRIMARY KEY (server, url)
     )""",
 )
+_FILE: Final = OwnFile(_APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The token store", "a token store")
 
 
 class TokenStore:
@@ -155,13 +155,13 @@ class TokenStore:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """The file, in one transaction. Raises InterlockError."""
         try:
-            self._make_private()
+            make_private(self.path)
             with closing(
                 sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
             ) as file:
                 file.execute("PRAGMA secure_delete = ON")
                 file.execute("BEGIN IMMEDIATE")
-                self._prepare(file)
+                _FILE.prepare(file, self.path)
                 yield file
                 file.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
@@ -171,42 +171,3 @@ class TokenStore:
                 "Look at its disk and its permissions, or move it aside and sign in again.",
                 data={"path": str(self.path)},
             ) from error
-
-    def _make_private(self) -> None:
-        """Only its owner may read it, whatever the mode was before.
-
-        SQLite gives the files that it makes beside it the same mode.
-        """
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(
-            self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError("it is not a file")
-            if stat.S_IMODE(status.st_mode) & 0o077:
-                os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
-
-    def _prepare(self, file: sqlite3.Connection) -> None:
-        version: int = file.execute("PRAGMA user_version").fetchone()[0]
-        application: int = file.execute("PRAGMA application_id").fetchone()[0]
-        if version == SCHEMA_VERSION and application == _APPLICATION_ID:
-            return
-        if version > SCHEMA_VERSION and application == _APPLICATION_ID:
-            raise InterlockError(
-                errors.CONFIG,
-                f"The token store {self.path} was written by a newer Interlock. Upgrade this one.",
-            )
-        tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if application or version or tables:
-            raise InterlockError(
-                errors.CONFIG,
-                f"{self.path} is another program's database, not a token store. Move it aside.",
-            )
-        for statement in _SCHEMA:
-            file.execute(statement)
-        file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

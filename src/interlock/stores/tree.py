@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from interlock import errors
 from interlock.errors import InterlockError
+from interlock.stores.own_file import OwnFile
 
 SCHEMA_VERSION: Final = 2
 UNPROVEN_KEPT: Final = 24 * 3600.0
@@ -48,6 +49,14 @@ _SCHEMA: Final = (
         ends          REAL NOT NULL,
         PRIMARY KEY (subserver_id, aggregator_id)
     )""",
+)
+_FILE: Final = OwnFile(
+    _APPLICATION_ID,
+    SCHEMA_VERSION,
+    _SCHEMA,
+    "The registration store",
+    "a registration store",
+    "Name another file.",
 )
 
 
@@ -327,7 +336,7 @@ class _File:
         try:
             # A lease that a power cut takes is taken again at the next registration.
             file.execute("PRAGMA synchronous = NORMAL")
-            if not self._is_ready(file):
+            if not _FILE.is_ready(file):
                 file.execute("BEGIN IMMEDIATE")
                 self._prepare(file)
                 file.execute("COMMIT")
@@ -337,11 +346,6 @@ class _File:
             raise
         return file
 
-    def _is_ready(self, file: sqlite3.Connection) -> bool:
-        version: int = file.execute("PRAGMA user_version").fetchone()[0]
-        application: int = file.execute("PRAGMA application_id").fetchone()[0]
-        return version == SCHEMA_VERSION and application == _APPLICATION_ID
-
     def _write_ahead(self, file: sqlite3.Connection) -> None:
         try:
             file.execute("PRAGMA journal_mode = WAL")
@@ -350,31 +354,14 @@ class _File:
             _log.debug("%s is not in WAL mode yet: %s", self._path, busy)
 
     def _prepare(self, file: sqlite3.Connection) -> None:
-        if self._is_ready(file):
+        if _FILE.is_ready(file):
             # Another was quicker.
             return
-        version: int = file.execute("PRAGMA user_version").fetchone()[0]
-        application: int = file.execute("PRAGMA application_id").fetchone()[0]
+        version, application = _FILE.marks(file)
         if version == 1 and application == _APPLICATION_ID:
             # In the first version a claim did not say when it was used.
             file.execute("ALTER TABLE claim ADD COLUMN used REAL NOT NULL DEFAULT 0")
             file.execute("UPDATE claim SET used = ?", (self._clock(),))
             file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             return
-        if version > SCHEMA_VERSION and application == _APPLICATION_ID:
-            raise InterlockError(
-                errors.CONFIG,
-                f"The registration store {self._path} was written by a newer Interlock. "
-                "Upgrade this one.",
-            )
-        tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if application or version or tables:
-            raise InterlockError(
-                errors.CONFIG,
-                f"{self._path} is another program's database, not a registration store. "
-                "Name another file.",
-            )
-        for statement in _SCHEMA:
-            file.execute(statement)
-        file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        _FILE.prepare(file, self._path)
