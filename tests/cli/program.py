@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -119,8 +120,11 @@ class World:
         self.folder = folder
         self.home = folder / "home"
         self.cwd = folder / "cwd"
-        self.state = folder / "s"
-        for one in (self.home, self.cwd, self.state):
+        # Sockets are in there, and a socket's path has room for a hundred bytes: pytest's folders
+        # grow with the user's name and the number of runs.
+        self._short = tempfile.TemporaryDirectory(prefix="il-")
+        self.state = Path(self._short.name)
+        for one in (self.home, self.cwd):
             one.mkdir()
         self.port = free_port()
         self._nodes: list[RunningNode] = []
@@ -199,3 +203,4 @@ class World:
                     node.process.wait()
             if node.process.stdout is not None:
                 node.process.stdout.close()
+        self._short.cleanup()
