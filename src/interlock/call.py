@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.errors import UPSTREAM_ERROR, Failure, InterlockError
+from interlock.protocol.aql.words import Face
 from interlock.protocol.ax import Hop
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.mcp import Era, ResultGlance
@@ -257,6 +258,10 @@ class Call(msgspec.Struct, eq=False):
     """The id of the approval that it is made for: a human let exactly this call through."""
     reserved: Any = None
     """What it has taken from budgets, until it is settled or given back."""
+    view: Face | None = None
+    """The AQL view that it was made in. None: the plain one."""
+    asked: Any = None
+    """What the AQL stage keeps of the request until it is answered. No wire can set it."""
 
     def __repr__(self) -> str:
         """Without what the caller sent: there may be a secret anywhere in it."""

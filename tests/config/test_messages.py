@@ -7,7 +7,7 @@ import pytest
 from interlock.config import ConfigError, parse_config
 
 KEYS_OF_A_NODE = (
-    "the keys here are allowed_hosts, allowed_origins, approvals, breaker, budgets, identity, "
+    "the keys here are allowed_hosts, allowed_origins, approvals, aql, breaker, budgets, identity, "
     "input_timeout, journal, latency_in_results, limits, listen, names, page_size, parent, path, "
     "pins, policy, root_segment, servers, state_dir, subservers, timeout, tls, tokens, "
     "wakeful"

@@ -10,6 +10,21 @@ from typing import Any, Final
 
 from msgspec import Struct, inspect
 
+from interlock.config.aql import (
+    AgentSafety,
+    ApiLimit,
+    AqlConfig,
+    AqlLimits,
+    ChannelConfig,
+    ClientView,
+    ExecutionsConfig,
+    FamilyConfig,
+    OperationConfig,
+    ProfileConfig,
+    QuotaConfig,
+    SafetyConfig,
+    SearchConfig,
+)
 from interlock.config.model import (
     AskConfig,
     BreakerConfig,
@@ -175,6 +190,19 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
     ("`limits`", Limits, ""),
     ("`breaker`", BreakerConfig, ""),
     ("`journal`", JournalConfig, ""),
+    ("`aql`", AqlConfig, "See [aql.md](aql.md)."),
+    ("`aql.clients`", ClientView, "A list."),
+    ("`aql.profiles.NAME`", ProfileConfig, ""),
+    ("`aql.profiles.NAME.families.NAME`", FamilyConfig, ""),
+    ("`aql.operations.GLOB`", OperationConfig, ""),
+    ("`aql.limits`", AqlLimits, ""),
+    ("`aql.safety`", SafetyConfig, "See [aql-safety.md](aql-safety.md)."),
+    ("`aql.safety.agents.GLOB`", AgentSafety, ""),
+    ("`aql.channels`", ChannelConfig, "A list."),
+    ("`aql.executions`", ExecutionsConfig, ""),
+    ("`aql.search`", SearchConfig, ""),
+    ("`aql.quotas`", QuotaConfig, "A list."),
+    ("`aql.api_limits`", ApiLimit, "A list."),
 )
 _BY_KIND: Final = {
     "duration": "time",

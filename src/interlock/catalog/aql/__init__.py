@@ -1,0 +1,1 @@
+"""The catalog as operations: names, categories, parameters, introspection, search."""
