@@ -33,6 +33,20 @@ def python_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
+def end_group(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
+    """Ask the process to end, then end what is left of its group."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # The group is the one made for this process; nothing else can be in it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 class TargetProcess:
     """A running process with a log file; leaving the block ends it and its whole group."""
 
@@ -73,17 +87,7 @@ class TargetProcess:
         self.end()
 
     def end(self, patience: float = 5.0) -> None:
-        """Ask the process to end, then end what is left of its group."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(patience)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        # The group is the one made for this process; nothing else can be in it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        end_group(self.process, patience)
 
     def log_tail(self, size: int = 1500) -> str:
         return self.log.read_text(errors="replace")[-size:]
