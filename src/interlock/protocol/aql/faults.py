@@ -25,6 +25,7 @@ ROW: Final[dict[str, Failure]] = {
     "VALIDATION_ENDPOINT_MISMATCH": errors.INVALID_ARGUMENTS,
     "VALIDATION_INVALID_ENCODING": errors.PARSE_ERROR,
     "VALIDATION_PAYLOAD_TOO_LARGE": errors.PAYLOAD_TOO_LARGE,
+    "VALIDATION_INVALID_VALUE": errors.INVALID_ARGUMENTS,
     "VALIDATION_INVALID_STATE": errors.INVALID_ARGUMENTS,
     "BATCH_VALIDATION_ERROR": errors.INVALID_ARGUMENTS,
     "INVALID_QUERY_TYPE": errors.INVALID_ARGUMENTS,
@@ -41,15 +42,46 @@ ROW: Final[dict[str, Failure]] = {
     "CONFLICT_VERSION_MISMATCH": errors.TOOL_HELD,
     "CONFLICT_INVALID_STATE": errors.TOOL_HELD,
     "RATE_LIMIT_EXCEEDED": errors.BUDGET_EXCEEDED,
-    "RATE_LIMIT_QUOTA_EXCEEDED": errors.BUDGET_EXCEEDED,
+    "RATE_LIMIT_QUOTA_PAUSE": errors.CONFIRMATION_REQUIRED,
+    "RATE_LIMIT_QUOTA_EXHAUSTED": errors.BUDGET_EXCEEDED,
     "CONFIRMATION_REQUIRED": errors.CONFIRMATION_REQUIRED,
     "INTERNAL_ERROR": errors.INTERNAL,
 }
 """Code → row. Codes of the draft that are not here have the row of their nearest relative."""
 
+BATCH_PARTIAL_FAILURE: Final = "BATCH_PARTIAL_FAILURE"
+"""Announced by the draft, never sent: a batch that was worked through is a success."""
+
+TEMPLATES: Final[dict[str, str]] = {
+    "VALIDATION_MISSING_PARAM": "Missing required parameter '{param_name}'",
+    "VALIDATION_INVALID_TYPE": (
+        "Parameter '{param_name}' must be {expected_type}, received {actual_type}."
+    ),
+    "VALIDATION_UNKNOWN_PARAM": "Unknown parameter {unknown_params} for operation '{operation}'.",
+    "VALIDATION_UNKNOWN_FIELD": "Unknown field {unknown_fields} in '{param_name}'.",
+    "VALIDATION_ENDPOINT_MISMATCH": (
+        "Operation '{operation}' belongs to the endpoint '{expected_endpoint}', not to "
+        "'{actual_endpoint}'. Call it there."
+    ),
+    "VALIDATION_PAYLOAD_TOO_LARGE": (
+        "Too large: {limit_type} is {actual_value} {unit}, the limit is {limit_value}."
+    ),
+    "VALIDATION_INVALID_ENCODING": "Not valid UTF-8 text in '{location}'",
+    "VALIDATION_OUT_OF_RANGE": (
+        "Parameter '{param_name}' must be an integer from {minimum} to {maximum}: readers of JSON "
+        "round what is beyond."
+    ),
+    "NOT_FOUND_OPERATION": "Unknown operation '{operation}'.",
+    "NOT_FOUND_RESOURCE": "There is no {resource_type} '{resource_id}'.",
+}
+"""How sentences begin. What they fill in is in the details, under the same name."""
+
 _UNLAWFUL: Final = re.compile(
     r"at\s+\S+|typeerror|referenceerror|syntaxerror|/src/|/node_modules/|\.[tj]s:\d", re.IGNORECASE
 )
+_LONGEST: Final = 60
+_MOST_NAMES: Final = 20
+_LONGEST_ABOUT: Final = 160
 
 
 class AqlError(InterlockError):
@@ -70,83 +102,155 @@ def lawful(message: str) -> bool:
     return _UNLAWFUL.search(message) is None
 
 
-def missing(param: str, operation: str, type: str, about: str) -> AqlError:
-    expected = f"{type} ({about})" if about else type
-    return AqlError(
-        "VALIDATION_MISSING_PARAM",
-        f"Missing required parameter '{param}'. Expected: {expected}.",
-        {"param_name": param, "operation": operation, "expected_type": type},
+def shown(name: str) -> str:
+    """A name that somebody sent, as a sentence may quote it: short, on one line, without gaps."""
+    plain = "_".join("".join(one if one.isprintable() else " " for one in name[:_LONGEST]).split())
+    return plain if len(name) <= _LONGEST else plain + "…"
+
+
+def _tame(text: str) -> str:
+    """A description by somebody else, as far as the rule of these sentences lets it be quoted."""
+    line = " ".join(text.split())
+    found = _UNLAWFUL.search(line)
+    if found is None:
+        cut = line
+    else:
+        cut = line[: found.start()].rpartition(" ")[0].rstrip(" ,;:(") + "…"
+        if cut == "…":
+            return ""
+    return cut if len(cut) <= _LONGEST_ABOUT else cut[:_LONGEST_ABOUT].rstrip() + "…"
+
+
+def _begin(code: str, details: dict[str, Any]) -> str:
+    """A sentence of the table, with lists in it as quoted names."""
+    return TEMPLATES[code].format_map(
+        {key: _quoted(one) if isinstance(one, list) else one for key, one in details.items()}
     )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    listed = ", ".join(f"'{name}'" for name in names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{listed} and {more} more" if more > 0 else listed or "none"
+
+
+def missing(param: str, operation: str, type: str, about: str) -> AqlError:
+    code = "VALIDATION_MISSING_PARAM"
+    details: dict[str, Any] = {"param_name": param, "expected_type": type}
+    of = ""
+    if operation:
+        details["operation"] = operation
+        of = f" for operation '{operation}'"
+    about = _tame(about).rstrip(".")
+    expected = f"{type} ({about})" if about else type
+    return AqlError(code, f"{_begin(code, details)}{of}. Expected: {expected}.", details)
 
 
 def unknown(
     operation: str, unknown: Sequence[str], valid: Iterable[str], near: str | None
 ) -> AqlError:
-    names = list(valid)
-    shown = ", ".join(f"'{name}'" for name in unknown)
-    known = ", ".join(f"'{name}'" for name in names) or "none"
-    hint = f" Did you mean '{near}'?" if near else ""
-    plural = "s" if len(unknown) > 1 else ""
-    return AqlError(
-        "VALIDATION_UNKNOWN_PARAM",
-        f"Unknown parameter{plural} {shown} for operation '{operation}'. Valid: {known}.{hint}",
-        {
-            "operation": operation,
-            "unknown": list(unknown),
-            "valid": names,
-            **({"did_you_mean": near} if near else {}),
-        },
-    )
+    """For parameters that an operation does not have."""
+    code = "VALIDATION_UNKNOWN_PARAM"
+    details: dict[str, Any] = {
+        "operation": operation,
+        "unknown_params": [shown(name) for name in unknown],
+        "valid_params": list(valid),
+    }
+    return _not_known(code, details, details["valid_params"], near)
+
+
+def unknown_field(
+    param: str, unknown: Sequence[str], valid: Iterable[str], near: str | None = None
+) -> AqlError:
+    """For members that an object such as `input` may not have."""
+    code = "VALIDATION_UNKNOWN_FIELD"
+    details: dict[str, Any] = {
+        "param_name": param,
+        "unknown_fields": [shown(name) for name in unknown],
+        "valid_fields": list(valid),
+    }
+    return _not_known(code, details, details["valid_fields"], near)
+
+
+def _not_known(
+    code: str, details: dict[str, Any], valid: Sequence[str], near: str | None
+) -> AqlError:
+    hint = ""
+    if near:
+        details["did_you_mean"] = near
+        hint = f" Did you mean '{near}'?"
+    return AqlError(code, f"{_begin(code, details)} Valid: {_quoted(valid)}.{hint}", details)
 
 
 def wrong_type(param: str, expected: str, actual: str, reason: str = "") -> AqlError:
+    code = "VALIDATION_INVALID_TYPE"
     details = {"param_name": param, "expected_type": expected, "actual_type": actual}
     if reason:
         details["reason"] = reason
-    return AqlError(
-        "VALIDATION_INVALID_TYPE",
-        f"Parameter '{param}' must be {expected}, received {actual}.",
-        details,
-    )
+    return AqlError(code, _begin(code, details), details)
+
+
+def not_together(param: str, message: str, hint: str = "") -> AqlError:
+    """For parameters that are right each by itself, and wrong beside each other."""
+    details = {"param_name": param, "expected_type": "absent", "actual_type": "present"}
+    if hint:
+        details["hint"] = hint
+    return AqlError("VALIDATION_INVALID_TYPE", f"{message} {hint}".rstrip(), details)
 
 
 def wrong_endpoint(operation: str, expected: Family, actual: str) -> AqlError:
-    return AqlError(
-        "VALIDATION_ENDPOINT_MISMATCH",
-        f"Operation '{operation}' belongs to the endpoint '{expected.tool}', not to '{actual}'. "
-        f"Call it there.",
-        {
-            "operation": operation,
-            "expected_endpoint": expected.tool,
-            "actual_endpoint": actual,
-        },
-    )
+    code = "VALIDATION_ENDPOINT_MISMATCH"
+    details = {
+        "operation": operation,
+        "expected_endpoint": expected.tool,
+        "actual_endpoint": actual,
+    }
+    return AqlError(code, _begin(code, details), details)
 
 
 def no_operation(name: str, near: Sequence[str]) -> AqlError:
+    code = "NOT_FOUND_OPERATION"
+    details: dict[str, Any] = {"operation": shown(name), "available": list(near)}
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return AqlError(
-        "NOT_FOUND_OPERATION",
-        f"Unknown operation '{name[:100]}'.{hint} Ask introspect for what there is.",
-        {"operation": name[:100], "available": list(near)},
+        code, f"{_begin(code, details)}{hint} Ask introspect for the operations there are.", details
     )
+
+
+def no_resource(kind: str, id: str) -> AqlError:
+    code = "NOT_FOUND_RESOURCE"
+    details = {"resource_type": kind, "resource_id": shown(id)}
+    return AqlError(code, _begin(code, details), details)
 
 
 def too_large(limit_type: str, limit: int, actual: int, unit: str) -> AqlError:
-    return AqlError(
-        "VALIDATION_PAYLOAD_TOO_LARGE",
-        f"Too large: {limit_type} is {actual} {unit}, the limit is {limit}.",
-        {"limit_type": limit_type, "limit": limit, "actual": actual, "unit": unit},
-    )
+    code = "VALIDATION_PAYLOAD_TOO_LARGE"
+    details: dict[str, Any] = {
+        "limit_type": limit_type,
+        "limit_value": limit,
+        "actual_value": actual,
+        "unit": unit,
+    }
+    return AqlError(code, _begin(code, details), details)
 
 
 def encoding(location: str, offset: int | None = None) -> AqlError:
-    where = "" if offset is None else f", byte {offset}"
-    details: dict[str, Any] = {"location": location}
+    code = "VALIDATION_INVALID_ENCODING"
+    details: dict[str, Any] = {"location": shown(location)}
+    where = ""
     if offset is not None:
         details["byte_offset"] = offset
+        where = f", byte {offset}"
     return AqlError(
-        "VALIDATION_INVALID_ENCODING",
-        f"Not valid UTF-8 text in '{location}'{where}. Send text without broken or NUL characters.",
+        code,
+        f"{_begin(code, details)}{where}. Send text without broken or NUL characters.",
         details,
     )
+
+
+def out_of_range(param: str, least: int, most: int, *, as_text: bool = False) -> AqlError:
+    """For an integer that not every reader of JSON reads as it was written."""
+    code = "VALIDATION_OUT_OF_RANGE"
+    details: dict[str, Any] = {"param_name": param, "minimum": least, "maximum": most}
+    hint = " Send it as a string." if as_text else ""
+    return AqlError(code, _begin(code, details) + hint, details)
