@@ -43,6 +43,8 @@ class Signature(msgspec.Struct, frozen=True):
     """Nothing to rename, nothing to unfold: the bytes pass as they are."""
     features: frozenset[str]
     """Features of the language that may stand beside the parameters, by their plain names."""
+    open: bool = False
+    """The tool takes parameters, too, that its schema does not name."""
 
 
 class Native(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,5 +146,7 @@ class Book(Protocol):
 
     def all(self) -> Sequence[Operation]: ...
 
-    def near(self, name: str, most: int = 5) -> list[str]:
-        """Names that somebody may have meant, the nearest first."""
+    def near(
+        self, name: str, most: int = 5, sees: Callable[[Tool], bool] | None = None
+    ) -> list[str]:
+        """Names that somebody may have meant, nearest first. `sees`: what the asker is shown."""

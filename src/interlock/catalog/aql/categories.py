@@ -1,0 +1,194 @@
+"""Which of the five categories a tool belongs to, and how sure that is.
+
+The config decides; then what the node already knows of the tool's effect; then the verb in its
+name. What is not known counts as EXECUTE. A category says how an operation is shown and called: it
+never changes an effect, and so no decision of the policy.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from interlock.catalog.effects import Effect, EffectLevel
+from interlock.protocol.aql.words import Category
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WORDS: Final[dict[Category, str]] = {
+    Category.DELETE: """
+        delete remove purge unregister clear drop destroy erase wipe truncate uninstall unlink
+        revoke archive trash hide discard prune evict unpublish del rm forget expunge deregister
+        unset detach unsubscribe unfollow ban kick cleanup""",
+    Category.UPDATE: """
+        update edit set rename move patch merge modify change replace put write overwrite assign
+        unassign adjust append prepend mark unmark toggle enable disable configure tag untag label
+        relabel reorder resize transfer alter amend revise rewrite restore lock unlock pin unpin
+        attach link reassign transition resolve reopen close complete approve reject accept decline
+        promote demote rotate migrate fix mute unmute react vote upvote downvote rate annotate
+        reschedule revert rollback reply increment decrement stage unstage grant share unshare
+        follow subscribe bind unbind mount unmount""",
+    Category.CREATE: """
+        create add upload register import insert new make generate build clone fork copy duplicate
+        define upsert save store record log comment book schedule draft init initialize bootstrap
+        scaffold provision allocate enroll invite remember compose mint ingest""",
+    Category.READ: """
+        get list search find export count read fetch query show view describe lookup retrieve
+        download check inspect browse explain compare diff summarize analyze analyse calculate
+        compute convert translate preview validate status info head tail scan detect estimate lint
+        measure monitor select filter aggregate display load peek poll ping recall suggest recommend
+        rank rerank whoami which what glob grep stat exists is has discover enumerate extract parse
+        introspect trace blame history screenshot snapshot ls cat tree pwd""",
+    Category.EXECUTE: """
+        execute run start stop resume trigger invoke cancel pause abort restart launch call send
+        post publish notify deploy pay submit dispatch emit broadcast email charge refund perform
+        process apply kill terminate shutdown reboot wake suspend click navigate press type drag
+        hover scroll connect disconnect login logout sync refresh retry confirm authorize
+        authenticate sign encrypt decrypt push pull commit checkout test crawl scrape evaluate
+        purchase buy order tweet dm sms dial print play skip spawn exec sleep wait handle release
+        tap swipe fill focus reset""",
+}
+_NOUNS: Final = _words("""
+    comment record log order test link tag label type process email sms dm rate schedule draft book
+    call store handle charge sign print play head tail tree copy release new fill focus stage share
+    vote mark history status info stat what which is has""")
+"""Verbs at the beginning of a name; elsewhere rather what it is about."""
+_OF: Final = {word: category for category, words in _WORDS.items() for word in _words(words)}
+
+EXTERNAL: Final = _words("""
+    send post publish notify deploy pay submit dispatch broadcast email charge refund purchase buy
+    order tweet dm sms""")
+"""What they do leaves the system: no annotation makes them harmless."""
+_RISK: Final = {
+    Category.READ: 0, Category.CREATE: 1, Category.UPDATE: 2, Category.EXECUTE: 3,
+    Category.DELETE: 4,
+}  # fmt: skip
+
+HIGH: Final = "high"
+MEDIUM: Final = "medium"
+LOW: Final = "low"
+
+
+class Judged(NamedTuple):
+    """A category, and why."""
+
+    category: Category
+    confidence: str
+    origin: str
+    """`override`, `effects`, `annotations`, `verb` or `unknown`."""
+    needs_review: bool = False
+    reason: str = ""
+
+
+class Verb(NamedTuple):
+    """What a name says that its tool does."""
+
+    category: Category
+    word: str
+    sure: bool
+    """It stands where verbs stand."""
+
+
+def of_method(method: str) -> Category:
+    """The category of what an HTTP description offers under this method."""
+    return {
+        "GET": Category.READ,
+        "HEAD": Category.READ,
+        "OPTIONS": Category.READ,
+        "PUT": Category.UPDATE,
+        "PATCH": Category.UPDATE,
+        "DELETE": Category.DELETE,
+    }.get(method.upper(), Category.CREATE if method.upper() == "POST" else Category.EXECUTE)
+
+
+def verb_of(local: str, segment: str = "") -> Verb | None:
+    """What the name of an operation says, without its server. None: nothing that is known.
+
+    The first word, else the last, else one between them; a server's own name in front of its tools
+    does not count. Of two words that are joined the riskier one counts, but what makes what is not
+    there is CREATE.
+    """
+    tokens = local.split("_")
+    own = segment.replace("-", "_").split("_")
+    if len(tokens) > len(own) and tokens[: len(own)] == own:
+        tokens = tokens[len(own) :]
+    first = _OF.get(tokens[0])
+    if first is not None:
+        if len(tokens) > 2 and tokens[1] in ("or", "and"):
+            second = _OF.get(tokens[2])
+            if second is not None:
+                return _joined(first, second, tokens)
+        if tokens[0] == "check" and len(tokens) > 1 and tokens[1] in ("in", "out"):
+            return Verb(Category.UPDATE, f"check_{tokens[1]}", True)
+        return Verb(first, tokens[0], True)
+    last = None if tokens[-1] in _NOUNS else _OF.get(tokens[-1])
+    if last is not None:
+        return Verb(last, tokens[-1], True)
+    between = [
+        (_RISK[found], word, found)
+        for word in tokens[1:-1]
+        if word not in _NOUNS and (found := _OF.get(word)) is not None
+    ]
+    if between:
+        _, word, found = max(between)
+        return Verb(found, word, False)
+    return None
+
+
+def _joined(first: Category, second: Category, tokens: list[str]) -> Verb:
+    words = "_".join(tokens[:3])
+    pair = {first, second}
+    if tokens[1] == "or" and Category.CREATE in pair and Category.DELETE not in pair:
+        return Verb(Category.CREATE, words, True)
+    return Verb(max(first, second, key=_RISK.__getitem__), words, True)
+
+
+def judge(
+    local: str, effect: Effect, override: Category | None = None, segment: str = ""
+) -> Judged:
+    """The category of a tool of this name and effect."""
+    if override is not None:
+        return Judged(override, HIGH, "override", reason="said by the config")
+    verb = verb_of(local, segment)
+    level, source = effect.level, effect.source
+    if level is EffectLevel.READ_ONLY:
+        return _reading(verb, source)
+    if verb is None:
+        if level is EffectLevel.ADDITIVE and source == "config":
+            return Judged(Category.CREATE, MEDIUM, "effects", reason="only adds, says the config")
+        return Judged(Category.EXECUTE, LOW, "unknown", True, "no verb in its name is known")
+    confidence = HIGH if verb.sure else MEDIUM
+    reason = f"the word {verb.word}"
+    if level is EffectLevel.IRREVERSIBLE:
+        if verb.category is Category.READ:
+            # Whoever is right: something that cannot be undone is not shown among the readers.
+            return Judged(
+                Category.EXECUTE, MEDIUM, "annotations", True,
+                f"{reason}, though it cannot be undone",
+            )  # fmt: skip
+        if verb.category is Category.CREATE and source == "annotations":
+            return Judged(
+                Category.UPDATE, MEDIUM, "annotations", reason=f"{reason}, and may overwrite"
+            )
+    if verb.word in EXTERNAL:
+        reason += ", which acts on the world outside"
+    elif "_or_" in verb.word or verb.word == "upsert":
+        reason += ": what it names may not be there yet"
+    return Judged(verb.category, confidence, "verb", reason=reason)
+
+
+def _reading(verb: Verb | None, source: str) -> Judged:
+    """Of a tool that only reads, as far as the node knows."""
+    if source == "config":
+        return Judged(Category.READ, HIGH, "effects", reason="only reads, says the config")
+    if verb is None or verb.category is Category.READ:
+        return Judged(Category.READ, HIGH, "annotations", reason="only reads, says its server")
+    harmless = verb.category is Category.EXECUTE and verb.word not in EXTERNAL
+    if harmless or not verb.sure:
+        return Judged(Category.READ, MEDIUM, "annotations", reason="only reads, says its server")
+    return Judged(
+        verb.category, MEDIUM, "verb", True,
+        f"the word {verb.word}, though its server says it only reads",
+    )  # fmt: skip
