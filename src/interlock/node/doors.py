@@ -29,6 +29,7 @@ from interlock.faces.mcp.session_wire import SessionWire
 from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stateless_wire import StatelessWire
 from interlock.faces.mcp.stream import McpStream, McpStreamServer
+from interlock.faces.mcp.views import Views
 from interlock.node.http_server import HttpServer, tls_context
 from interlock.node.places import make_private, socket_path, somebody_listens
 from interlock.pipeline.pipeline import Pipeline
@@ -51,6 +52,7 @@ class Doors:
         public: Mapping[str, Callable[[], Any]],
         subserver: Callable[[Upgrade, Guard], None],
         before: Callable[[Guard, App], App] = lambda _, app: app,
+        views: Views | None = None,
     ) -> None:
         """`shown`: what is told at which path beside the MCP endpoint, `public`: what is told there
         to anybody. `subserver` decides about somebody who dials in to register. `before`: stands
@@ -67,6 +69,7 @@ class Doors:
         self._public = public
         self._subserver = subserver
         self._before = before
+        self.views = views or Views(config.aql)
         self._guard: Guard | None = None
         self._http: HttpServer | None = None
         self._unix: asyncio.Server | None = None
@@ -94,7 +97,11 @@ class Doors:
         self._face = McpHttpFace(
             guard=guard,
             stateless=StatelessWire(
-                pipeline=pipeline, hello=hello, listeners=listeners, answering=answering
+                pipeline=pipeline,
+                hello=hello,
+                listeners=listeners,
+                answering=answering,
+                views=self.views,
             ),
             session=SessionWire(
                 pipeline=pipeline,
@@ -102,9 +109,11 @@ class Doors:
                 listeners=listeners,
                 sessions=self._sessions,
                 answering=answering,
+                views=self.views,
             ),
             answering=answering,
             pipeline=pipeline,
+            views=self.views,
         )
         self._app = NodeApp(
             pipeline=pipeline,
@@ -120,6 +129,7 @@ class Doors:
             listeners=listeners,
             answering=answering,
             most=config.limits.sessions,
+            views=self.views,
         )
         upgrades = {config.subservers.path: self._dialled_in} if config.subservers.enabled else {}
         self._lane = FastLane.bound(
@@ -156,6 +166,7 @@ class Doors:
             listeners=self._listeners,
             write=write,
             max_line=self._config.limits.body_bytes,
+            views=self.views,
         )
 
     def _dialled_in(self, upgrade: Upgrade) -> None:
@@ -167,6 +178,7 @@ class Doors:
     def configure(self, config: Config) -> None:
         """Apply what may change while they are open."""
         self._config = config
+        self.views.configure(config.aql)
         if self._face is not None and self._app is not None and self._http is not None:
             self._guard = guard = self._guard_of(config, self._http)
             self._face.guard = self._app.guard = guard

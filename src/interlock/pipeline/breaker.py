@@ -10,6 +10,7 @@ from enum import Enum
 from math import ceil
 from typing import Final
 
+from interlock.call import Call, RelayedError
 from interlock.errors import (
     CIRCUIT_OPEN,
     DEADLINE_EXCEEDED,
@@ -78,6 +79,15 @@ class Breakers:
     def succeeded(self, upstream: str) -> None:
         if upstream in self.failing:
             del self.failing[upstream]
+
+    def blame(self, call: Call, error: InterlockError) -> None:
+        """Hold a failed call against its upstream, if that is to blame."""
+        if isinstance(error, RelayedError):
+            # Something below it failed; it is well, and said so.
+            self.succeeded(call.upstream)
+        elif not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
+            # Who is in a greater hurry than the node must not speak for the others.
+            self.failed(call.upstream, error.failure)
 
     def failed(self, upstream: str, failure: Failure) -> None:
         """Count a failure, if it is one that an upstream is to blame for.

@@ -1,9 +1,14 @@
 """May it? What stands between a call whose meaning is known and its way out, in this order:
-scopes, pins, policy, budgets. What has to wait for a human goes to the gate."""
+scopes, pins, policy, danger, the safety loop, budgets. What has to wait for a human goes to the
+gate.
+
+Operations of the node's own are tools like any other here, but for two things: nobody reaches them
+by name past the AQL stage, and some are as free as asking for a list.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Protocol, cast
 
 from interlock.call import Call, Outcome
@@ -12,10 +17,14 @@ from interlock.catalog.effects import EffectLevel
 from interlock.catalog.offering import Tool
 from interlock.config.trust import PolicyConfig
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
+from interlock.pipeline.aql.asking import Principal, principal
 from interlock.pipeline.budget import Budgets
 from interlock.pipeline.policy import Decision, Policy
+from interlock.pipeline.resolve import unknown_tool
 from interlock.pipeline.scopes import check_other_scopes, check_scopes, is_passed_on
 from interlock.pipeline.seeing import Seeing
+from interlock.protocol.aql.words import OWN
+from interlock.protocol.mcp import TOOLS_LIST
 
 READ_ONLY: Final = EffectLevel.READ_ONLY.word
 
@@ -46,6 +55,20 @@ class Permit:
         """Tools that changed since a human accepted them. Empty: nobody need ask."""
         self.refuse_held: Callable[[Call], None] = lambda _: None
         """Raises InterlockError for a call of one of them."""
+        self.free: Collection[str] = ()
+        """Operations of the node's own that are judged as a list of tools is."""
+        self.floors: Mapping[str, Decision] = {}
+        """What operations of the node's own wait for at least."""
+        self.firm_floors: Collection[str] = ()
+        """Those of them that no rule can free."""
+        self.danger: Callable[[Call, Decision], Decision] = lambda _, decision: decision
+        """Makes the decision about something dangerous stricter. Raises InterlockError."""
+        self.danger_everywhere = False
+        """Whether it is asked about calls of the plain view, too."""
+        self.watched: Mapping[Principal, object] = {}
+        """Who has an execution that is watched, or is blocked. Empty: nobody need ask."""
+        self.watch: Callable[[Call, Decision], Decision] = lambda _, decision: decision
+        """The safety loop's word about a call of one of them. Raises InterlockError."""
         self._catalog = catalog
         self._budgets = budgets
         self._limited = budgets.limited
@@ -58,14 +81,48 @@ class Permit:
     def __call__(self, call: Call) -> Decision:
         """What happens to a call of a tool. Raises InterlockError."""
         caller = call.caller
+        own = call.upstream == OWN
+        if own and self._is_free(call):
+            return self._as_a_list(call)
         if self.scope_limits or (caller is not None and caller.scopes is not None):
             check_scopes(call, cast("Tool | None", call.route), self.scope_limits)
         if self.held:
             self.refuse_held(call)
         decision = self.policy.decide(call)
+        if own:
+            decision = self._raised(call, decision)
+        if call.view is not None or self.danger_everywhere:
+            decision = self.danger(call, decision)
+        if self.watched and caller is not None and principal(caller) in self.watched:
+            decision = self.watch(call, decision)
         if self._limited:
             self._budgets.reserve(call)
         return decision
+
+    def _is_free(self, call: Call) -> bool:
+        """Whether an operation of the node's own is as free as a list.
+
+        Raises InterlockError where it was named like a tool: in the plain view it is none."""
+        route = call.route
+        if route is None or (call.asked is None and not call.approval):
+            raise unknown_tool(call.name, self._catalog.current)
+        return route.upstream_name in self.free
+
+    def _as_a_list(self, call: Call) -> Decision:
+        """Who may ask for tools may ask for these. Raises InterlockError."""
+        verb, call.verb = call.verb, TOOLS_LIST
+        try:
+            return self.policy.decide(call)
+        finally:
+            call.verb = verb
+
+    def _raised(self, call: Call, decision: Decision) -> Decision:
+        name = "" if call.route is None else call.route.upstream_name
+        floor = self.floors.get(name)
+        if floor is None or floor.action <= decision.action:
+            return decision
+        by_rule = not decision.rule.startswith("default:")
+        return decision if by_rule and name not in self.firm_floors else floor
 
     def hold(self, call: Call, decision: Decision) -> None:
         """A human has to let it through. Raises InterlockError where none can be asked."""

@@ -1,7 +1,8 @@
 """The pipeline: the fixed order in which every call is treated, on one screen.
 
-    audit( authenticate → way → resolve → validate → permit( scopes → pins → policy → budget )
-           → approval → journal → deadline → breaker → dispatch → measure → settle budget )
+    audit( authenticate → aql → way → resolve → validate
+           → permit( scopes → pins → policy → danger → safety loop → budget )
+           → approval → journal → deadline → breaker → dispatch → measure → settle budget → aql )
 
 Listing, reading and subscribing go through the same authentication, policy and audit as calling:
 there is no side door. A call that changes something is on disk before it leaves.
@@ -43,6 +44,7 @@ from interlock.errors import (
 )
 from interlock.pipeline.approval import faults
 from interlock.pipeline.approval.waiting import only_waits
+from interlock.pipeline.aql.stage import NO_AQL, AqlStage
 from interlock.pipeline.audit import COLLECTED, OK, TOOL_ERROR, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.pipeline.breaker import Breakers
@@ -122,6 +124,8 @@ class Pipeline:
         """Whether results say how long they took."""
         self._under_way: dict[Call, None] = {}
         self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
+        self.aql: AqlStage = NO_AQL
+        """What makes calls of operations, for clients that see those."""
         self.enter = Entry(
             authenticate=authenticate,
             audit=audit,
@@ -170,6 +174,8 @@ class Pipeline:
         call.started = now = self._clock()
         try:
             self.enter(call)
+            if call.view is not None and self.aql.take(call):
+                return
             verb = call.verb
             if verb == TOOLS_CALL:
                 if call.hop is not None:
@@ -300,7 +306,7 @@ class Pipeline:
                         return
                 if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
                     return
-                self._blame(call, error)
+                self._breakers.blame(call, error)
             except InterlockError as refused:
                 error = refused
             except Exception as bug:
@@ -340,20 +346,11 @@ class Pipeline:
             if outcome is not None and self._catalog.collides:
                 outcome = relabel(call, outcome, self._catalog.current)
         else:
-            self._blame(call, error)
+            self._breakers.blame(call, error)
         call.verb, call.on_done = TASK_CHANGED, None
         self._under_way[call] = None
         self._over(call, outcome, error)
         return outcome
-
-    def _blame(self, call: Call, error: InterlockError) -> None:
-        """Hold it against the upstream, if it is to blame."""
-        if isinstance(error, RelayedError):
-            # Something below it failed; it is well, and said so.
-            self._breakers.succeeded(call.upstream)
-        elif not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
-            # Who is in a greater hurry than the node must not speak for the others.
-            self._breakers.failed(call.upstream, error.failure)
 
     def waits(self, call: Call) -> bool:
         """Whether somebody still waits for the call."""
@@ -425,6 +422,8 @@ class Pipeline:
         call.exchange = None
         if call.on_done is not None:
             try:
+                if call.view is not None:
+                    outcome, error = self.aql.told(call, outcome, error)
                 call.on_done(call, outcome, error)
             except Exception:
                 _log.exception(

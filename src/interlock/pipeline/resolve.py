@@ -39,7 +39,7 @@ def resolve(call: Call, catalog: Catalog) -> Tool:
     """The tool that the call names; the call learns its route and effect."""
     tool = catalog.find(call.name)
     if tool is None:
-        raise _unknown(call.name, catalog.current)
+        raise unknown_tool(call.name, catalog.current)
     call.route = tool
     call.upstream = tool.upstream
     call.effect = tool.effect_word
@@ -135,7 +135,8 @@ def _shown(name: str) -> str:
     return name if len(name) <= _MOST_CHARACTERS else name[:_MOST_CHARACTERS] + "…"
 
 
-def _unknown(name: str, snapshot: Snapshot) -> InterlockError:
+def unknown_tool(name: str, snapshot: Snapshot) -> InterlockError:
+    """For a name that leads to nothing."""
     near = _near(name[:_MOST_CHARACTERS], snapshot)
     shown = _shown(name)
     hint = f" Did you mean {' or '.join(near)}?" if near else " `tools/list` has the names."

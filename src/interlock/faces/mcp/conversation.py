@@ -26,6 +26,7 @@ from interlock.errors import (
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.reading import (
+    client_name,
     read_call,
     read_client,
     read_initialize,
@@ -33,9 +34,11 @@ from interlock.faces.mcp.reading import (
     read_params,
 )
 from interlock.faces.mcp.sessions import Session
+from interlock.faces.mcp.views import Views
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.aql.words import Face
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 _PONG: Final = b"{}"
@@ -66,6 +69,7 @@ class Conversation:
         stateless: bool = True,
         ping: Callable[[], None] = _nothing,
         end: Callable[[], None] = _nothing,
+        views: Views | None = None,
     ) -> None:
         """`stateless`: whether requests of that era may come here too."""
         self._pipeline = pipeline
@@ -74,6 +78,7 @@ class Conversation:
         self._send = send
         self._face = face
         self._credentials = credentials
+        self._views = views
         self._stateless = stateless
         self._way = _Channel(send, ping, end)
         self._session: Session | None = None
@@ -180,8 +185,9 @@ class Conversation:
         elif method == mcp.PING:
             self._send(jsonrpc.result_response(id, _PONG))
         elif method == mcp.DISCOVER:
-            self._pipeline.admit(Call(method, self._face, self._credentials, client))
-            self._send(jsonrpc.result_response(id, self._hello.discover_result()))
+            caller = self._pipeline.admit(Call(method, self._face, self._credentials, client))
+            view = self._view_of(client_name(meta), caller.name)
+            self._send(jsonrpc.result_response(id, self._hello.discover_result(view)))
         elif method == mcp.LISTEN and client.era is mcp.Era.STATELESS:
             request = Call(method, self._face, self._credentials, client)
             self._pipeline.admit(request)
@@ -199,8 +205,16 @@ class Conversation:
         caller = self._pipeline.admit(Call(mcp.INITIALIZE, self._face, self._credentials, client))
         # Whoever introduces itself again starts anew.
         self._end_session()
-        self._session = Session("", client, caller.name, 0.0, self._way)
-        self._send(jsonrpc.result_response(id, self._hello.initialize_result(client.revision)))
+        self._session = session = Session("", client, caller.name, 0.0, self._way)
+        session.view = view = self._view_of(client.name, caller.name)
+        result = self._hello.initialize_result(client.revision, view)
+        self._send(jsonrpc.result_response(id, result))
+
+    def _view_of(self, client: str, caller: str) -> Face | None:
+        """What the client sees. A node above puts its own names before tools: it sees those."""
+        if self._views is None or self._credentials.known_as:
+            return None
+        return self._views.of_client(client, caller)
 
     def _end_session(self) -> None:
         session, self._session = self._session, None
@@ -243,17 +257,29 @@ class Conversation:
         client: Client,
     ) -> None:
         self._take_id(id)
+        view = None
+        if client.era is mcp.Era.STATELESS and self._views is not None:
+            view = self._view_of(client_name(meta), self._name_of_caller())
         call = read_call(
             method, params, meta, face=self._face, credentials=self._credentials, client=client
         )
-        if client.era is mcp.Era.SESSION:
+        if client.era is mcp.Era.SESSION and self._session is not None:
             call.session = self._session
+            view = self._session.view
+        call.view = view
         call.on_notification = self._hear
         call.context = id
         call.on_done = self._done
         self._place(call)
         self._under_way[id] = call
         self._pipeline.begin(call)
+
+    def _name_of_caller(self) -> str:
+        try:
+            return self._pipeline.enter.authenticate(self._credentials).name
+        except InterlockError:
+            # Whether it may call at all is found out when it does.
+            return ""
 
     def _place(self, call: Call) -> None:
         """Find out where a call is on its way through the tree. Raises InterlockError.

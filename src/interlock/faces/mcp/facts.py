@@ -12,7 +12,9 @@ from interlock.faces.http.cors import answer_lines
 from interlock.faces.http.exchange import Head, HttpExchange
 from interlock.faces.http.guard import Guard
 from interlock.faces.mcp.sessions import HttpSession
+from interlock.faces.mcp.views import Views
 from interlock.protocol import headers, mcp
+from interlock.protocol.aql.words import Face
 
 _STREAM: Final = b"text/event-stream"
 _SAID_ONCE: Final = frozenset(
@@ -34,11 +36,16 @@ class Facts:
     __slots__ = (
         "accepts_stream", "client", "credentials", "duplicate", "found", "guard", "is_json", "meta",
         "method", "method_header", "name", "name_header", "refusal", "said", "session", "shortcut",
-        "stateless", "twice", "version", "version_header",
+        "stateless", "twice", "version", "version_header", "view", "view_problem", "viewed",
     )  # fmt: skip
 
     def __init__(
-        self, head: Head, peer: str, guard: Guard, certificate: tuple[str, ...] = ()
+        self,
+        head: Head,
+        peer: str,
+        guard: Guard,
+        certificate: tuple[str, ...] = (),
+        views: Views | None = None,
     ) -> None:
         fields = head.fields
         self.guard = guard
@@ -71,6 +78,16 @@ class Facts:
         self.said = b""
         """Its `_meta`, as it came."""
         self.meta: dict[str, Raw] | None = None
+        self.view: Face | None = None
+        """The view that the URL asks for."""
+        self.view_problem: ProtocolError | None = None
+        self.viewed: Face | None = None
+        """The view of the client of the last plain stateless call."""
+        if views is not None and head.query:
+            try:
+                self.view = self.viewed = views.named(head.query)
+            except ProtocolError as error:
+                self.view_problem = error
         self.found: HttpSession | None = None
         """The session that the id led to the last time."""
         in_session = self.session is not None and (
@@ -82,6 +99,7 @@ class Facts:
             and self.refusal is None
             and self.duplicate is None
             and self.twice is None
+            and self.view_problem is None
             and (self.stateless or in_session)
         )
         """Whether nothing in the headers keeps a plain call from being taken straight in."""
@@ -98,12 +116,12 @@ class Facts:
                 self.twice = f"{name.decode().title()} header appears more than once"
 
 
-def facts_of(exchange: HttpExchange, guard: Guard) -> Facts:
+def facts_of(exchange: HttpExchange, guard: Guard, views: Views | None = None) -> Facts:
     """The facts of a head; they are kept with it for as long as the guard is the same."""
     head, lane = exchange.head, exchange.lane
     facts = head.facts
     if not isinstance(facts, Facts) or facts.guard is not guard:
-        facts = head.facts = Facts(head, lane.peer, guard, lane.certificate)
+        facts = head.facts = Facts(head, lane.peer, guard, lane.certificate, views)
     return facts
 
 

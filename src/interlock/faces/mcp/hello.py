@@ -9,6 +9,7 @@ import msgspec
 
 from interlock.catalog.introduction import for_session
 from interlock.protocol import mcp
+from interlock.protocol.aql.words import Face
 from interlock.protocol.jsonrpc import encode_value
 
 DISCOVER_TTL_MS: Final = 60_000
@@ -29,6 +30,8 @@ class Hello:
         self._introduce = introduce
         self.server_info = b"{}"
         """Ready bytes: every stateless result carries them."""
+        self.about_operations = ""
+        """What those are told who see operations instead of tools."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -40,18 +43,18 @@ class Hello:
         """What the node says that it can do."""
         return self._introduce().capabilities
 
-    def initialize_result(self, revision: str) -> bytes:
+    def initialize_result(self, revision: str, view: Face | None = None) -> bytes:
         about = self._introduce()
         result: dict[str, Any] = {
             "protocolVersion": revision,
             "capabilities": for_session(about.capabilities),
             "serverInfo": about.server_info,
         }
-        if about.instructions:
-            result["instructions"] = about.instructions
+        if instructions := self._instructions(about, view):
+            result["instructions"] = instructions
         return encode_value(result)
 
-    def discover_result(self) -> bytes:
+    def discover_result(self, view: Face | None = None) -> bytes:
         about = self._introduce()
         result: dict[str, Any] = {
             "resultType": mcp.COMPLETE,
@@ -61,6 +64,12 @@ class Hello:
             "ttlMs": DISCOVER_TTL_MS,
             "cacheScope": "private",
         }
-        if about.instructions:
-            result["instructions"] = about.instructions
+        if instructions := self._instructions(about, view):
+            result["instructions"] = instructions
         return encode_value(result)
+
+    def _instructions(self, about: Introduction, view: Face | None) -> str | None:
+        """In a view of AQL what all servers say together would cost more than its endpoints."""
+        if view is None or view.mode in ("plain", "auto"):
+            return about.instructions
+        return self.about_operations

@@ -21,6 +21,7 @@ from interlock.faces.mcp.facts import Facts, facts_of
 from interlock.faces.mcp.reading import claims_stateless
 from interlock.faces.mcp.session_wire import SessionWire
 from interlock.faces.mcp.stateless_wire import StatelessWire
+from interlock.faces.mcp.views import Views
 from interlock.faces.mcp.writing import write_error
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import NULL, BadMessage, decode_message
@@ -42,8 +43,10 @@ class McpHttpFace:
         session: SessionWire,
         answering: Answering,
         pipeline: Pipeline,
+        views: Views | None = None,
     ) -> None:
         self.guard = guard
+        self.views = views or Views()
         self._pipeline = pipeline
         self._stateless = stateless
         self._session = session
@@ -54,7 +57,7 @@ class McpHttpFace:
         try:
             facts = exchange.head.facts
             if facts is None or facts.guard is not self.guard:
-                facts = facts_of(exchange, self.guard)
+                facts = facts_of(exchange, self.guard, self.views)
             if facts.shortcut:
                 request = decode_tool_call(exchange.body)
                 if request is not None:
@@ -68,6 +71,8 @@ class McpHttpFace:
                 return
             if facts.twice is not None and method != b"HEAD":
                 raise ProtocolError(facts.twice + ".", INVALID_REQUEST)
+            if facts.view_problem is not None and method != b"HEAD":
+                raise facts.view_problem
             if method == b"POST":
                 self._post(exchange, facts)
             elif facts.stateless and method in (b"GET", b"DELETE"):

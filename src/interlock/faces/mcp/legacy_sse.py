@@ -30,6 +30,7 @@ from interlock.faces.mcp.conversation import Conversation
 from interlock.faces.mcp.facts import Facts, facts_of
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
+from interlock.faces.mcp.views import Views
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import NULL, BadMessage, decode_message
 from interlock.protocol.mcp import Era
@@ -70,10 +71,12 @@ class LegacySse:
         most: int,
         sse_path: str = SSE_PATH,
         messages_path: str = MESSAGES_PATH,
+        views: Views | None = None,
     ) -> None:
         """`most`: so many clients may be connected at once."""
         self.guard = guard
         self.most = most
+        self.views = views
         self._pipeline = pipeline
         self._hello = hello
         self._listeners = listeners
@@ -152,6 +155,7 @@ class LegacySse:
             face=FACE,
             credentials=facts.credentials,
             stateless=False,
+            views=self.views,
         )
         self._clients[id] = _Connected(exchange, caller.name, conversation)
 

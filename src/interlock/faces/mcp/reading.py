@@ -160,14 +160,19 @@ def read_client(method: str, meta: dict[str, Raw]) -> Client:
     if mcp.META_LOG_LEVEL in meta:
         read_level(meta[mcp.META_LOG_LEVEL])
     revision = read_string(meta, mcp.META_VERSION) or ""
-    info = meta.get(mcp.META_CLIENT_INFO)
-    name = ""
     # Only a list is written in the client's own name style; a call is understood in any.
-    if info is not None and method in mcp.LISTS:
-        about = decode_value(info)
-        if isinstance(about, dict) and isinstance(about.get("name"), str):
-            name = about["name"]
+    name = client_name(meta) if method in mcp.LISTS else ""
     return Client(mcp.Era.STATELESS, revision, name, promised)
+
+
+def client_name(meta: dict[str, Raw]) -> str:
+    """What the client of a stateless request calls itself; empty when it does not say."""
+    info = meta.get(mcp.META_CLIENT_INFO)
+    if info is None:
+        return ""
+    about = decode_value(info)
+    name = about.get("name") if isinstance(about, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def read_initialize(message: Message) -> Client:

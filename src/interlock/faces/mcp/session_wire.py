@@ -23,9 +23,11 @@ from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.reading import read_call, read_initialize, read_meta, read_params
 from interlock.faces.mcp.sessions import HttpSession, Sessions
+from interlock.faces.mcp.views import Views
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import headers, jsonrpc, mcp
+from interlock.protocol.aql.words import PLAIN
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 FACE: Final = "http"
@@ -46,12 +48,14 @@ class SessionWire:
         listeners: Listeners,
         sessions: Sessions,
         answering: Answering,
+        views: Views | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._hello = hello
         self._listeners = listeners
         self._sessions = sessions
         self._answering = answering
+        self._views = views or Views()
         self._batches: set[asyncio.Task[None]] = set()
         sessions.on_closed = self._closed
 
@@ -77,6 +81,9 @@ class SessionWire:
             mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
             None, params.arguments, meta, None, None, None, None, session,
         )  # fmt: skip
+        view = facts.view or session.view
+        if view is not None and view is not PLAIN:
+            call.view = view
         exchange.request_id = id
         exchange.session = session
         session.calls[id] = call
@@ -153,9 +160,11 @@ class SessionWire:
         client = read_initialize(message)
         caller = self._pipeline.admit(Call(mcp.INITIALIZE, FACE, facts.credentials, client))
         session = self._sessions.open(client, caller.name)
+        session.view = self._views.of_client(client.name, caller.name)
+        view = facts.view or session.view
         exchange.respond(
             200,
-            jsonrpc.result_response(id, self._hello.initialize_result(client.revision)),
+            jsonrpc.result_response(id, self._hello.initialize_result(client.revision, view)),
             headers=b"mcp-session-id: %b\r\n" % session.id.encode(),
         )
 
@@ -234,6 +243,9 @@ class SessionWire:
             owner=session.owner,
         )
         call.session = session
+        view = facts.view or session.view
+        if view is not None and view is not PLAIN:
+            call.view = view
         return call
 
     async def _answer_batch(

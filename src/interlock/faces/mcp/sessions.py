@@ -20,6 +20,7 @@ from interlock.faces.mcp.outlets import Outlets
 from interlock.faces.mcp.questions import Questions
 from interlock.ports import Clock
 from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.aql.words import Face
 from interlock.protocol.jsonrpc import Message
 
 _SWEEP: Final = 60.0
@@ -58,7 +59,7 @@ class Session:
 
     __slots__ = (
         "_questions", "alive", "calls", "client", "closed", "id", "last_seen", "log_level",
-        "on_roots_changed", "owner", "way",
+        "on_roots_changed", "owner", "view", "way",
     )  # fmt: skip
 
     def __init__(self, id: str, client: Client, owner: str, now: float, way: Way) -> None:
@@ -75,6 +76,8 @@ class Session:
         self.closed: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
         """Run whenever the client says that its roots are others now."""
+        self.view: Face | None = None
+        """The AQL view that its client sees. None: the plain one."""
         self._questions = Questions()
 
     @property

@@ -20,6 +20,7 @@ from interlock.faces.mcp.facts import Facts
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.reading import (
+    client_name,
     read_call,
     read_capabilities,
     read_client,
@@ -27,9 +28,11 @@ from interlock.faces.mcp.reading import (
     read_params,
     read_string,
 )
+from interlock.faces.mcp.views import Views
 from interlock.pipeline.hearing import read_level
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import headers, mcp
+from interlock.protocol.aql.words import PLAIN, Face
 from interlock.protocol.jsonrpc import Message, decode_members, result_response
 
 FACE: Final = "http"
@@ -41,12 +44,19 @@ class StatelessWire:
     """Serves stateless requests."""
 
     def __init__(
-        self, *, pipeline: Pipeline, hello: Hello, listeners: Listeners, answering: Answering
+        self,
+        *,
+        pipeline: Pipeline,
+        hello: Hello,
+        listeners: Listeners,
+        answering: Answering,
+        views: Views | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._hello = hello
         self._listeners = listeners
         self._answering = answering
+        self._views = views or Views()
 
         def hung_up(exchange: HttpExchange) -> None:
             pipeline.cancel(exchange.call)
@@ -74,6 +84,9 @@ class StatelessWire:
             mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
             params.arguments, meta, None, exchange.head.headers,
         )  # fmt: skip
+        view = facts.viewed
+        if view is not None and view is not PLAIN:
+            call.view = view
         exchange.request_id = bytes(request.id)
         # On this wire hanging up is how a client cancels.
         exchange.call = call
@@ -81,8 +94,7 @@ class StatelessWire:
         self._answering.start(exchange, facts, call)
         return True
 
-    @staticmethod
-    def _understand(facts: Facts, said: bytes) -> bool:
+    def _understand(self, facts: Facts, said: bytes) -> bool:
         """Read the `_meta` of a request. Most clients say the same every time."""
         try:
             meta = decode_members(said)
@@ -100,7 +112,18 @@ class StatelessWire:
             return False
         facts.said, facts.meta = said, meta
         facts.client = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS, "", promised)
+        facts.viewed = self._view_of(facts, client_name(meta))
         return True
+
+    def _view_of(self, facts: Facts, client: str) -> Face | None:
+        if facts.view is not None:
+            return facts.view
+        try:
+            caller = self._pipeline.enter.authenticate(facts.credentials).name
+        except InterlockError:
+            # Whether it may call at all is found out when it does.
+            caller = ""
+        return self._views.of_client(client, caller)
 
     def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:
         method = message.method
@@ -157,14 +180,18 @@ class StatelessWire:
             raise InterlockError(METHOD_NOT_FOUND, f"{method} is not part of {client.revision}.")
         if method == mcp.DISCOVER:
             self._pipeline.admit(Call(method, FACE, credentials, client))
-            exchange.respond(200, result_response(id, self._hello.discover_result()))
+            view = self._view_of(facts, client_name(meta))
+            exchange.respond(200, result_response(id, self._hello.discover_result(view)))
             return
         if method == mcp.LISTEN:
             request = Call(method, FACE, credentials, client)
             self._pipeline.admit(request)
             self._listen(exchange, facts, id, params, request)
             return
+        view = self._view_of(facts, client_name(meta))
         call = read_call(method, params, meta, face=FACE, credentials=credentials, client=client)
+        if view is not None and view is not PLAIN:
+            call.view = view
         call.header_params = exchange.head.headers
         exchange.request_id = id
         # On this wire hanging up is how a client cancels.

@@ -12,6 +12,7 @@ from interlock.call import Credentials
 from interlock.faces.mcp.conversation import Conversation
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.listeners import Listeners
+from interlock.faces.mcp.views import Views
 from interlock.pipeline.authenticate import LOCAL_PEER
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import NULL, on_one_line
@@ -35,6 +36,7 @@ class McpStream:
         listeners: Listeners,
         write: Callable[[bytes], None],
         max_line: int,
+        views: Views | None = None,
     ) -> None:
         self._write = write
         self._lines = LineDecoder(max_line)
@@ -45,6 +47,7 @@ class McpStream:
             send=self._send,
             face=FACE,
             credentials=_CREDENTIALS,
+            views=views,
         )
 
     def feed(self, data: bytes) -> None:

@@ -1,0 +1,122 @@
+"""Which view a client sees: every tool, or AQL's endpoints.
+
+Whoever asks in its URL (`?view=aql`) gets what it asks for; else the config says it, by client and
+caller. What a view shows is made elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qs
+
+from interlock.config.aql import AqlConfig, ClientView, FamilyConfig
+from interlock.errors import INVALID_REQUEST, ProtocolError
+from interlock.protocol.aql.words import PLAIN, Category, Face, Family, Mode, fits
+
+_OURSELVES: Final = frozenset({"interlock", "interlock-cli"})
+"""What nodes and the command line call themselves as clients: they want tools."""
+CRUDE: Final = "crude"
+SEMANTIC: Final = "semantic"
+_BUILT_IN: Final[dict[str, dict[str, FamilyConfig]]] = {
+    CRUDE: {
+        "create": FamilyConfig(categories=["CREATE"]),
+        "read": FamilyConfig(categories=["READ"]),
+        "update": FamilyConfig(categories=["UPDATE"]),
+        "delete": FamilyConfig(categories=["DELETE"]),
+        "execute": FamilyConfig(categories=["EXECUTE"]),
+    },
+    SEMANTIC: {
+        "discover": FamilyConfig(operations=["introspect"]),
+        "query": FamilyConfig(categories=["READ"]),
+        "manage": FamilyConfig(categories=["CREATE", "UPDATE", "DELETE"]),
+        "operate": FamilyConfig(categories=["EXECUTE"]),
+    },
+}
+_MODES: Final[dict[str, Mode]] = {
+    "aql": "semantic",
+    "aql-single": "single",
+    "aql-all": "all",
+    "auto": "auto",
+}
+
+
+class Views:
+    """The views of one node. None stands for the plain one, where nobody asked for it."""
+
+    def __init__(self, config: AqlConfig | None = None) -> None:
+        self._clients: list[ClientView] = []
+        self._default: Face | None = None
+        self._faces: dict[str, Face] = {}
+        self.configure(config or AqlConfig())
+
+    def configure(self, config: AqlConfig) -> None:
+        """What the config says from now on. Who is there already keeps what it has."""
+        profiles = {name: dict(one.families) for name, one in config.profiles.items()}
+        faces = {"plain": PLAIN}
+        crude = _families(_BUILT_IN[CRUDE], config.prefix)
+        for name, mode in _MODES.items():
+            faces[name] = Face(mode, CRUDE, crude, config.prefix)
+        for name, families in {**_BUILT_IN, **profiles}.items():
+            faces[name] = Face("semantic", name, _families(families, config.prefix), config.prefix)
+        self._faces = faces
+        self._clients = config.clients
+        self._default = _seen(faces.get(config.view))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._faces)
+
+    def named(self, query: bytes) -> Face | None:
+        """What a URL asks for. None: it leaves it to the config. Raises ProtocolError."""
+        if not query:
+            return None
+        asked = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
+        views, namespaces = asked.get("view"), asked.get("namespace")
+        if views is None and namespaces is None:
+            return None
+        face = self._faces.get(views[-1]) if views else self._default or self._faces["aql"]
+        if face is None:
+            raise ProtocolError(
+                f"There is no such view; there are {', '.join(self._faces)}.", INVALID_REQUEST
+            )
+        if namespaces and face is not PLAIN:
+            face = Face(face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255])
+        return face
+
+    def of_client(self, client: str, caller: str) -> Face | None:
+        """What somebody sees who asks for nothing."""
+        for rule in self._clients:
+            if client in _OURSELVES and not rule.clients:
+                continue
+            if _fits_one(rule.clients, client) and _fits_one(rule.callers, caller):
+                return _seen(self._faces.get(rule.view))
+        return None if client in _OURSELVES else self._default
+
+
+def _seen(face: Face | None) -> Face | None:
+    return None if face is PLAIN else face
+
+
+def _fits_one(globs: list[str], name: str) -> bool:
+    return not globs or any(fits(glob, name) for glob in globs)
+
+
+def _families(families: dict[str, FamilyConfig], prefix: str) -> tuple[Family, ...]:
+    return tuple(
+        Family(
+            name,
+            f"{prefix}mcp_aql_{name}",
+            frozenset(Category(category) for category in family.categories),
+            tuple(family.operations),
+        )
+        for name, family in families.items()
+    )
+
+
+def unknown_view(config: AqlConfig) -> str | None:
+    """A view that the config names, and that there is not."""
+    known = Views(config).names
+    for name in (config.view, *(rule.view for rule in config.clients)):
+        if name not in known:
+            return name
+    return None
