@@ -1,0 +1,192 @@
+"""Why parameters do not fit an operation: the first fault, in the order of the draft.
+
+Only asked when something is wrong. What is right is decided by the tool's own schema, once, in the
+pipeline; this asks the same validator again, and says what it says in AQL's words and names.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import Any, Final
+
+from interlock.call import Call, Client, Credentials
+from interlock.catalog.aql.operation import Operation, Parameter
+from interlock.errors import InterlockError
+from interlock.pipeline.validate import validate
+from interlock.protocol.aql import faults
+from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.mcp import LATEST_SESSION, TOOLS_CALL, Era
+
+_MOST_LOOKED_AT: Final = 100
+_MOST_NAMED: Final = 20
+_TYPES: Final = frozenset({"type", "anyOf", "oneOfNotValid", "oneOfMultipleValid"})
+_RANGES: Final = {
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "exclusiveMinimum": "exclusive_minimum",
+    "exclusiveMaximum": "exclusive_maximum",
+    "multipleOf": "multiple_of",
+    "minLength": "min_length",
+    "maxLength": "max_length",
+    "minItems": "min_items",
+    "maxItems": "max_items",
+    "minProperties": "min_properties",
+    "maxProperties": "max_properties",
+}
+
+
+def missing(operation: Operation, parameter: Parameter) -> AqlError:
+    name = f"input.{parameter.name}" if parameter.inside else parameter.name
+    return faults.missing(name, operation.name, parameter.type, parameter.description)
+
+
+def unknown(operation: Operation, names: list[str]) -> AqlError:
+    """`names`: those that the operation does not have."""
+    signature = operation.signature
+    valid = [one.name for one in signature.parameters if not one.inside]
+    valid += sorted(signature.names.difference(valid))
+    valid += sorted(signature.features)
+    near = get_close_matches(names[0][:100].lower(), valid, n=1, cutoff=0.6)
+    return faults.unknown(operation.name, names[:_MOST_NAMED], valid, near[0] if near else None)
+
+
+def wrong_type(operation: Operation, arguments: dict[str, Any]) -> AqlError | None:
+    """The first parameter that has another type than it must have. None: there is none."""
+    found = _faults(operation, arguments)
+    return next((_explained(operation, arguments, one) for one in found if _is_type(one)), None)
+
+
+def fault(operation: Operation, arguments: dict[str, Any]) -> AqlError | None:
+    """Why these arguments of its tool do not fit. None: they do, or nobody can say why not."""
+    found = sorted(_faults(operation, arguments), key=_rank)
+    return _explained(operation, arguments, found[0]) if found else None
+
+
+def _faults(operation: Operation, arguments: dict[str, Any]) -> list[Any]:
+    tool = operation.tool
+    if tool.validator is None:
+        # The pipeline's own way to it: there is one schema, and one validator of it.
+        nobody = Client(Era.SESSION, LATEST_SESSION)
+        with suppress(InterlockError):
+            validate(Call(TOOLS_CALL, "", Credentials(""), nobody, tool.canonical), tool)
+    look = getattr(tool.validator, "iter_errors", None)
+    found: list[Any] = []
+    if look is None:
+        # A schema that cannot be used: its server checks by itself.
+        return found
+    for error in look(arguments):
+        found.append(error)
+        if len(found) == _MOST_LOOKED_AT:
+            break
+    return found
+
+
+def _is_type(error: Any) -> bool:
+    return error.kind.name in _TYPES
+
+
+def _rank(error: Any) -> int:
+    kind = error.kind.name
+    if kind == "required":
+        return 0
+    if kind in _TYPES:
+        return 1
+    return 2 if kind in ("additionalProperties", "unevaluatedProperties") else 3
+
+
+def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> AqlError:
+    kind = error.kind.name
+    said: dict[str, Any] = error.kind.as_dict()
+    path = list(error.instance_path)
+    if kind == "required":
+        missed = str(said.get("property", ""))
+        parameter = _of(operation, missed) if not path else None
+        if parameter is not None:
+            return missing(operation, parameter)
+        return faults.missing(_named(operation, [*path, missed]), operation.name, "value", "")
+    if kind in ("additionalProperties", "unevaluatedProperties"):
+        strangers = [str(one) for one in said.get("unexpected", ())]
+        if not path:
+            return unknown(operation, strangers or ["?"])
+        return faults.unknown_field(_named(operation, path), strangers[:_MOST_NAMED], ())
+    name = _named(operation, path)
+    details: dict[str, Any] = {"param_name": name}
+    if kind in _TYPES:
+        types = said.get("types")
+        expected = " or ".join(types) if isinstance(types, list) else _expected(operation, path)
+        return faults.wrong_type(name, expected, _kind_of(_at(arguments, path)))
+    if kind in ("enum", "constant"):
+        options = said.get("options", [said["expected_value"]] if "expected_value" in said else [])
+        shown = [str(one)[:60] for one in options if one is not None][:_MOST_NAMED]
+        one_of = ", ".join(f"'{faults.shown(one)}'" for one in shown)
+        details["allowed"] = options[:_MOST_NAMED]
+        return AqlError(
+            "VALIDATION_INVALID_ENUM", f"Parameter '{name}' must be one of: {one_of}.", details
+        )
+    if kind in _RANGES:
+        word = _RANGES[kind]
+        limit = said.get("limit", said.get("multiple_of"))
+        details[word] = limit
+        return AqlError(
+            "VALIDATION_OUT_OF_RANGE",
+            f"Parameter '{name}' is out of range: {word} is {limit}.",
+            details,
+        )
+    if kind in ("pattern", "format"):
+        wanted = said.get(kind, "")
+        details[kind] = wanted
+        shown_pattern = faults.shown(str(wanted))
+        return AqlError(
+            "VALIDATION_PATTERN_MISMATCH",
+            f"Parameter '{name}' does not have the form '{shown_pattern}'.",
+            details,
+        )
+    details["constraint"] = kind
+    return AqlError(
+        "VALIDATION_INVALID_TYPE",
+        f"Parameter '{name}' does not satisfy '{kind}' of its schema.",
+        {**details, "expected_type": _expected(operation, path), "actual_type": "invalid"},
+    )
+
+
+def _of(operation: Operation, own: str) -> Parameter | None:
+    """The parameter that the tool calls so."""
+    return next((one for one in operation.signature.parameters if one.own == own), None)
+
+
+def _named(operation: Operation, path: list[Any]) -> str:
+    """A place in the arguments of the tool, as the caller of the operation knows it."""
+    if not path:
+        return "params"
+    parameter = _of(operation, str(path[0]))
+    first = str(path[0])
+    if parameter is not None:
+        first = f"input.{parameter.name}" if parameter.inside else parameter.name
+    return ".".join((first, *(faults.shown(str(step)) for step in path[1:])))
+
+
+def _expected(operation: Operation, path: list[Any]) -> str:
+    parameter = _of(operation, str(path[0])) if len(path) == 1 else None
+    return "value" if parameter is None else parameter.type
+
+
+def _at(value: Any, path: list[Any]) -> Any:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def _kind_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    for kind, name in (
+        (bool, "boolean"),
+        (str, "string"),
+        (int, "integer"),
+        (float, "number"),
+        (list, "array"),
+    ):
+        if isinstance(value, kind):
+            return name
+    return "object"
