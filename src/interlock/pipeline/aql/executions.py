@@ -1,0 +1,452 @@
+"""Executions: operations that go on after their request was answered.
+
+Each is a call of its own, with the identity of whoever started it, that walks the pipeline like any
+other: policy, gate and journal see it. Its record is on the disk before it leaves; so a node that
+dies leaves a record that says so, and never one that calls a lost execution untouched. Only its
+owner knows of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.call import Call, Client, Outcome
+from interlock.catalog.aql.operation import Book, Operation
+from interlock.errors import CANCELLED, UNRECORDABLE, InterlockError
+from interlock.pipeline.aql.asking import Asked, Principal, principal
+from interlock.pipeline.aql.execution_ends import (
+    LOST,
+    UNCERTAIN,
+    End,
+    failure,
+    how_it_ended,
+    moved,
+)
+from interlock.pipeline.aql.execution_states import TERMINAL, Event, State, after
+from interlock.pipeline.aql.keeping import Execution, ExecutionKeeper, moment
+from interlock.pipeline.questions import capabilities_of
+from interlock.protocol.aql.faults import AqlError, no_operation
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS, TASKS_EXTENSION, TOOLS_CALL
+
+MOST_BYTES: Final = 256 * 1024 * 1024
+"""So much of results is kept; then the oldest are forgotten with their executions."""
+_SHUTTING: Final = "The node ended while this was running. Whether it was done is not known."
+_SESSION_ENDED: Final = "The session ended in which it was started."
+
+_log = logging.getLogger("interlock.aql")
+
+
+class Host(Protocol):
+    """What the pipeline does for executions."""
+
+    def begin(self, call: Call) -> None: ...
+    def cancel(self, call: Call, reason: str) -> None: ...
+
+
+class Settings(Protocol):
+    """What the config says."""
+
+    @property
+    def keep(self) -> float: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def survive_session(self) -> bool: ...
+
+
+class Live:
+    """One execution, and what moves it while it runs."""
+
+    __slots__ = ("call", "record", "result", "unwatch")
+
+    def __init__(self, record: Execution) -> None:
+        self.record = record
+        self.call: Call | None = None
+        self.result: bytes | None = None
+        """What it gave, until that is on the disk."""
+        self.unwatch: Callable[[], None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.record.status in TERMINAL
+
+
+class Executions:
+    """All that this node looks after."""
+
+    def __init__(
+        self,
+        host: Host,
+        keeper: ExecutionKeeper,
+        *,
+        book: Callable[[], Book],
+        wall_clock: Callable[[], float],
+        settings: Settings,
+        concurrent: int,
+    ) -> None:
+        """`concurrent`: the most that one caller may have under way."""
+        self._host = host
+        self._keeper = keeper
+        self._book = book
+        self._wall_clock = wall_clock
+        self._all: dict[str, Live] = {}
+        self._bytes = 0
+        self._unsaved: set[str] = set()
+        """Those whose end could not be written yet."""
+        self.as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
+        """What a client is given that can follow a task. None: it cannot."""
+        self.configure(settings, concurrent)
+
+    def configure(self, settings: Settings, concurrent: int) -> None:
+        """Apply settings, which may change while it runs."""
+        self.settings = settings
+        self._concurrent = concurrent
+
+    def load(self) -> None:
+        """Know again what was there before. What ran then is lost. Raises InterlockError."""
+        for record in self._keeper.load():
+            live = self._all[record.id] = Live(record)
+            self._bytes += record.size
+            if not live.ended:
+                live.record = msgspec.structs.replace(record, status=State.RUNNING)
+                self._end(live, Event.FAIL, End(None, failure(_SHUTTING, LOST)))
+        self._trim()
+
+    # -- start and retry
+
+    async def start(self, call: Call, asked: Asked) -> dict[str, Any] | Outcome:
+        """Have `call` go on by itself; it is ready to be begun. `asked`: the request for it, whose
+        caller is the owner. Raises InterlockError."""
+        parent = asked.call
+        child = call.asked
+        if parent is None or not isinstance(child, Asked):
+            raise TypeError("an execution needs the call that asks for it, and its own request")
+        owner = _owner(parent)
+        self._make_room(owner)
+        record = Execution(
+            id=f"exec_{secrets.token_hex(12)}",
+            owner=owner,
+            operation=child.operation.name,
+            tool=call.name,
+            category=child.operation.category.value,
+            created=self._wall_clock(),
+            arguments=bytes(call.arguments),
+        )
+        live = self._all[record.id] = Live(record)
+        try:
+            await self._write_first(live)
+        except asyncio.CancelledError:
+            # Nobody waits for the answer, so nobody would know its id.
+            if not live.ended:
+                self._end(live, Event.CANCEL, End(None, None))
+            raise
+        except InterlockError:
+            # Nothing was begun: there is nothing to remember.
+            self._forget([live])
+            raise
+        if live.record.status is State.PENDING:
+            self._begin(live, call, Event.BEGIN)
+        shown = self.as_task(parent, live.record)
+        return self.shown(live.record) if shown is None else shown
+
+    async def retry(self, asked: Asked, id: str) -> tuple[dict[str, Any], bool]:
+        """Run one again that failed. Also says whether that may do something twice. Raises
+        InterlockError."""
+        parent = asked.call
+        assert parent is not None
+        owner = _owner(parent)
+        live = self.find(owner, id)
+        after(live.record.status, Event.RETRY)
+        self._make_room(owner, 0)
+        operation = self._book().find(live.record.operation)
+        if operation is None or operation.canonical != live.record.tool:
+            raise no_operation(live.record.operation, self._book().near(live.record.operation))
+        call = _again(parent, asked, operation, live.record.arguments)
+        before = live.record
+        reason = ((before.error or {}).get("details") or {}).get("reason")
+        live.record = msgspec.structs.replace(
+            before,
+            status=after(before.status, Event.RETRY),
+            attempt=before.attempt + 1,
+            started=self._wall_clock(),
+            finished=None,
+            progress=None,
+            error=None,
+        )
+        try:
+            await self._write_first(live)
+        except BaseException:
+            # It was not run again: what is known of it is what was known before.
+            if not live.ended:
+                live.record = before
+                self._save(live)
+            raise
+        if not live.ended:
+            self._begin(live, call, None)
+        return self.shown(live.record), reason in UNCERTAIN and not operation.tool.repeatable
+
+    async def _write_first(self, live: Live) -> None:
+        """Wait until the disk says that it runs. Raises InterlockError."""
+        on_disk: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def then(written: bool) -> None:
+            if not on_disk.done():
+                on_disk.set_result(written)
+
+        running = msgspec.structs.replace(live.record, status=State.RUNNING)
+        self._keeper.write(running, None, then)
+        if not await on_disk:
+            raise InterlockError(
+                UNRECORDABLE,
+                "The execution was not started: it cannot be written down now, and one that is "
+                "not on record could be lost. `interlock status` says what is wrong.",
+            )
+
+    def _begin(self, live: Live, call: Call, event: Event | None) -> None:
+        if event is not None:
+            live.record = msgspec.structs.replace(
+                live.record,
+                status=after(live.record.status, event),
+                started=self._wall_clock(),
+            )
+        live.call = call
+        call.client = _without_tasks(call.client)
+        call.context = None
+        # Whoever asked for it has its answer: what is said on the way is for the record.
+        call.meta = {**(call.meta or {}), META_PROGRESS_TOKEN: Raw(encode_value(live.record.id))}
+        call.on_notification = lambda _, method, params: self._heard(live, method, params)
+        call.on_done = lambda done, outcome, error: self._over(live, done, outcome, error)
+        self._watch_session(live, call)
+        self._host.begin(call)
+
+    def _watch_session(self, live: Live, call: Call) -> None:
+        session = call.session
+        if session is None or self.settings.survive_session:
+            return
+        closed = session.closed
+
+        def ended() -> None:
+            # The list is being walked: it is not taken out of it.
+            live.unwatch = None
+            if not live.ended:
+                self._cancel(live, _SESSION_ENDED)
+
+        closed.append(ended)
+        live.unwatch = lambda: closed.remove(ended) if ended in closed else None
+
+    # -- what is heard of it
+
+    def _heard(self, live: Live, method: str, params: bytes | Raw) -> None:
+        if method == PROGRESS and live.record.status is State.RUNNING:
+            progress = moved(live.record.progress, params)
+            if progress is not None:
+                live.record = msgspec.structs.replace(live.record, progress=progress)
+
+    def _over(
+        self, live: Live, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> None:
+        if live.call is not call or live.ended:
+            return
+        if error is not None and error.failure is CANCELLED:
+            self._end(live, Event.CANCEL, End(None, None))
+            return
+        end = how_it_ended(outcome, error)
+        self._end(live, Event.COMPLETE if end.error is None else Event.FAIL, end)
+
+    def _end(self, live: Live, event: Event, end: End) -> None:
+        result, failure = end
+        status = after(live.record.status, event)
+        live.record = msgspec.structs.replace(
+            live.record,
+            status=status,
+            finished=self._wall_clock(),
+            error=failure,
+            # Nobody runs it again: what it was called with is not left lying about.
+            arguments=live.record.arguments if status is State.FAILED else b"",
+            size=len(result or b""),
+        )
+        live.call, live.result = None, result
+        self._bytes += live.record.size
+        if live.unwatch is not None:
+            live.unwatch()
+            live.unwatch = None
+        self._save(live)
+        self._trim()
+
+    def _save(self, live: Live) -> None:
+        record = live.record
+
+        def then(written: bool) -> None:
+            if live.record is not record:
+                return
+            if written:
+                live.result = None
+                self._unsaved.discard(record.id)
+                for id in list(self._unsaved):
+                    self._unsaved.discard(id)
+                    self._save(self._all[id])
+            elif record.id in self._all:
+                # It is known for as long as this node lives, and written when that is possible.
+                self._unsaved.add(record.id)
+
+        self._keeper.write(record, live.result, then)
+
+    # -- cancel
+
+    def cancel(self, owner: Principal, id: str, reason: str = "") -> dict[str, Any]:
+        """Stop one that has not ended. Raises AqlError."""
+        live = self.find(owner, id)
+        after(live.record.status, Event.CANCEL)
+        self._cancel(live, reason or "The caller cancelled the execution.")
+        return self.shown(live.record)
+
+    def _cancel(self, live: Live, reason: str) -> None:
+        call = live.call
+        if call is not None:
+            self._host.cancel(call, reason)
+        if not live.ended:
+            # It had not left yet, or nobody knows of it any more.
+            self._end(live, Event.CANCEL, End(None, None))
+
+    # -- what is known
+
+    def find(self, owner: Principal, id: str) -> Live:
+        """Raises AqlError; the same for one that never was and for another's."""
+        live = self._all.get(id)
+        if live is None or live.record.owner != owner:
+            raise AqlError(
+                "NOT_FOUND_RESOURCE",
+                f"There is no execution '{id[:100]}'. Ask list_executions for those you have.",
+                {"resource_type": "execution", "resource_id": id[:100]},
+            )
+        return live
+
+    def known(self, id: str) -> Live | None:
+        """For those who have found out themselves whose it is."""
+        return self._all.get(id)
+
+    def of(self, owner: Principal) -> list[Execution]:
+        """All of one caller, the oldest first."""
+        self._trim()
+        return [live.record for live in self._all.values() if live.record.owner == owner]
+
+    def result(self, live: Live) -> bytes | None:
+        """What it gave: the result of a tool, with the envelope in it. Raises InterlockError."""
+        if live.result is not None or not live.record.size:
+            return live.result
+        return self._keeper.result(live.record.id)
+
+    def shown(self, record: Execution) -> dict[str, Any]:
+        """An execution as its owner sees it, without its result."""
+        shown: dict[str, Any] = {
+            "execution_id": record.id,
+            "status": record.status.value,
+            "operation": record.operation,
+            "created_at": moment(record.created),
+            "attempt": record.attempt,
+        }
+        if record.started is not None:
+            shown["started_at"] = moment(record.started)
+        if record.finished is not None:
+            shown["finished_at"] = moment(record.finished)
+        if record.progress is not None:
+            shown["progress"] = record.progress
+        if record.error is not None:
+            shown["error"] = record.error
+        return shown
+
+    # -- how many
+
+    def _make_room(self, owner: Principal, more: int = 1) -> None:
+        self._trim(more)
+        running = sum(
+            1 for live in self._all.values() if live.record.owner == owner and not live.ended
+        )
+        if running >= self._concurrent:
+            raise AqlError(
+                "RATE_LIMIT_EXCEEDED",
+                f"You have {running} executions under way, the limit is {self._concurrent}. "
+                "Wait for one to end, or cancel one.",
+                {"limit_type": "concurrent_executions", "limit": self._concurrent},
+            )
+        if len(self._all) + more > self.settings.most:
+            raise AqlError(
+                "RATE_LIMIT_EXCEEDED",
+                "The node has as many executions under way as it may remember. Try again later.",
+                {"limit_type": "executions", "limit": self.settings.most},
+            )
+
+    def _trim(self, room: int = 0) -> None:
+        """Forget what ended long ago, and the oldest where there is too much."""
+        until = self._wall_clock() - self.settings.keep
+        too_many = len(self._all) - self.settings.most + room
+        if too_many <= 0 and self._bytes <= MOST_BYTES and not self._any_before(until):
+            return
+        gone: list[Live] = []
+        spared = self._bytes
+        for live in self._all.values():
+            if not live.ended:
+                continue
+            old = (live.record.finished or 0.0) < until
+            if old or too_many > len(gone) or (spared > MOST_BYTES and live.record.size):
+                gone.append(live)
+                spared -= live.record.size
+        self._keeper.forget([live.record.id for live in gone])
+        self._forget(gone)
+
+    def _any_before(self, moment: float) -> bool:
+        """Whether the oldest is worth a look. What is older than it is not there."""
+        oldest = next(iter(self._all.values()), None)
+        return oldest is not None and oldest.record.created < moment
+
+    def _forget(self, gone: Iterable[Live]) -> None:
+        for live in gone:
+            self._all.pop(live.record.id, None)
+            self._unsaved.discard(live.record.id)
+            self._bytes -= live.record.size
+
+
+def _owner(call: Call) -> Principal:
+    assert call.caller is not None, "nobody gets here unknown"
+    return principal(call.caller)
+
+
+def _again(parent: Call, asked: Asked, operation: Operation, arguments: bytes) -> Call:
+    """The call of an execution that is made once more, for whoever asks for that now."""
+    view = parent.view
+    if view is None and asked.face.mode != "plain":
+        view = asked.face
+    return Call(
+        TOOLS_CALL,
+        parent.face,
+        parent.credentials,
+        parent.client,
+        operation.canonical,
+        parent.owner,
+        arguments=arguments,
+        meta=parent.meta,
+        session=parent.session,
+        view=view,
+        asked=Asked(operation, asked.face, None),
+    )
+
+
+def _without_tasks(client: Client) -> Client:
+    """An execution is followed by its own id: its upstream need not answer with a task."""
+    if TASKS_EXTENSION.encode() not in client.capabilities:
+        return client
+    capabilities = dict(capabilities_of(client.capabilities))
+    extensions = capabilities.get("extensions")
+    if isinstance(extensions, dict):
+        capabilities["extensions"] = {
+            key: value for key, value in extensions.items() if key != TASKS_EXTENSION
+        }
+    return msgspec.structs.replace(client, capabilities=encode_value(capabilities))
