@@ -1,0 +1,248 @@
+"""What a client sees in `tools/list` of an AQL view: a few endpoints, and how to go on from there.
+
+Its size does not grow with the catalog: every part that names something of it has a limit in
+characters. Lists are bytes, made once for who sees the same, and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+from interlock.catalog.aql.book import OperationsAt
+from interlock.catalog.aql.operation import Operation
+from interlock.catalog.pages import Paging
+from interlock.catalog.snapshot import View
+from interlock.protocol.aql.words import PLAIN, Category, Face, Family
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import Era
+
+BYTES_PER_TOKEN: Final = 4.4
+"""Of lists of tools, as o200k counts them. Measured; see docs/aql-operations.md."""
+
+_MOST_KEPT: Final = 64
+_MOST_NAMES: Final = 3
+_MOST_SERVERS: Final = 8
+_LONGEST_NAME: Final = 40
+_LONGEST_SERVERS: Final = 100
+_MOST_ENUM: Final = 30
+_LONGEST_ENUM: Final = 1_200
+"""Characters of all names together, over all endpoints."""
+_LONGEST_ENUM_SINGLE: Final = 400
+
+_DOES: Final = {
+    Category.CREATE: "Adds without overwriting.",
+    Category.READ: "Only reads.",
+    Category.UPDATE: "Changes what is there, may overwrite.",
+    Category.DELETE: "Removes, use with caution.",
+    Category.EXECUTE: "Runs, sends, starts, stops: potentially destructive, non-idempotent.",
+}
+_ORDER: Final = tuple(_DOES)
+_FIND: Final = (
+    '{"operation":"introspect","params":{"query":"operations","search":"your task in words",'
+    '"include":["parameters"]}}'
+)
+_FIND_SHORT: Final = '{"operation":"introspect","params":{"query":"operations","search":"…"}}'
+
+
+def instructions(face: Face) -> str:
+    """What a client is told when it connects."""
+    where = face.single if face.mode == "single" else _reader(face).tool
+    return (
+        f"Tools are operations here. Find one by describing the task: call {where} with {_FIND}. "
+        'It answers with names, endpoints and parameters. Then call its endpoint with {"operation":'
+        'NAME,"params":{…}}. On CONFIRMATION_REQUIRED ask the human to approve, then repeat the '
+        "call with params.confirmation_token."
+    )
+
+
+def choose(plain_bytes: int, auto_tokens: int, face: Face) -> Face:
+    """What `view: auto` shows: `face`, or PLAIN while every tool together costs less."""
+    return face if plain_bytes / BYTES_PER_TOKEN >= auto_tokens else PLAIN
+
+
+class Surface:
+    """Makes the lists, and keeps them while nothing changes."""
+
+    def __init__(self, server_info: bytes) -> None:
+        self._paging = Paging(size=0, server_info=server_info, key=b"")
+        self._kept: dict[Hashable, bytes] = {}
+        self._book: OperationsAt | None = None
+
+    def tools(
+        self, face: Face, book: OperationsAt, view: View | None, era: Era, *, batches: bool = True
+    ) -> bytes:
+        """The result of `tools/list`. `view`: who asks does not see every tool."""
+        if book is not self._book:
+            self._book = book
+            self._kept.clear()
+        key = (None if view is None else view.key, face, era, batches)
+        made = self._kept.get(key)
+        if made is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            lines = b",".join(encode_value(one) for one in endpoints(face, book, view, batches))
+            made = self._kept[key] = self._paging.around("tools", lines, None, era)
+        return made
+
+
+def endpoints(
+    face: Face, book: OperationsAt, view: View | None, batches: bool = True
+) -> list[dict[str, Any]]:
+    """The endpoints of a face as MCP tools."""
+    seen = visible(book, view, face.namespace)
+    by_family: dict[str, list[Operation]] = {family.tool: [] for family in face.families}
+    for one in seen:
+        by_family[face.family_of(one.name, one.category).tool].append(one)
+    enums = _enums(face, book, by_family, seen)
+    made = []
+    for name, family in face.tools.items():
+        if family is None:
+            text, read_only, destructive = _single(face, book, seen), False, True
+        else:
+            text = _endpoint(face, family, book, by_family[name], _servers(seen))
+            riskiest = family.categories | {one.category for one in by_family[name]}
+            read_only = all(category.read_only for category in riskiest)
+            destructive = any(category.destructive for category in riskiest)
+        made.append(
+            {
+                "name": name,
+                "description": text,
+                "inputSchema": _schema(enums.get(name), batches),
+                "annotations": {"readOnlyHint": read_only, "destructiveHint": destructive},
+            }
+        )
+    return made
+
+
+def visible(book: OperationsAt, view: View | None, namespace: str = "") -> list[Operation]:
+    """The operations that somebody is shown. The node's own look at identity themselves."""
+    sees = None if view is None else view.sees
+    return [
+        one
+        for one in book.all()
+        if one.native is not None
+        or ((sees is None or sees(one.tool)) and book.within(one, namespace))
+    ]
+
+
+def _reader(face: Face) -> Family:
+    """Where introspect is."""
+    return face.family_of("introspect", Category.READ)
+
+
+def _schema(enum: list[str] | None, batches: bool) -> dict[str, Any]:
+    operation: dict[str, Any] = {"type": "string"}
+    if enum:
+        operation["enum"] = enum
+    properties: dict[str, Any] = {
+        "operation": operation,
+        "params": {"type": "object", "additionalProperties": True},
+    }
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if batches:
+        # Instead of the two others, so that nothing can be required.
+        properties["operations"] = {"type": "array", "items": {"type": "object"}}
+    else:
+        schema["required"] = ["operation"]
+    return schema
+
+
+def _enums(
+    face: Face,
+    book: OperationsAt,
+    by_family: dict[str, list[Operation]],
+    seen: list[Operation],
+) -> dict[str, list[str]]:
+    """Names of operations in the schema: in a face of one server that has few of them."""
+    if not face.namespace:
+        return {}
+    enums = {
+        tool: [book.name_in(one, face) for one in (seen if family is None else by_family[tool])]
+        for tool, family in face.tools.items()
+    }
+    longest = _LONGEST_ENUM if face.mode != "single" else _LONGEST_ENUM_SINGLE
+    length = sum(len(name) + 3 for names in enums.values() for name in names)
+    few = all(len(names) < _MOST_ENUM for names in enums.values())
+    return enums if few and length <= longest else {}
+
+
+def _endpoint(
+    face: Face, family: Family, book: OperationsAt, mine: list[Operation], whose: str
+) -> str:
+    reader = _reader(face)
+    categories = [one for one in _ORDER if one in family.categories] or [
+        one for one in _ORDER if any(each.category is one for each in mine)
+    ]
+    does = " ".join(_DOES[one] for one in categories) or "Finds operations."
+    kinds = "/".join(one.value for one in categories)
+    parts = [f"{kinds} operations: {does}" if kinds else does, _sample(face, book, mine)]
+    shape = '{"id":…,"input":{…}}' if categories == [Category.UPDATE] else "{…}"
+    if family is reader:
+        parts.append(f"Find any operation{whose} by describing the task: {_FIND}. Then call")
+    else:
+        parts.append(f"Names and parameters: send {_FIND_SHORT} to {reader.tool}. Call")
+    parts.append(f'{{"operation":NAME,"params":{shape}}}')
+    return " ".join(part for part in parts if part)
+
+
+def _single(face: Face, book: OperationsAt, seen: list[Operation]) -> str:
+    groups = []
+    for category in _ORDER:
+        mine = [one for one in seen if one.category is category]
+        if mine:
+            names = _names(face, book, mine, 1)
+            groups.append(f"{category.value} {len(mine)} ({', '.join(names)}…)")
+    return (
+        f"Unified entry point to {len(seen)} operations{_servers(seen)}. "
+        f"Find one by describing the task: {_FIND}. "
+        'Then {"operation":NAME,"params":{…}}; UPDATE takes {"id":…,"input":{…}}. '
+        f"{'; '.join(groups)}."
+    )
+
+
+def _sample(face: Face, book: OperationsAt, mine: list[Operation]) -> str:
+    names = _names(face, book, mine, _MOST_NAMES)
+    if not names:
+        return "None yet."
+    rest = len(mine) - len(names)
+    return f"{', '.join(names)}{f' and {rest} more' if rest else ''}."
+
+
+def _names(face: Face, book: OperationsAt, mine: Iterable[Operation], most: int) -> list[str]:
+    """A few names, of different servers where that is possible; long ones are no example."""
+    found: dict[str, list[str]] = {}
+    for one in mine:
+        name = book.name_in(one, face)
+        if len(name) <= _LONGEST_NAME:
+            found.setdefault(one.server, []).append(name)
+    # The node's own last: of them introspection tells.
+    rows = [found[server] for server in sorted(found, key=lambda server: (server == "", server))]
+    names: list[str] = []
+    depth = 0
+    while len(names) < most and any(depth < len(row) for row in rows):
+        names += [row[depth] for row in rows if depth < len(row)]
+        depth += 1
+    return names[:most]
+
+
+def _servers(seen: Iterable[Operation]) -> str:
+    """Whose operations these are."""
+    segments = sorted({one.tool.segment for one in seen if one.native is None})
+    if not segments:
+        return ""
+    shown: list[str] = []
+    for segment in segments[:_MOST_SERVERS]:
+        if len(", ".join((*shown, segment))) > _LONGEST_SERVERS:
+            break
+        shown.append(segment)
+    rest = len(segments) - len(shown)
+    named = ", ".join(shown)
+    more = f"{' and ' if named else ''}{rest} more" if rest else ""
+    return f" of {named}{more}"
+
+
+INSTRUCTIONS: Final = instructions(
+    Face("semantic", "crude", (Family("read", "mcp_aql_read", frozenset({Category.READ})),))
+)
+"""Of the five endpoints without a prefix."""
