@@ -80,6 +80,10 @@ bench: $(BENCH) peers ## measure against peers and limits in one interleaved run
 conformance: $(DEV) peers ## the official MCP conformance suite: servers through nodes and across eras, a node as client
 	@CONF_ALL=1 $(BIN)/python -m pytest --quiet $(ARGS) tests/conformance
 
+.PHONY: aql-conformance
+aql-conformance: $(DEV) ## the conformance of a live node with MCP-AQL (ARGS="test --level 2" is what is run)
+	@$(BIN)/python -m tools.aql_conformance $(or $(ARGS),test --level 2)
+
 .PHONY: fuzz
 fuzz: $(DEV) ## fuzz every parser (FUZZ_SECONDS=60 each)
 	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
