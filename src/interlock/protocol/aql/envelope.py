@@ -68,14 +68,12 @@ def success(
     return b'{"success":true,"data":%b%b}' % (data, _beside(warnings, meta))
 
 
-def failure(
-    code: str, message: str, details: Any = None, meta: dict[str, Any] | None = None
-) -> bytes:
-    """No details: there is nothing to add to the sentence. A failure carries no warnings."""
+def failure(code: str, message: str, details: Any = None) -> bytes:
+    """No details: there is nothing to add to the sentence. A failure has nothing beside it."""
     error: dict[str, Any] = {"code": code, "message": message}
     if details:
         error["details"] = details
-    return b'{"success":false,"error":%b%b}' % (_encode(error), _beside((), meta))
+    return b'{"success":false,"error":%b}' % _encode(error)
 
 
 def _beside(warnings: Sequence[Any], meta: dict[str, Any] | None) -> bytes:
