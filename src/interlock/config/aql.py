@@ -26,6 +26,8 @@ AUTO_TOKENS: Final = 1_500
 """From so many tokens of plain tools on, `view: auto` shows operations. Measured by `make bench`:
 below it a whole task costs less in the plain view."""
 
+BUILT_IN_VIEWS: Final = ("plain", "auto", "aql", "aql-single", "aql-all", "crude", "semantic")
+
 CategoryName = Literal["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"]
 DangerName = Literal["safe", "reversible", "destructive", "dangerous", "forbidden"]
 TrustName = Literal["untested", "generated", "validated", "community_reviewed", "certified"]
@@ -39,8 +41,8 @@ QuotaMetric = Literal[
     "cost_per_day",
     "cost_per_month",
 ]
-ViewName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,30}$")]
-FamilyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,20}$")]
+ViewName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,30}$", extra={"kind": "view"})]
+FamilyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,20}$", extra={"kind": "family"})]
 Positive = Annotated[float, Meta(gt=0)]
 
 
@@ -79,7 +81,7 @@ class OperationConfig(Section, frozen=True):
 
     category: Annotated[CategoryName | None, says("Its category. Default: found out.")] = None
     name: Annotated[
-        Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,99}$")] | None,
+        Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,99}$", extra={"kind": "operation"})] | None,
         says("What it is called. Default: made from the tool's name."),
     ] = None
     danger: Annotated[DangerName | None, says("How bad it can get. Default: found out.")] = None
@@ -167,10 +169,10 @@ class SafetyConfig(Section, frozen=True):
         bool, says("Whether aggressive tolerance lets confirmations pass.")
     ] = False
     deny: Annotated[list[Glob], says("Actions that are always refused.")] = field(
-        default_factory=lambda: ["drop_database*", "format_disk*", "rm -rf /*"]
+        default_factory=lambda: ["drop_*", "delete_all*", "rm -rf*", "*_production*"]
     )
     requires_approval: Annotated[list[Glob], says("Actions that a human lets through.")] = field(
-        default_factory=lambda: ["delete_*", "*_production*", "deploy_*", "drop_*"]
+        default_factory=lambda: ["delete_*", "*force*", "deploy_*", "git push*"]
     )
     auto_approve: Annotated[list[Glob], says("Actions that go on by themselves.")] = field(
         default_factory=lambda: ["read_*", "list_*", "get_*", "search_*"]
@@ -240,7 +242,7 @@ class AqlConfig(Section, frozen=True):
         says("Endpoints of your own. `semantic` (discover, query, manage, operate) is there."),
     ] = field(default_factory=dict)
     prefix: Annotated[
-        Annotated[str, Meta(pattern=r"^([a-z][a-z0-9_]{0,17}_)?$")],
+        Annotated[str, Meta(pattern=r"^([a-z][a-z0-9_]{0,17}_)?$", extra={"kind": "prefix"})],
         says("In front of the endpoints' names, such as `home_`, for clients of several nodes."),
     ] = ""
     operations: Annotated[

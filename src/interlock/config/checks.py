@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.config import quantities
+from interlock.config.aql_checks import check_aql
 from interlock.config.identity_checks import check_identity, is_own_name
 from interlock.config.model import Config, ServerConfig
 from interlock.config.own_node import OWN_ADDRESS, is_own_url
@@ -41,6 +42,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     check_tree(reader, values)
     check_policy(reader, values)
     check_identity(reader, values)
+    check_aql(reader, values)
 
 
 def exposure_refusal(config: Config) -> tuple[str, str] | None:

@@ -37,6 +37,10 @@ _PATTERN_MESSAGES: Final = {
     "variable": ("is not the name of a variable", "use A-Z, 0-9 and _"),
     "header": ("is not the name of a header", "use letters, digits and -"),
     "path": ("is not a path", "write it with a slash in front, such as /mcp"),
+    "view": ("cannot be the name of a view", "write small letters, digits, - and _"),
+    "family": ("cannot be the name of an endpoint", "write small letters, digits and _"),
+    "operation": ("cannot be the name of an operation", "write small letters, digits and _"),
+    "prefix": ("cannot be a prefix", "write small letters, and _ as the last one"),
     "scope": ("is not a scope", "write read, write or admin, with :NAMES if it is for some tools"),
 }
 

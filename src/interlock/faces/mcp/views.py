@@ -70,7 +70,10 @@ class Views:
         """What a URL asks for. None: it leaves it to the config. Raises ProtocolError."""
         if not query:
             return None
-        asked = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
+        try:
+            asked = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
+        except ValueError:
+            raise ProtocolError("The URL says too many things.", INVALID_REQUEST) from None
         views, namespaces = asked.get("view"), asked.get("namespace")
         if views is None and namespaces is None:
             return None
@@ -111,12 +114,3 @@ def _families(families: dict[str, FamilyConfig], prefix: str) -> tuple[Family, .
         )
         for name, family in families.items()
     )
-
-
-def unknown_view(config: AqlConfig) -> str | None:
-    """A view that the config names, and that there is not."""
-    known = Views(config).names
-    for name in (config.view, *(rule.view for rule in config.clients)):
-        if name not in known:
-            return name
-    return None

@@ -151,7 +151,7 @@ class Gate:
             audience=self._node_id(),
             policy=self.policy_version(),
             created=now,
-            expires=now + self._inbox.settings.expiry,
+            expires=now + self._inbox.expiry_of(call),
         )
         entry = self._inbox.add(record, call.session)
         self._when_written(entry, call)
