@@ -1,0 +1,84 @@
+"""What an agent is told after it reported a step, in the words of the draft."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.pipeline.approval.record import utc
+from interlock.pipeline.aql.safety.keeping import Tier
+
+NotificationType = Literal["permission_pending", "autonomy_pause", "danger_zone", "status", "error"]
+
+INSTRUCTIONS: Final = (
+    "Before every action, in any tool or program, call record_execution_step: "
+    "next_action_hint says in plain words exactly one action, its verb and its object, such as "
+    "'delete_issue 12 of the repository docs'. Vague hints wait for a human. "
+    "next_operation may name the operation itself. Then read the directive: "
+    "continue true, do exactly this one action; continue false, do not do it, tell the human why, "
+    "and report again once they decided; stopped true, do nothing more. "
+    "A code for verify_challenge comes from the human only; never guess one. "
+    "End with complete_execution, or with abort_execution."
+)
+"""A ready text for whoever writes the instructions of an agent."""
+
+
+class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a notification is about."""
+
+    operation: str = ""
+    reason: str = ""
+    level: str = ""
+    verification_id: str = ""
+
+
+class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happened, or waits. Told with the next directive, and never pushed."""
+
+    type: NotificationType
+    message: str
+    timestamp: str
+    metadata: Metadata | None = None
+
+
+class Directive(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an agent may go on."""
+
+    go_on: bool
+    factors: list[str]
+    stopped: bool = False
+    reason: str = ""
+    steps_remaining: int | None = None
+    risk: Tier | None = None
+    notifications: list[Notification] = []
+
+    def told(self) -> dict[str, Any]:
+        """As the draft prints it. `continue` and `factors` are always there."""
+        said: dict[str, Any] = {"continue": self.go_on, "factors": self.factors}
+        if self.stopped:
+            said["stopped"] = True
+        if self.reason:
+            said["reason"] = self.reason
+        if self.steps_remaining is not None:
+            said["stepsRemaining"] = self.steps_remaining
+        if self.risk is not None:
+            said["nextStepRisk"] = self.risk
+        if self.notifications:
+            said["notifications"] = msgspec.to_builtins(self.notifications)
+        return said
+
+
+def notification(
+    type: NotificationType,
+    message: str,
+    now: float,
+    *,
+    operation: str = "",
+    reason: str = "",
+    level: str = "",
+    verification: str = "",
+) -> Notification:
+    """`now`: on the wall clock."""
+    about = Metadata(operation, reason, level, verification)
+    return Notification(type, message, utc(now), None if about == Metadata() else about)
