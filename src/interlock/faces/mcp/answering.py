@@ -76,6 +76,11 @@ class Answering:
         status = self._status(status, error, client)
         exchange.respond(status, body, headers=self._challenge(exchange, error))
 
+    def answer(self, exchange: HttpExchange, id: bytes, client: Client, outcome: Outcome) -> None:
+        """Answer a request that never became a call, but has a result all the same."""
+        result = write_result(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
+        exchange.respond_result(id, result)
+
     async def _serve_again(self, exchange: HttpExchange, unsettled: Unsettled) -> None:
         try:
             await unsettled.settle()

@@ -24,8 +24,17 @@ from interlock.faces.mcp.stateless_wire import StatelessWire
 from interlock.faces.mcp.views import Views
 from interlock.faces.mcp.writing import write_error
 from interlock.pipeline.pipeline import Pipeline
+from interlock.protocol.aql.faults import encoding
+from interlock.protocol.aql.request import unreadable
+from interlock.protocol.aql.words import PLAIN
 from interlock.protocol.jsonrpc import NULL, BadMessage, decode_message
-from interlock.protocol.mcp import LATEST_SESSION, Era, decode_tool_call
+from interlock.protocol.mcp import (
+    LATEST_SESSION,
+    LATEST_STATELESS,
+    TOOLS_CALL,
+    Era,
+    decode_tool_call,
+)
 
 _STRANGER: Final = Client(Era.SESSION, LATEST_SESSION)
 
@@ -106,7 +115,12 @@ class McpHttpFace:
             error = ProtocolError("Send the message as application/json.", INVALID_REQUEST)
             exchange.respond(415, write_error(NULL, error, None)[1])
             return
-        message = decode_message(exchange.body)
+        try:
+            message = decode_message(exchange.body)
+        except ProtocolError:
+            if self._told_unreadable(exchange, facts):
+                return
+            raise
         if isinstance(message, list):
             if facts.stateless:
                 raise ProtocolError(
@@ -118,3 +132,25 @@ class McpHttpFace:
             self._stateless.serve(exchange, facts, message)
         else:
             self._session.serve(exchange, facts, message)
+
+    def _told_unreadable(self, exchange: HttpExchange, facts: Facts) -> bool:
+        """Tell a client that sees operations, in their words, that its bytes are no text. False:
+        this is no such client, or no call that could be answered. Raises InterlockError."""
+        session = facts.found
+        view = facts.view or facts.viewed or (None if session is None else session.view)
+        found = None if view is None or view is PLAIN else unreadable(exchange.body)
+        if found is None:
+            return False
+        id, offset = found
+        client = _STRANGER if session is None else session.client
+        if facts.stateless:
+            client = Client(Era.STATELESS, LATEST_STATELESS)
+        call = Call(TOOLS_CALL, "http", facts.credentials, client, view=view)
+        self._pipeline.enter(call)
+        error = encoding("arguments", offset)
+        self._pipeline.refused(call, error)
+        outcome, _ = self._pipeline.aql.told(call, None, error)
+        if outcome is None:
+            return False
+        self.answering.answer(exchange, id, client, outcome)
+        return True
