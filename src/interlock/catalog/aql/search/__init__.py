@@ -1,0 +1,1 @@
+"""Finding the operation that somebody means, in their words."""

@@ -1,0 +1,274 @@
+"""Finds operations by what somebody wants, without a model: words, their kin, and what was used.
+
+A search reads one index, which is swapped whole when the catalog changes. It never raises for what
+it is asked, be it empty, a megabyte, or in a script that no tool is described in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from interlock.catalog.aql.operation import Book, Operation
+from interlock.catalog.aql.search import intent
+from interlock.catalog.aql.search.index import Index, Postings, Said
+from interlock.catalog.aql.search.usage import NO_USAGE, Usage
+from interlock.catalog.aql.search.vocabulary import Term, terms_of, vocabulary
+from interlock.catalog.aql.search.words import WEAK, wish_of
+from interlock.protocol.aql.words import Category
+
+if TYPE_CHECKING:
+    from interlock.catalog.offering import Tool
+
+Sees = Callable[["Tool"], bool]
+
+_KIN: Final = 0.6
+_HINTED: Final = 0.4
+_MISSPELT: Final = 0.3
+_JOINED: Final = 0.8
+_WEAK: Final = 0.35
+_PART: Final = 0.5
+_SERVER: Final = 0.15
+_MOST_UNITS: Final = 24
+_MOST_KEPT: Final = 4_096
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """An operation that may be meant."""
+
+    operation: Operation
+    score: float
+    """From 0 to 1."""
+    why: tuple[str, ...] = ()
+    """The words that led to it, the most telling first."""
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """What counts for how much: R = the sum of each times its weight, over the sum of weights."""
+
+    similarity: float = 0.75
+    frequency: float = 0.1
+    recency: float = 0.05
+    success: float = 0.1
+
+
+class Searcher(Protocol):
+    """Whoever finds operations."""
+
+    def search(
+        self,
+        text: str,
+        sees: Sees | None,
+        most: int,
+        namespace: str = "",
+        category: Category | None = None,
+        caller: str = "",
+    ) -> list[Hit]:
+        """The operations that `text` may mean, the likeliest first. `sees`: None sees all."""
+
+
+class Unit(msgspec.Struct, frozen=True, gc=False):
+    """What one word of a wish says of each operation."""
+
+    word: str
+    postings: Postings
+    most: float
+
+
+class LexicalSearcher:
+    """Searches by words."""
+
+    def __init__(
+        self,
+        book: Callable[[], Book],
+        usage: Usage = NO_USAGE,
+        weights: Weights | None = None,
+    ) -> None:
+        """`book`: gives the book of the catalog as it is now."""
+        self._book = book
+        self.usage = usage
+        self.weights = weights or Weights()
+        self._said: dict[Any, Said] = {}
+        self._number: int | None = None
+        self._index = Index((), {})
+        self._units: dict[str, Unit | None] = {}
+
+    def prepare(self) -> Index:
+        """The index of the catalog as it is now; made if it changed. May be called in a thread."""
+        book = self._book()
+        if book.number != self._number:
+            operations = book.all()
+            said = {one.tool: self._said[one.tool] for one in operations if one.tool in self._said}
+            index = Index(operations, said)
+            self._said, self._units = said, {}
+            self._index, self._number = index, book.number
+        return self._index
+
+    def search(
+        self,
+        text: str,
+        sees: Sees | None,
+        most: int,
+        namespace: str = "",
+        category: Category | None = None,
+        caller: str = "",
+    ) -> list[Hit]:
+        index = self.prepare()
+        ranked, units = self.ranked(text, index)
+        found: list[Hit] = []
+        rated = self._rated(ranked, index, caller)
+        for number, score in rated:
+            operation = index.operations[number]
+            if namespace and operation.server != namespace:
+                continue
+            if category is not None and operation.category is not category:
+                continue
+            if sees is not None and not sees(operation.tool):
+                continue
+            found.append(Hit(operation, round(score, 4), _why(number, units)))
+            if len(found) >= most:
+                break
+        return found
+
+    def ranked(self, text: str, index: Index) -> tuple[list[tuple[int, float]], list[Unit]]:
+        """Operations by number, with how well each fits, the best first; and what was asked."""
+        words = wish_of(text)
+        terms = terms_of(words, apart=True)
+        units = self._units_of(terms, index)
+        scores: dict[int, float] = {}
+        most = 0.0
+        for unit in units:
+            most += unit.most
+            for number, weight in unit.postings:
+                scores[number] = scores.get(number, 0.0) + weight
+        if not scores:
+            return [], units
+        kinds = intent.wanted(words, terms)
+        operations = index.operations
+        best_of: dict[str, float] = {}
+        for number, score in scores.items():
+            server = operations[number].server
+            if score > best_of.get(server, 0.0):
+                best_of[server] = score
+        least = 0.2 * max(scores.values())
+        fitting = [
+            (
+                number,
+                min(
+                    1.0,
+                    (score + _SERVER * best_of[operations[number].server])
+                    * intent.fit(kinds, operations[number].category)
+                    / most,
+                ),
+            )
+            for number, score in scores.items()
+            if score >= least
+        ]
+        fitting.sort(key=itemgetter(1), reverse=True)
+        return fitting, units
+
+    def _rated(
+        self, ranked: list[tuple[int, float]], index: Index, caller: str
+    ) -> Sequence[tuple[int, float]]:
+        """Similarity, with what was used before and how that went."""
+        weights, usage = self.weights, self.usage
+        whole = (weights.similarity + weights.frequency + weights.recency + weights.success) or 1.0
+        if not ranked:
+            return ranked
+        best = ranked[0][1]
+        rated = []
+        for number, fits in ranked:
+            seen = usage.of(index.operations[number].canonical, caller)
+            # What hardly fits is not lifted by having been used.
+            gate = fits / best if fits >= 0.5 * best else 0.0
+            rated.append(
+                (
+                    number,
+                    (
+                        weights.similarity * fits
+                        + gate
+                        * fits
+                        * (
+                            weights.frequency * seen.frequency
+                            + weights.recency * seen.recency
+                            + weights.success * seen.success
+                        )
+                    )
+                    / whole,
+                )
+            )
+        rated.sort(key=itemgetter(1), reverse=True)
+        return rated
+
+    # -- what a word says
+
+    def _units_of(self, terms: list[Term], index: Index) -> list[Unit]:
+        found: list[Unit] = []
+        once: set[str] = set()
+        for one in terms[: _MOST_UNITS * 2]:
+            for key, factor in _asked(one):
+                if key in once:
+                    continue
+                once.add(key)
+                unit = self._unit(key, factor, index)
+                if unit is not None:
+                    found.append(unit)
+        if len(found) > _MOST_UNITS:
+            found.sort(key=lambda unit: unit.most, reverse=True)
+            del found[_MOST_UNITS:]
+        return found
+
+    def _unit(self, key: str, factor: float, index: Index) -> Unit | None:
+        kept = f"{key} {factor}"
+        if kept in self._units:
+            return self._units[kept]
+        best: dict[int, float] = {}
+        for postings, each in self._readings(key, index):
+            each *= factor
+            for number, weight in postings:
+                weight *= each
+                if weight > best.get(number, 0.0):
+                    best[number] = weight
+        unit = Unit(key, list(best.items()), max(best.values())) if best else None
+        if len(self._units) >= _MOST_KEPT:
+            self._units.clear()
+        self._units[kept] = unit
+        return unit
+
+    def _readings(self, key: str, index: Index) -> list[tuple[Postings, float]]:
+        """What a term may stand for, and how surely."""
+        known = vocabulary()
+        found: list[tuple[Postings, float]] = []
+        if key in index.terms:
+            found.append((index.terms[key], 1.0))
+        for number in known.classes.get(key, ()):
+            if number in index.classes:
+                found.append((index.classes[number], _KIN))
+        for hint in (*known.hints.get(key, ()), *known.products.get(key, ())):
+            if hint in index.terms:
+                found.append((index.terms[hint], _HINTED))
+        if not found and len(key) >= 4:
+            found += [
+                (index.terms[near], _MISSPELT + 0.5 * max(0.0, how - 0.5))
+                for near, how in index.alike(key)
+            ]
+        return found
+
+
+def _asked(one: Term) -> list[tuple[str, float]]:
+    factor = _WEAK if one.term in WEAK else 1.0
+    return [(one.term, factor), *((part, factor * _PART) for part in one.parts)]
+
+
+def _why(number: int, units: list[Unit]) -> tuple[str, ...]:
+    said = []
+    for unit in units:
+        for one, weight in unit.postings:
+            if one == number:
+                said.append((weight, unit.word))
+                break
+    said.sort(reverse=True)
+    return tuple(word.replace("_", " ") for _, word in said[:4])
