@@ -206,8 +206,8 @@ class Executions:
         if not await on_disk:
             raise InterlockError(
                 UNRECORDABLE,
-                "The execution was not started: it cannot be written down now, and one that is "
-                "not on record could be lost. `interlock status` says what is wrong.",
+                "The execution was not started: it cannot be written down now, and without a "
+                "record it could be lost. `interlock status` has the reason.",
             )
 
     def _begin(self, live: Live, call: Call, event: Event | None) -> None:
