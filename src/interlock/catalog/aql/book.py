@@ -231,11 +231,13 @@ class OperationBook:
         for tool in dict.fromkeys(snapshot.by_name.values()):
             if tool.upstream == OWN:
                 native = self._natives.get(tool.upstream_name)
-                if native is not None:
-                    made = kept.get(tool) or self._own(tool, native)
-                    by_tool[tool] = made
-                    if native.name in HIDDEN:
-                        hidden[native.name] = made
+                if native is None:
+                    # A step of the language: it can be judged, and not be named.
+                    by_tool[tool] = kept.get(tool) or self._foreign(tool, tool.upstream_name, "")
+                    continue
+                made = by_tool[tool] = kept.get(tool) or self._own(tool, native)
+                if native.name in HIDDEN:
+                    hidden[native.name] = made
                 continue
             local = naming.local(tool.canonical, tool.upstream_name)
             foreign.append((tool, local))
@@ -323,7 +325,7 @@ def _sign_native(operation: Operation) -> Signature:
 def _schema(tool: Tool) -> Any:
     try:
         return tool.input_schema()
-    except (KeyError, ProtocolError):
+    except (KeyError, ProtocolError, RecursionError):
         return {}
 
 

@@ -21,6 +21,8 @@ LONGEST_LINE: Final = 300
 """Characters of a parameter's description."""
 
 _DEEPEST: Final = 16
+_MOST_PARTS: Final = 500
+"""Alternatives that are followed. They may lead in circles, ten at a time."""
 _BLANK: Final = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]+"
 )
@@ -48,17 +50,19 @@ class Surface:
     come. References and alternatives are followed as far as that takes no guessing.
     """
 
-    __slots__ = ("open", "properties", "required", "root")
+    __slots__ = ("_left", "open", "properties", "required", "root")
 
     def __init__(self, schema: Any) -> None:
         self.root: dict[str, Any] = schema if isinstance(schema, dict) else {}
         self.properties: dict[str, Any] = {}
         self.open = False
+        self._left = _MOST_PARTS
         self.required: set[str] = self._read(self.root, 0)
 
     def _read(self, schema: dict[str, Any], depth: int) -> set[str]:
         """Take over the properties of `schema`. Returns those that it requires."""
         schema = self.followed(schema)
+        self._left -= 1
         own = schema.get("properties")
         if isinstance(own, dict):
             for key, value in own.items():
@@ -74,9 +78,12 @@ class Surface:
         )
         if depth < _DEEPEST:
             for part in _parts(schema, "allOf"):
-                required |= self._read(part, depth + 1)
+                if self._left > 0:
+                    required |= self._read(part, depth + 1)
             for word in ("oneOf", "anyOf"):
-                branches = [self._read(part, depth + 1) for part in _parts(schema, word)]
+                branches = [
+                    self._read(part, depth + 1) for part in _parts(schema, word) if self._left > 0
+                ]
                 if branches:
                     required |= set.intersection(*branches)
         return required & self.properties.keys() if depth == 0 else required
@@ -117,9 +124,9 @@ def _parts(schema: dict[str, Any], word: str) -> list[dict[str, Any]]:
     )
 
 
-def type_of(schema: Any) -> str:
+def type_of(schema: Any, depth: int = 0) -> str:
     """The type of a value, in one word."""
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict) or depth > _DEEPEST:
         return ANY
     said = schema.get("type")
     if isinstance(said, list):
@@ -138,7 +145,7 @@ def type_of(schema: Any) -> str:
     for word in ("anyOf", "oneOf"):
         parts = schema.get(word)
         if isinstance(parts, list):
-            kinds = {type_of(part) for part in parts if not _is_null(part)}
+            kinds = {type_of(part, depth + 1) for part in parts if not _is_null(part)}
             return kinds.pop() if len(kinds) == 1 else ANY
     return ANY
 
