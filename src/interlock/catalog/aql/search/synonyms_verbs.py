@@ -1,17 +1,14 @@
-"""What people do, in classes of words that mean nearly the same.
+"""What people do, in classes of words that mean nearly the same, or belong together.
 
 General English and the English of computers, written from knowledge of the language. One class a
 line; `_` joins the words of a phrase. A word may be in several classes.
-
-`a b > c d`: who says the left may mean the right, but not the other way round.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-VERBS: Final = (
-    """
+VERBS: Final = """
 create make add new build compose produce set_up establish
 create open file raise submit log register report
 create start begin launch initiate kick_off spin_up bring_up provision instantiate
@@ -294,37 +291,3 @@ navigate direct
 geocode locate coordinate
 locate find where position
 """
-    + """
-chuck bin ditch nuke zap scrap kill nix > delete remove
-tidy > clean delete organise
-fix mend repair correct > update edit
-bump tweak touch > update
-grab pull fish > get fetch download
-poke dig nose > search get
-peek glance > get view read
-jot scribble > write create note
-shoot fire drop > send
-hook wire > connect configure
-whip knock > create
-spin > start create
-stick pop throw chuck > add put
-show tell > get list
-see look > get view list search
-know > get
-need > get
-happen happening > list get event activity
-who > user person list get member
-where > location find locate search
-when > time date schedule
-how_many > count list statistic
-how_much > price cost count balance
-how_long > time duration
-how_far > distance
-how_often > count frequency
-what_time > time current
-which > list get
-why > explanation log error
-what_changed > diff history commit log
-"""
-    + ""
-)

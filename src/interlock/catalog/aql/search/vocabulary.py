@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
+from interlock.catalog.aql.search.hints import HINTS
 from interlock.catalog.aql.search.products import PRODUCTS
 from interlock.catalog.aql.search.stems import stem
 from interlock.catalog.aql.search.synonyms_nouns import NOUNS
+from interlock.catalog.aql.search.synonyms_technical import TECHNICAL
 from interlock.catalog.aql.search.synonyms_verbs import VERBS
 from interlock.catalog.aql.search.words import STOP
 
@@ -56,7 +58,7 @@ def vocabulary() -> Vocabulary:
     classes: dict[str, list[int]] = {}
     hints: dict[str, list[str]] = {}
     known: set[str] = set()
-    for left, right in (*read_classes(VERBS), *read_classes(NOUNS)):
+    for left, right in read_classes(VERBS + NOUNS + TECHNICAL + HINTS):
         known.update(left, right)
         if right:
             for one in left:
