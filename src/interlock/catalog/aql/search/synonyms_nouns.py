@@ -1,4 +1,4 @@
-"""What things of every day are called, in classes of words that mean nearly the same, or belong together.
+"""What things of every day are called, in classes of words that mean nearly the same.
 
 General English and the English of computers, written from knowledge of the language. One class a
 line; `_` joins the words of a phrase. A word may be in several classes.
