@@ -60,7 +60,7 @@ class Permit:
         self.floors: Mapping[str, Decision] = {}
         """What operations of the node's own wait for at least."""
         self.firm_floors: Collection[str] = ()
-        """Those of them that no rule can free."""
+        """Those of them that no rule has a say in: nobody calls them but the gate."""
         self.danger: Callable[[Call, Decision], Decision] = lambda _, decision: decision
         """Makes the decision about something dangerous stricter. Raises InterlockError."""
         self.danger_everywhere = False
@@ -80,33 +80,46 @@ class Permit:
 
     def __call__(self, call: Call) -> Decision:
         """What happens to a call of a tool. Raises InterlockError."""
+        if call.upstream == OWN:
+            return self._own(call)
         caller = call.caller
-        own = call.upstream == OWN
-        if own and self._is_free(call):
-            return self._as_a_list(call)
         if self.scope_limits or (caller is not None and caller.scopes is not None):
             check_scopes(call, cast("Tool | None", call.route), self.scope_limits)
         if self.held:
             self.refuse_held(call)
         decision = self.policy.decide(call)
-        if own:
-            decision = self._raised(call, decision)
         if call.view is not None or self.danger_everywhere:
             decision = self.danger(call, decision)
-        if self.watched and caller is not None and principal(caller) in self.watched:
-            decision = self.watch(call, decision)
+        if self.watched:
+            decision = self._watched(call, decision)
         if self._limited:
             self._budgets.reserve(call)
         return decision
 
-    def _is_free(self, call: Call) -> bool:
-        """Whether an operation of the node's own is as free as a list.
+    def _own(self, call: Call) -> Decision:
+        """The same for an operation of the node's own.
 
         Raises InterlockError where it was named like a tool: in the plain view it is none."""
         route = call.route
         if route is None or (call.asked is None and not call.approval):
             raise unknown_tool(call.name, self._catalog.current)
-        return route.upstream_name in self.free
+        name = route.upstream_name
+        floor = self.floors.get(name)
+        if name in self.free:
+            return self._watched(call, self._as_a_list(call))
+        if floor is not None and name in self.firm_floors:
+            return self._watched(call, floor)
+        caller = call.caller
+        if caller is not None and caller.scopes is not None:
+            check_scopes(call, cast("Tool | None", route), self.scope_limits)
+        decision = self.policy.decide(call)
+        if floor is not None and floor.action > decision.action:
+            # Who wrote a rule for it has thought about it.
+            decision = floor if decision.rule.startswith("default:") else decision
+        decision = self._watched(call, decision)
+        if self._limited:
+            self._budgets.reserve(call)
+        return decision
 
     def _as_a_list(self, call: Call) -> Decision:
         """Who may ask for tools may ask for these. Raises InterlockError."""
@@ -116,13 +129,11 @@ class Permit:
         finally:
             call.verb = verb
 
-    def _raised(self, call: Call, decision: Decision) -> Decision:
-        name = "" if call.route is None else call.route.upstream_name
-        floor = self.floors.get(name)
-        if floor is None or floor.action <= decision.action:
+    def _watched(self, call: Call, decision: Decision) -> Decision:
+        caller = call.caller
+        if caller is None or principal(caller) not in self.watched:
             return decision
-        by_rule = not decision.rule.startswith("default:")
-        return decision if by_rule and name not in self.firm_floors else floor
+        return self.watch(call, decision)
 
     def hold(self, call: Call, decision: Decision) -> None:
         """A human has to let it through. Raises InterlockError where none can be asked."""
@@ -135,6 +146,8 @@ class Permit:
     def other(self, call: Call) -> None:
         """The same for what is no call of a tool: it never waits for a human."""
         check_other_scopes(call, self._catalog, self.scope_limits)
-        self.policy.decide(call)
+        decision = self.policy.decide(call)
+        if self.watched:
+            self._watched(call, decision)
         if self._limited and is_passed_on(call):
             self._budgets.reserve(call)

@@ -61,7 +61,7 @@ from interlock.pipeline.approval.shown_below import said_below
 from interlock.pipeline.approval.waiting import MOST_OF_CALLER, MOST_WAITING, Waiting
 from interlock.pipeline.audit import COLLECTED, OK
 from interlock.pipeline.fault import fault
-from interlock.pipeline.policy.decision import Decision
+from interlock.pipeline.policy.decision import ACTIONS, Decision
 from interlock.pipeline.resolve import name_as_it_is
 from interlock.pipeline.sealing import Seals
 from interlock.protocol.input_required import REQUEST_STATE
@@ -348,7 +348,7 @@ class Gate:
             changed.append("the tool")
         elif contract != record.contract:
             changed.append("the tool's definition")
-        if self.policy_version() != record.policy or decision.action.word != record.action:
+        if self.policy_version() != record.policy or decision.action > ACTIONS[record.action]:
             changed.append("the policy")
         if not changed and digest_of(tool, arguments, contract, call.caller) != record.digest:
             changed.append("the call")
