@@ -41,9 +41,13 @@ class OperationsAt:
     )  # fmt: skip
 
     def __init__(
-        self, snapshot: Snapshot, by_tool: Mapping[Tool, Operation], hidden: Mapping[str, Operation]
+        self,
+        number: int,
+        snapshot: Snapshot,
+        by_tool: Mapping[Tool, Operation],
+        hidden: Mapping[str, Operation],
     ) -> None:
-        self.number = snapshot.number
+        self.number = number
         self.snapshot = snapshot
         self._by_tool = by_tool
         self._hidden = hidden
@@ -190,6 +194,7 @@ class OperationBook:
         self._natives = {one.name: one for one in natives}
         self._kept: dict[Tool, Operation] = {}
         self._current: OperationsAt | None = None
+        self._number = 0
         self._patterns: list[tuple[str, OperationConfig]] = []
         self.configure(config)
 
@@ -253,7 +258,8 @@ class OperationBook:
                 before = self._foreign(tool, local, name)
             by_tool[tool] = before
         self._kept = by_tool
-        return OperationsAt(snapshot, by_tool, hidden)
+        self._number += 1
+        return OperationsAt(self._number, snapshot, by_tool, hidden)
 
     def _own(self, tool: Tool, native: Native) -> Operation:
         level, reasons = danger.level(native.name, native.category, tool.effect.level)

@@ -213,6 +213,16 @@ FEATURES: Final[dict[str, Parameter]] = {
         ),
     )
 }  # fmt: skip
+FIRST: Final = Parameter(
+    "first", "first", "integer", False,
+    {"type": "integer", "minimum": 1},
+    "So many of them, no more than 100.",
+)  # fmt: skip
+AFTER: Final = Parameter(
+    "after", "after", "string", False, {"type": "string", "maxLength": 1024},
+    "The endCursor of the page before.",
+)  # fmt: skip
+"""Of every list that the node makes itself."""
 _OF_READERS: Final = frozenset({"fields", "preset"})
 _OF_WRITERS: Final = frozenset({"dry_run", "confirmation_token"})
 
