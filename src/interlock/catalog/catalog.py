@@ -12,6 +12,7 @@ from typing import Final
 
 from interlock.catalog.offering import Listed, Offering, Resource, Tool
 from interlock.catalog.snapshot import Snapshot
+from interlock.protocol.aql.words import OWN
 
 TOOLS: Final = "tools"
 PROMPTS: Final = "prompts"
@@ -93,6 +94,10 @@ class Catalog:
             self._changed(kinds)
 
     def _keep_back(self, upstream: str, tools: frozenset[str]) -> frozenset[str]:
+        if upstream == OWN:
+            # Operations of the node's own are no tools: only the AQL stage lists and calls them.
+            offering = self._offerings.get(OWN)
+            tools = frozenset(tool.canonical for tool in offering.tools) if offering else tools
         if tools == self._withheld.get(upstream, frozenset()):
             return frozenset()
         self._withheld.pop(upstream, None)

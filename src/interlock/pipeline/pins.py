@@ -18,6 +18,7 @@ from interlock.catalog.offering import Offering, Tool
 from interlock.catalog.pinning import changed_members, contract, contract_digest
 from interlock.config.trust import PinMode
 from interlock.errors import TOOL_HELD, InterlockError
+from interlock.protocol.aql.words import OWN
 
 FIRST_SEEN: Final = "first seen"
 """Who accepted a tool that nobody has looked at."""
@@ -139,7 +140,7 @@ class Pins:
         for tool in self._held_of.pop(offering.upstream, ()):
             del self.held[tool]
         # The node's own tools change with the node.
-        if self._mode == "off" or not offering.upstream:
+        if self._mode == "off" or offering.upstream in ("", OWN):
             return frozenset()
         held: list[Tool] = []
         news: list[str] = []

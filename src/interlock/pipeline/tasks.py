@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
@@ -24,11 +24,12 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.pipeline.held import Held
-from interlock.pipeline.own_tasks import Host, OwnTask, OwnTasks
+from interlock.pipeline.own_tasks import Host, OwnTasks
 from interlock.pipeline.questions import Questions, speaks_tasks, to_look_at
 from interlock.pipeline.task_ids import TaskIds, TaskName
 from interlock.ports import Clock
 from interlock.protocol import mcp
+from interlock.protocol.aql.words import OWN
 from interlock.protocol.input_required import (
     INPUT_REQUESTS,
     INPUT_RESPONSES,
@@ -41,6 +42,16 @@ from interlock.protocol.tasks import REQUIRED, TASK_ID, task_id_of, without_rese
 
 _NOTHING: Final = b"{}"
 _DONE: Final = Outcome(_NOTHING, mcp.Era.SESSION)
+
+
+class TaskLike(Protocol):
+    """A task of the node's own, wherever it is kept."""
+
+    def shown(self, result_type: str) -> Outcome: ...
+
+    def answer(self, answers: dict[str, Raw]) -> None: ...
+
+    def cancel(self, reason: str) -> None: ...
 
 
 class Tasks:
@@ -64,6 +75,13 @@ class Tasks:
             host, clock=clock, wall_clock=wall_clock, call_later=call_later, seconds=seconds
         )
 
+        self.also: Callable[[str, Call], TaskLike | None] = lambda *_: None
+        """Finds a task of the node's own that is kept elsewhere."""
+
+    def seal(self, handle: str, call: Call) -> str | None:
+        """The id by which the caller of this call may ask for such a task."""
+        return self._ids.seal(TaskName(OWN, handle, own=True), _caller(call))
+
     def drop_all(self, reason: str) -> None:
         self.own.drop_all(reason)
 
@@ -76,7 +94,9 @@ class Tasks:
             raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served here.")
         must_speak_tasks(call.client)
         name = self._ids.open(call.name, _caller(call))
-        task = self.own.get(name.id) if name is not None and name.own else None
+        task: TaskLike | None = None
+        if name is not None and name.own:
+            task = self.own.get(name.id) or self.also(name.id, call)
         if name is None or (name.own and task is None):
             # Whether it ever was, or is another's, is nobody's business who has to ask.
             raise InterlockError(UNKNOWN_TASK, "There is no such task here, or it has expired.")
@@ -89,17 +109,17 @@ class Tasks:
         call.repeatable = call.verb == mcp.TASKS_GET
         return None
 
-    def _get(self, call: Call, task: OwnTask) -> None:
+    def _get(self, call: Call, task: TaskLike) -> None:
         self._host.over(call, task.shown(mcp.COMPLETE), None)
 
-    def _update(self, call: Call, task: OwnTask) -> None:
+    def _update(self, call: Call, task: TaskLike) -> None:
         raw = (call.extra or {}).get(INPUT_RESPONSES)
         if raw is None:
             raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
         task.answer(read_answers(raw))
         self._host.over(call, _DONE, None)
 
-    def _cancel(self, call: Call, task: OwnTask) -> None:
+    def _cancel(self, call: Call, task: TaskLike) -> None:
         task.cancel("The client cancelled the task.")
         self._host.over(call, _DONE, None)
 
