@@ -11,14 +11,37 @@ from typing import Any
 
 import msgspec
 
-from bench import calls, churn, crowd, cut, decisions, durable, hops, lists, startup
+from bench import (
+    calls,
+    churn,
+    crowd,
+    cut,
+    decisions,
+    durable,
+    hops,
+    lists,
+    overhead,
+    startup,
+    tokens,
+)
 from bench.bars import Bar
 from bench.load_run import LoadFailure
 from bench.processor import machine_facts
 from bench.report import console, note
 from bench.targets import TargetFailure, TargetMissing
 
-DEFAULT = ("calls", "lists", "startup", "hops", "crowd", "cut", "durable", "decisions")
+DEFAULT = (
+    "calls",
+    "lists",
+    "startup",
+    "hops",
+    "crowd",
+    "cut",
+    "durable",
+    "decisions",
+    "overhead",
+    "tokens",
+)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -58,6 +81,10 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
         return durable.run(durable.DurableSettings(rounds, chosen.quick))
     if name == "decisions":
         return decisions.run(decisions.DecisionSettings(rounds, chosen.quick))
+    if name == "overhead":
+        return overhead.run(overhead.OverheadSettings(rounds, chosen.quick))
+    if name == "tokens":
+        return tokens.run(tokens.TokenSettings(chosen.quick))
     cycles = chosen.cycles or (50 if chosen.quick else 1000)
     return churn.run(churn.ChurnSettings(cycles=cycles, seed=chosen.seed))
 

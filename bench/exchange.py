@@ -42,6 +42,27 @@ class RpcAnswer(msgspec.Struct, gc=False):
 decode_answer = msgspec.json.Decoder(RpcAnswer).decode
 
 
+class EnvelopeData(msgspec.Struct, gc=False):
+    content: list[Content] = []
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """AQL's, around a tool's result."""
+
+    success: bool
+    data: EnvelopeData | None = None
+
+    @property
+    def text(self) -> str:
+        """What the tool said; nothing where the envelope does not say that it went well."""
+        if not self.success or self.data is None or len(self.data.content) != 1:
+            return ""
+        return self.data.content[0].text
+
+
+decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
 class Exchange(Protocol):
     """Makes the request with a number, and judges the answer to it: ``ok`` or what is wrong."""
 
@@ -86,17 +107,33 @@ def mode_headers(mode: Mode, session_id: str | None, method: str, name: str = ""
 
 
 class EchoCalls:
-    """``tools/call`` on an echo tool, each with a text that no other call has."""
+    """``tools/call`` on an echo tool, each with a text that no other call has.
 
-    def __init__(self, host: str, path: str, mode: Mode, tool: str, session_id: str | None) -> None:
+    With an operation, the tool is an endpoint of AQL, and the echo is asked for by its operation.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        path: str,
+        mode: Mode,
+        tool: str,
+        session_id: str | None,
+        operation: str = "",
+    ) -> None:
         self.mark = secrets.token_hex(4)
         self.stateless = mode == "stateless"
+        self.operation = operation
         meta = f',"_meta":{STATELESS_META}' if self.stateless else ""
+        arguments = '{"text":"text %d of MARK","n":7}'
+        if operation:
+            arguments = f'{{"operation":"{operation}","params":{arguments}}}'
         body = (
             '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"NAME",'
-            '"arguments":{"text":"text %d of MARK","n":7}META}}'
+            '"arguments":ARGUMENTSMETA}}'
         )
-        body = body.replace("NAME", tool).replace("MARK", self.mark).replace("META", meta)
+        body = body.replace("NAME", tool).replace("ARGUMENTS", arguments)
+        body = body.replace("MARK", self.mark).replace("META", meta)
         length = len(body % (FIRST_ID, FIRST_ID))
         head = post_head(host, path, mode_headers(mode, session_id, "tools/call", tool), length)
         self.template = head.replace(b"%", b"%%") + body.encode()
@@ -126,7 +163,13 @@ class EchoCalls:
             return "no result"
         if result.is_error:
             return "tool error"
-        if len(result.content) != 1 or result.content[0].text != f"text {number} of {self.mark}":
+        said = result.content[0].text if len(result.content) == 1 else ""
+        if self.operation:
+            try:
+                said = decode_envelope(said).text
+            except msgspec.DecodeError:
+                return "not an envelope"
+        if said != f"text {number} of {self.mark}":
             return "wrong text"
         if self.stateless and result.result_type != "complete":
             return "no resultType"

@@ -16,7 +16,6 @@ import itertools
 import signal
 import sys
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import msgspec
 import uvloop
@@ -24,7 +23,7 @@ import uvloop
 from bench.exchange import FIRST_ID, EchoCalls, StaticFile, ToolLists, mode_headers, post_head
 from bench.http_answers import AnswerReader, BadAnswer, HttpAnswer
 from bench.load_connections import BulkConnection, CallConnection
-from bench.load_run import LoadFailure, LoadPlan, LoadReport, LoadRun, address
+from bench.load_run import LoadFailure, LoadPlan, LoadReport, LoadRun, address, path_of
 from bench.wire import SESSION_REVISION
 
 
@@ -45,7 +44,7 @@ async def one_exchange(host: str, port: int, request: bytes) -> HttpAnswer:
 async def open_session(url: str) -> str | None:
     """``initialize`` and ``initialized``; the session id if the target gives one."""
     host, port = address(url)
-    path = urlsplit(url).path
+    path = path_of(url)
     hello = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -78,7 +77,7 @@ Connect = Callable[[LoadRun], asyncio.BaseProtocol]
 async def make_connect(plan: LoadPlan) -> Connect:
     """Whatever must happen first, then how to make the connections that send what was planned."""
     host, port = address(plan.url)
-    path = urlsplit(plan.url).path
+    path = path_of(plan.url)
     where = f"{host}:{port}"
     if plan.kind == "static":
         file = StaticFile(where, path)
@@ -88,7 +87,9 @@ async def make_connect(plan: LoadPlan) -> Connect:
         lists = ToolLists(where, path, plan.mode, session_id)
         return lambda run: BulkConnection(run, lists)
     # A connection stays with one tool, so that a slow upstream holds up only its own callers.
-    calls = [EchoCalls(where, path, plan.mode, tool, session_id) for tool in plan.tools]
+    calls = [
+        EchoCalls(where, path, plan.mode, tool, session_id, plan.operation) for tool in plan.tools
+    ]
     turn = itertools.cycle(calls)
     return lambda run: CallConnection(run, next(turn))
 
@@ -136,6 +137,7 @@ def plan_from_arguments(arguments: list[str] | None) -> LoadPlan | None:
     parser.add_argument(
         "--tool", action="append", help="echo tool to call; several share the connections"
     )
+    parser.add_argument("--operation", default="", help="the tool is an endpoint of AQL")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=None)
     parser.add_argument("--calls", type=int, default=None)
@@ -148,6 +150,7 @@ def plan_from_arguments(arguments: list[str] | None) -> LoadPlan | None:
         kind=chosen.kind,
         mode=chosen.mode,
         tools=chosen.tool or ["echo"],
+        operation=chosen.operation,
         concurrency=chosen.concurrency,
         seconds=seconds,
         calls=chosen.calls,

@@ -24,6 +24,8 @@ class LoadPlan(msgspec.Struct, forbid_unknown_fields=True):
     kind: Kind = "call"
     mode: Mode = "session"
     tools: list[str] = msgspec.field(default_factory=lambda: ["echo"])
+    operation: str = ""
+    """The tools are endpoints of AQL, and this is the operation that echoes."""
     concurrency: int = 1
     seconds: float | None = 2.0
     calls: int | None = None
@@ -176,6 +178,12 @@ def percentile(ordered: list[int], share: float) -> float:
     if len(ordered) < 3:
         return float(statistics.median(ordered))
     return float(ordered[min(len(ordered) - 1, int(len(ordered) * share))])
+
+
+def path_of(url: str) -> str:
+    """What is asked for at the address, with its query."""
+    parts = urlsplit(url)
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
 def address(url: str) -> tuple[str, int]:

@@ -1,0 +1,106 @@
+"""The token benchmark's own arithmetic: its catalogs, its tasks, its break-even."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import real_servers, tokens
+from bench.real_server_table import SERVERS, RealServer
+from bench.real_servers import Listed, NotListed, list_over_stdio
+
+TOOL: dict[str, Any] = {
+    "name": "find-thing",
+    "description": "Finds a thing by what it is called, wherever it was put, if anywhere.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"thingName": {"type": "string"}, "n": {"type": ["integer", "null"]}},
+        "required": ["thingName", "n"],
+    },
+}
+
+
+def listed(name: str, tools: int) -> Listed:
+    return Listed(name, f"{name}@1", [{**TOOL, "name": f"tool{n}"} for n in range(tools)])
+
+
+def test_a_catalog_has_so_many_tools_and_says_which_are_there_again() -> None:
+    servers = [listed("a", 3), listed("b", 2)]
+    small = tokens.catalog_of(servers, 4)
+    assert {name: len(tools) for name, tools in small.servers.items()} == {"a": 3, "b": 1}
+    assert (small.size, small.real) == (4, 4)
+    large = tokens.catalog_of(servers, 12)
+    assert list(large.servers) == ["a", "b", "a-2", "b-2", "a-3"]
+    assert (large.size, large.real) == (12, 5)
+
+
+def test_a_task_has_the_arguments_that_its_schema_wants() -> None:
+    catalog = tokens.Catalog({"shop": [TOOL]}, 1)
+    (task,) = tokens.tasks_of(catalog)
+    assert task.tool == "shop.find-thing"
+    assert task.said == "Finds a thing by what it is called, wherever it was put,"
+    assert task.arguments == {"thingName": "x", "n": 1}
+
+
+def test_an_update_takes_what_it_changes_inside_its_input() -> None:
+    detail = {"parameters": [{"name": "thing_name"}, {"name": "input"}]}
+    assert tokens.shaped({"thingName": "a", "newState": 1}, detail) == {
+        "thing_name": "a",
+        "input": {"new_state": 1},
+    }
+    assert tokens.shaped({"thingName": "a"}, {"parameters": [{"name": "thing_name"}]}) == {
+        "thing_name": "a"
+    }
+
+
+def test_the_break_even_grows_with_the_tasks_of_a_conversation() -> None:
+    view = {"list": 900.0, "task, one search": 900 + 600 + 80.0}
+    each = {"views": {"plain": {"call": 60.0}, "five": view, "one": view}}
+    assert tokens.break_even([each])["five"] == {"1": 1520, "3": 2760, "10": 7100}
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+def test_tokens_are_counted_by_real_ranks() -> None:
+    try:
+        assert tokens.count_tokens(["hello world", "<|endoftext|>", ""]) == [2, 7, 0]
+    except tokens.TargetMissing as why:
+        pytest.skip(str(why))
+
+
+def test_every_server_of_the_table_is_there_once_and_pinned() -> None:
+    names = [server.name for server in SERVERS]
+    assert len(set(names)) == len(names)
+    for server in SERVERS:
+        assert "@" in server.package[1:] if server.source == "npm" else "==" in server.package
+        assert server.program or server.source == "npm"
+
+
+def demo(name: str, *command: str) -> tuple[list[str], RealServer]:
+    return [sys.executable, *command], RealServer(name, "pypi", "none==1", "none")
+
+
+def test_a_server_is_listed_over_stdio(tmp_path: Path) -> None:
+    command, server = demo("demo", "-m", "interlock.demo")
+    names = [tool["name"] for tool in list_over_stdio(command, server, tmp_path)]
+    assert "time_now" in names
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("import sys; sys.exit('no credentials')", "it ended: no credentials"),
+        ("print('hello'); input()", "it ended"),
+        ("import time; input(); time.sleep(60)", "it does not answer"),
+    ],
+)
+def test_a_server_that_cannot_be_listed_says_why(
+    script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_servers, "LISTING_S", 1.5)
+    command, server = demo("bad", "-c", script)
+    with pytest.raises(NotListed, match=why):
+        list_over_stdio(command, server, tmp_path)
