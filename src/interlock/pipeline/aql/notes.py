@@ -189,7 +189,7 @@ def _check(content: dict[str, Any], where: str, *, partly: bool = False) -> None
         if _type_of(value) != expected:
             raise faults.wrong_type(where + name, expected, _type_of(value))
     if not partly and not content.get("title"):
-        raise faults.wrong_type(where + "title", "a text that is not empty", "nothing")
+        raise faults.wrong_type(where + "title", "a string with something in it", "an empty one")
     _check_sizes(content)
     for tag in content.get("tags") or ():
         if not isinstance(tag, str):
