@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from interlock.catalog.aql import categories, danger, naming, parameters, updates
 from interlock.catalog.aql.operation import Native, Operation, Signature
+from interlock.catalog.aql.trust import broken
 from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.config.aql import AqlConfig, OperationConfig
@@ -196,6 +197,8 @@ class OperationBook:
         self._current: OperationsAt | None = None
         self._number = 0
         self._patterns: list[tuple[str, OperationConfig]] = []
+        self.on_break: Callable[[str, str, str], None] | None = None
+        """Is told (server, canonical name, what) when a tool no longer takes what it took."""
         self.configure(config)
 
     def configure(self, config: AqlConfig, natives: Iterable[Native] | None = None) -> None:
@@ -257,9 +260,24 @@ class OperationBook:
             if before is None or before.name != name:
                 before = self._foreign(tool, local, name)
             by_tool[tool] = before
+        if self.on_break is not None and kept:
+            self._compare(kept, by_tool)
         self._kept = by_tool
         self._number += 1
         return OperationsAt(self._number, snapshot, by_tool, hidden)
+
+    def _compare(self, before: Mapping[Tool, Operation], now: Mapping[Tool, Operation]) -> None:
+        """Tell of tools that no longer understand what they did."""
+        gone = {tool.canonical: one for tool, one in before.items() if tool not in now}
+        if not gone or self.on_break is None:
+            return
+        for tool, one in now.items():
+            old = gone.get(tool.canonical)
+            # Signatures are made only where the words of a definition have changed.
+            if old is not None and old.server == one.server and old.tool.listed != tool.listed:
+                what = broken(old.signature, one.signature)
+                if what:
+                    self.on_break(one.server, one.canonical, what)
 
     def _own(self, tool: Tool, native: Native) -> Operation:
         level, reasons = danger.level(native.name, native.category, tool.effect.level)

@@ -57,6 +57,10 @@ _NOUNS: Final = _words("""
 """Verbs at the beginning of a name; elsewhere rather what it is about."""
 _OF: Final = {word: category for category, words in _WORDS.items() for word in _words(words)}
 
+_THINGS: Final = frozenset(
+    {("pull", "request"), ("merge", "request"), ("check", "run"), ("check", "suite")}
+)
+"""What begins like a verb, and is a thing."""
 EXTERNAL: Final = _words("""
     send post publish notify deploy pay submit dispatch broadcast email charge refund purchase buy
     order tweet dm sms""")
@@ -114,7 +118,7 @@ def verb_of(local: str, segment: str = "") -> Verb | None:
     own = segment.replace("-", "_").split("_")
     if len(tokens) > len(own) and tokens[: len(own)] == own:
         tokens = tokens[len(own) :]
-    first = _OF.get(tokens[0])
+    first = None if tuple(tokens[:2]) in _THINGS else _OF.get(tokens[0])
     if first is not None:
         if len(tokens) > 2 and tokens[1] in ("or", "and"):
             second = _OF.get(tokens[2])
