@@ -39,6 +39,9 @@ pay charge refund play pause notify reply respond let_know tell kill reboot laun
 sign_in scroll drag turn_on turn_off switch_on switch_off message ping open visit go_to take
 """,
 }
+FITS: Final = 1.12
+CONTRADICTS: Final = 0.86
+_READING: Final = frozenset((Category.READ,))
 _EARLY: Final = 4
 """A wish says what it is for with its first words."""
 
@@ -71,15 +74,19 @@ def wanted(words: list[str], terms: Iterable[Term]) -> frozenset[Category]:
     return frozenset()
 
 
-def fit(kinds: frozenset[Category], category: Category) -> float:
-    """What a category is worth to a wish: 1 is neither here nor there."""
+def worths(kinds: frozenset[Category]) -> dict[Category, float]:
+    """What each category is worth to a wish: 1 is neither here nor there."""
+    return {category: _worth(kinds, category) for category in Category}
+
+
+def _worth(kinds: frozenset[Category], category: Category) -> float:
     if not kinds:
         return 1.0
     if category in kinds:
-        return 1.12
-    if kinds == frozenset((Category.READ,)):
+        return FITS
+    if kinds == _READING:
         # Many servers do not say which of their tools only read.
-        return 0.97 if category is Category.EXECUTE else 0.85
+        return 0.97 if category is Category.EXECUTE else CONTRADICTS
     if category is Category.READ:
-        return 0.88 if Category.READ not in kinds else 1.0
+        return CONTRADICTS
     return 0.8 if category is Category.DELETE else 0.97

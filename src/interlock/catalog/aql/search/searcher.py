@@ -31,7 +31,12 @@ _MISSPELT: Final = 0.3
 _JOINED: Final = 0.8
 _WEAK: Final = 0.35
 _PART: Final = 0.5
+_VERB: Final = 0.7
 _SERVER: Final = 0.15
+_NATIVE: Final = 0.85
+"""The node's own operations come after a server's that fits as well."""
+_LEAST: Final = 0.25
+_MOST_RANKED: Final = 200
 _MOST_UNITS: Final = 24
 _MOST_KEPT: Final = 4_096
 
@@ -138,37 +143,36 @@ class LexicalSearcher:
         words = wish_of(text)
         terms = terms_of(words, apart=True)
         units = self._units_of(terms, index)
-        scores: dict[int, float] = {}
-        most = 0.0
-        for unit in units:
-            most += unit.most
-            for number, weight in unit.postings:
-                scores[number] = scores.get(number, 0.0) + weight
-        if not scores:
+        if not units:
             return [], units
-        kinds = intent.wanted(words, terms)
         operations = index.operations
+        scores = [0.0] * len(operations)
+        ideal = 0.0
+        for unit in units:
+            ideal += unit.most
+            for number, weight in unit.postings:
+                scores[number] += weight
+        least = _LEAST * max(scores)
+        found = [number for number, score in enumerate(scores) if score >= least]
         best_of: dict[str, float] = {}
-        for number, score in scores.items():
+        for number in found:
             server = operations[number].server
-            if score > best_of.get(server, 0.0):
-                best_of[server] = score
-        least = 0.2 * max(scores.values())
-        fitting = [
-            (
-                number,
-                min(
-                    1.0,
-                    (score + _SERVER * best_of[operations[number].server])
-                    * intent.fit(kinds, operations[number].category)
-                    / most,
-                ),
-            )
-            for number, score in scores.items()
-            if score >= least
-        ]
+            if scores[number] > best_of.get(server, 0.0):
+                best_of[server] = scores[number]
+        worth = intent.worths(intent.wanted(words, terms))
+        fitting = []
+        for number in found:
+            one = operations[number]
+            score = scores[number] + _SERVER * best_of[one.server]
+            score *= worth[one.category]
+            if one.native is not None:
+                score *= _NATIVE
+            fitting.append((number, score / ideal))
         fitting.sort(key=itemgetter(1), reverse=True)
-        return fitting, units
+        del fitting[_MOST_RANKED:]
+        # The server's share and the verb's may lift a perfect match over 1.
+        over = max(1.0, fitting[0][1])
+        return [(number, fits / over) for number, fits in fitting], units
 
     def _rated(
         self, ranked: list[tuple[int, float]], index: Index, caller: str
@@ -176,7 +180,7 @@ class LexicalSearcher:
         """Similarity, with what was used before and how that went."""
         weights, usage = self.weights, self.usage
         whole = (weights.similarity + weights.frequency + weights.recency + weights.success) or 1.0
-        if not ranked:
+        if not ranked or usage.is_empty:
             return ranked
         best = ranked[0][1]
         rated = []
@@ -197,7 +201,7 @@ class LexicalSearcher:
                             + weights.success * seen.success
                         )
                     )
-                    / whole,
+                    / (whole or 1.0),
                 )
             )
         rated.sort(key=itemgetter(1), reverse=True)
@@ -259,7 +263,7 @@ class LexicalSearcher:
 
 
 def _asked(one: Term) -> list[tuple[str, float]]:
-    factor = _WEAK if one.term in WEAK else 1.0
+    factor = _WEAK if one.term in WEAK else _VERB if one.term in vocabulary().verbs else 1.0
     return [(one.term, factor), *((part, factor * _PART) for part in one.parts)]
 
 

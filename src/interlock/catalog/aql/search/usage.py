@@ -70,6 +70,10 @@ class Usage:
         self.changed: set[Key] = set()
         """What a store has not seen yet."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._tallies
+
     def called(self, tool: str, caller: str, good: bool) -> None:
         """A call of a tool is over."""
         now = self._clock()

@@ -34,6 +34,8 @@ class Vocabulary(NamedTuple):
     """What may be meant by a term, but does not mean it."""
     products: dict[str, tuple[str, ...]]
     """What a product is about."""
+    verbs: frozenset[str]
+    """Terms that only say what is done, not with what."""
     phrases: dict[str, tuple[tuple[str, ...], ...]]
     """Phrases by their first stem, the longest first."""
 
@@ -80,8 +82,15 @@ def vocabulary() -> Vocabulary:
         members,
         {one: tuple(dict.fromkeys(meant)) for one, meant in hints.items()},
         products,
+        _only_verbs(),
         _by_first(known),
     )
+
+
+def _only_verbs() -> frozenset[str]:
+    verbs = {one for left, _ in read_classes(VERBS) for one in left}
+    nouns = {one for left, _ in read_classes(NOUNS + TECHNICAL) for one in left}
+    return frozenset(verbs - nouns)
 
 
 def _by_first(known: Iterable[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
