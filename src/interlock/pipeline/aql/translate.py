@@ -16,7 +16,9 @@ from interlock.call import Call
 from interlock.catalog.aql.operation import Operation, Parameter
 from interlock.pipeline.aql import fitting
 from interlock.pipeline.aql.asking import Asked, Warning
-from interlock.protocol.aql import faults, request
+from interlock.protocol.aql import faults, paging, request
+from interlock.protocol.aql import fields as selecting
+from interlock.protocol.aql.collection import MOST_PAGE, PAGE, SHAPING
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.limits import MOST_SAFE, unsafe_integers
 from interlock.protocol.aql.request import Single, kind_of
@@ -32,13 +34,6 @@ FIELDS: Final = "fields"
 PRESET: Final = "preset"
 DRY_RUN: Final = "dry_run"
 TOKEN: Final = "confirmation_token"
-SHAPING: Final = frozenset(
-    {
-        "filter", "sort", "query", "aggregate", "include_items", "first", "after", "last",
-        "before", "limit", "offset", "page", "page_size",
-    }
-)  # fmt: skip
-"""What may be done with the items of a result, behind an underscore."""
 _LONGEST_ID: Final = 200
 _LONGEST_TOKEN: Final = 200
 _decode: Final = msgspec.json.Decoder().decode
@@ -204,15 +199,18 @@ def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, 
         fields = features.get(FIELDS) or meta.get(request.FIELDS)
         preset = features.get(PRESET) or meta.get(request.PRESET)
         if fields is not None or preset is not None:
-            asked.fields = {
-                FIELDS: None if fields is None else _value(fields, FIELDS),
-                PRESET: None if preset is None else _value(preset, PRESET),
-            }
+            # What cannot be asked for is refused before anything is done.
+            asked.fields = selecting.asked(
+                None if fields is None else _value(fields, FIELDS),
+                None if preset is None else _value(preset, PRESET),
+            )
         if meta and asked.operation.native is None:
             shaping = {
                 name[1:]: _value(raw, name) for name, raw in meta.items() if name[1:] in SHAPING
             }
-            asked.shaping = shaping or None
+            if shaping:
+                paging.wanted(shaping, PAGE, MOST_PAGE)
+                asked.shaping = shaping
     elif _flag(features.get(DRY_RUN) or meta.get(request.DRY_RUN), DRY_RUN):
         way = "preview"
     token = features.get(TOKEN)

@@ -1,0 +1,362 @@
+"""Confirmation tokens: names for approvals, and nothing more.
+
+There is no second store. A token says which approval its bearer means; whose it is, for which call,
+until when, and whether it was used, is read from the approval. To bring one back approves nothing:
+only a human's proof does, and the caller of an operation can never give that proof by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from interlock.call import Call, Caller
+from interlock.catalog.aql.operation import Native, Operation, Parameter
+from interlock.catalog.pinning import contract_digest
+from interlock.config.aql import OperationConfig
+from interlock.config.redaction import redact
+from interlock.errors import InterlockError, ProtocolError
+from interlock.pipeline.approval.approvals import Approvals
+from interlock.pipeline.approval.record import (
+    APPROVED,
+    EXPIRED,
+    PENDING,
+    VOID,
+    Approval,
+    digest_of,
+    exact,
+    utc,
+)
+from interlock.pipeline.aql.asking import Asked, principal
+from interlock.pipeline.aql.blame import Blame
+from interlock.pipeline.aql.wrong import WrongTries
+from interlock.pipeline.audit import Audit
+from interlock.protocol.aql import faults
+from interlock.protocol.aql.envelope import data_of
+from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.aql.words import Category, Danger
+from interlock.protocol.jsonrpc import decode_members, decode_value
+
+PREFIX: Final = "conf_"
+FORBIDDEN_SECONDS: Final = 120.0
+"""How long a human has for what is forbidden otherwise."""
+_TOKEN: Final = re.compile(r"conf_[A-Za-z0-9_-]{1,64}", re.ASCII)
+_SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]{0,99})\}")
+_MOST_FOLLOWED: Final = 10_000
+_MOST_NAMED: Final = 5
+
+
+def token_of(id: str) -> str:
+    return PREFIX + id
+
+
+def hidden(token: str) -> str:
+    """A token as failures and the journal show it."""
+    shown = token[: len(PREFIX) + 2] if _TOKEN.fullmatch(token) else token[:2]
+    return f"{shown}…"
+
+
+def expiry(call: Call, default: float) -> float:
+    """How long a human has to decide about a call, by how bad it can get."""
+    asked = call.asked
+    if isinstance(asked, Asked) and asked.operation.danger is Danger.FORBIDDEN:
+        return min(default, FORBIDDEN_SECONDS)
+    return default
+
+
+class Tokens:
+    """Makes tokens of approvals, and looks at those that are brought back."""
+
+    def __init__(
+        self,
+        approvals: Approvals,
+        audit: Audit,
+        *,
+        settings: Callable[[str], OperationConfig],
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """`settings`: what the config says of a tool, by its canonical name."""
+        self._approvals = approvals
+        self._audit = audit
+        self._settings = settings
+        self._wall_clock = wall_clock
+        self._wrong = WrongTries(clock, wall_clock)
+        self._issued: dict[str, str] = {}
+        """The operations of approvals whose tokens were given out."""
+        self.close = approvals.watch(self._stepped)
+        """Ends that it hears of approvals."""
+
+    # -- a token is given out
+
+    def required(self, call: Call, result: bytes) -> Blame | None:
+        """What the answer of a gate is in AQL. None: it is no such answer."""
+        try:
+            content = decode_value(decode_members(result)["structuredContent"])
+            id, expires = content["confirmation_id"], content["expires_at"]
+        except (KeyError, TypeError, ProtocolError):
+            return None
+        asked: Asked = call.asked
+        operation = asked.operation
+        token = token_of(str(id))
+        url = content.get("url")
+        where = str(url) if isinstance(url, str) else f"`interlock approve {id}`"
+        details: dict[str, Any] = {
+            "operation": operation.name,
+            "danger_level": operation.danger.word,
+            "confirmation_message": self._message(call, operation),
+            "confirmation_token": token,
+            "expires_at": expires,
+        }
+        reasons = [*operation.reasons]
+        if content.get("reason"):
+            reasons.append(str(content["reason"]))
+        if reasons:
+            details["reasons"] = reasons
+        if isinstance(url, str):
+            details["url"] = url
+        self._note(call, operation, "CONFIRMATION_REQUIRED", token)
+        if id not in self._issued:
+            if len(self._issued) >= _MOST_FOLLOWED:
+                del self._issued[next(iter(self._issued))]
+            self._issued[str(id)] = operation.name
+            self._note(call, operation, "TOKEN_ISSUED", token)
+        message = (
+            f"A human must confirm '{operation.name}' first: {where}. You cannot do it yourself. "
+            "Ask your user, then repeat the same request with 'confirmation_token'."
+        )
+        return Blame("CONFIRMATION_REQUIRED", message, details)
+
+    def _message(self, call: Call, operation: Operation) -> str:
+        """What a human reads, with the values of this call in it."""
+        given = call.decoded if isinstance(call.decoded, dict) else {}
+        values = {
+            one.name: "***" if one.sensitive else faults.shown(_as_text(given[one.own]))
+            for one in operation.signature.parameters
+            if one.own in given
+        }
+        said = self._settings(operation.canonical).confirmation_message
+        if said is not None:
+            return redact(_SLOT.sub(lambda slot: values.get(slot[1], slot[0]), said))
+        named = ", ".join(f"{name} '{value}'" for name, value in list(values.items())[:_MOST_NAMED])
+        return redact(f"Confirm {operation.name}{f' with {named}' if named else ''}?")
+
+    # -- a token is brought back
+
+    def check(self, call: Call, asked: Asked) -> None:
+        """Look at the token of a request. What it lets go on is for the gate to say. Raises
+        AqlError."""
+        token, operation = asked.confirmation, asked.operation
+        caller = call.caller
+        assert caller is not None
+        self._wrong.must_be_few(principal(caller))
+        try:
+            record = self._own(token, caller)
+            self._must_count(record, token)
+            self._must_be_about(record, token, call, operation)
+        except AqlError as refused:
+            self._wrong.another(principal(caller))
+            self._note(call, operation, "TOKEN_REJECTED", token, refused.code)
+            raise
+        if record.state != PENDING:
+            self._note(call, operation, "TOKEN_VALIDATED", token)
+
+    def _own(self, token: str, caller: Caller) -> Approval:
+        record = None
+        if _TOKEN.fullmatch(token):
+            record = self._approvals.find(token[len(PREFIX) :])
+        if record is None or record.at or principal(record.caller) != principal(caller):
+            raise invalid()
+        return record
+
+    def _must_count(self, record: Approval, token: str) -> None:
+        now = self._wall_clock()
+        if record.state in (EXPIRED, VOID) or (record.state == PENDING and now >= record.expires):
+            raise AqlError(
+                "TOKEN_EXPIRED",
+                "The confirmation is no longer valid. Repeat the request without its token.",
+                {
+                    "token": hidden(token),
+                    "expired_at": utc(record.ended or record.expires),
+                    "current_time": utc(now),
+                },
+            )
+        if record.collected:
+            raise AqlError(
+                "TOKEN_ALREADY_USED",
+                "The token was used: its operation was executed once, and told.",
+                {"token": hidden(token), "consumed_at": utc(record.decided or record.ended)},
+            )
+
+    def _must_be_about(
+        self, record: Approval, token: str, call: Call, operation: Operation
+    ) -> None:
+        assert call.caller is not None
+        tool = operation.tool
+        digest = digest_of(
+            tool.canonical, exact(call.arguments), contract_digest(tool), call.caller
+        )
+        if digest != record.digest:
+            raise AqlError(
+                "TOKEN_SCOPE_MISMATCH",
+                "The token is for another operation, or for other parameters.",
+                {
+                    "token": hidden(token),
+                    "token_operation": self._issued.get(record.id, record.tool),
+                    "requested_operation": operation.name,
+                },
+            )
+
+    # -- the journal
+
+    def denied(self, call: Call, code: str) -> None:
+        """Somebody was refused an operation."""
+        if isinstance(call.asked, Asked):
+            self._note(call, call.asked.operation, "OPERATION_DENIED", "", code)
+
+    def _stepped(self, approval: Approval) -> None:
+        operation = self._issued.get(approval.id)
+        if operation is None:
+            return
+        token = hidden(token_of(approval.id))
+        if approval.state == APPROVED:
+            detail = f"token:{token} by {approval.by} ({approval.proof})"
+            self._audit.record_change("aql", operation, "CONFIRMATION_GRANTED", detail)
+        elif approval.state in (VOID, EXPIRED):
+            word = "TOKEN_REVOKED" if approval.state == VOID else "TOKEN_EXPIRED"
+            self._audit.record_change("aql", operation, word, f"token:{token} {approval.note}")
+
+    def _note(
+        self, call: Call, operation: Operation, word: str, token: str, reason: str = ""
+    ) -> None:
+        caller = "" if call.caller is None else call.caller.name
+        parts = [
+            f"token:{hidden(token)}" if token else "",
+            f"tool:{operation.canonical}",
+            f"caller:{caller[:100]}",
+            f"danger:{operation.danger.word}",
+            reason,
+        ]
+        detail = " ".join(part for part in parts if part)
+        self._audit.record_change("aql", operation.name, word, detail)
+
+    # -- confirm_operation
+
+    async def confirm(self, asked: Asked) -> dict[str, Any]:
+        """Decide about a call of somebody else. Raises InterlockError."""
+        params = asked.params or {}
+        call = asked.call
+        assert call is not None
+        assert call.caller is not None
+        caller = call.caller
+        self._wrong.must_be_few(principal(caller))
+        id = str(params.get("approval_id") or "")
+        token = str(params.get("confirmation_token") or "")
+        if not id and not token:
+            raise faults.missing(
+                "confirmation_token", asked.operation.name, "string", "or 'approval_id'"
+            )
+        if token:
+            id = token[len(PREFIX) :] if _TOKEN.fullmatch(token) else ""
+        record = self._approvals.find(id) if id else None
+        if record is None:
+            self._wrong.another(principal(caller))
+            raise invalid()
+        if not record.at and principal(record.caller) == principal(caller):
+            raise AqlError(
+                "PERMISSION_DENIED",
+                "Nobody confirms an operation of their own. A human decides, on another way.",
+                {"reason": "self_approval"},
+            )
+        return await self._decide(record, params, caller)
+
+    async def _decide(
+        self, record: Approval, params: dict[str, Any], caller: Caller
+    ) -> dict[str, Any]:
+        proof = params.get("proof")
+        shown = hidden(token_of(record.id))
+        try:
+            if not params["approve"]:
+                reason = str(params.get("reason") or "")
+                await self._approvals.refuse(
+                    record.id, proof=proof, reason=reason, presented_by=caller
+                )
+                return {"confirmation_token": shown, "status": "refused"}
+            if not proof:
+                raise AqlError(
+                    "PERMISSION_DENIED",
+                    "To approve takes 'proof': a human's signature about this very call.",
+                    {"reason": "proof_required"},
+                )
+            outcome = await self._approvals.confirm(record.id, str(proof), caller)
+        except InterlockError:
+            self._wrong.another(principal(caller))
+            raise
+        try:
+            data = data_of(outcome.result)
+        except ValueError:
+            return {"confirmation_token": shown, "status": "decided"}
+        status = "failed" if data.failed else "executed"
+        return {
+            "confirmation_token": shown,
+            "status": status,
+            "result": decode_value(data.raw),
+        }
+
+
+def invalid() -> AqlError:
+    """The same for a token that never was, is malformed, or is another's."""
+    return AqlError(
+        "TOKEN_INVALID",
+        "The confirmation token is not valid. Repeat the request without it for a new one.",
+    )
+
+
+def confirming_natives(tokens: Tokens) -> list[Native]:
+    """What the node offers of this."""
+    text = {"type": "string", "minLength": 1, "maxLength": 200}
+    return [
+        Native(
+            name="confirm_operation",
+            category=Category.EXECUTE,
+            effect="mutating",
+            description="Confirm or refuse an operation that somebody else asked for, with a "
+            "human's proof. Nobody confirms their own.",
+            parameters=(
+                Parameter(
+                    "approve", "approve", "boolean", True, {"type": "boolean"},
+                    "Whether it is let through.",
+                ),
+                Parameter(
+                    "confirmation_token", "confirmation_token", "string", False, text,
+                    "The token from CONFIRMATION_REQUIRED.",
+                ),
+                Parameter(
+                    "approval_id", "approval_id", "string", False, text,
+                    "Instead of the token: the id of the approval.",
+                ),
+                Parameter(
+                    "proof", "proof", "string", False,
+                    {"type": "string", "maxLength": 16_384},
+                    "A human's signature about this very call.", sensitive=True,
+                ),
+                Parameter(
+                    "reason", "reason", "string", False,
+                    {"type": "string", "maxLength": 500}, "Why it is refused.",
+                ),
+            ),
+            free=True,
+            lifecycle=True,
+            example={"confirmation_token": "conf_…", "approve": True, "proof": "…"},
+            answer=tokens.confirm,
+        )
+    ]  # fmt: skip
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict | list):
+        return f"{len(value)} {'fields' if isinstance(value, dict) else 'items'}"
+    return "yes" if value is True else "no" if value is False else str(value)
