@@ -74,6 +74,8 @@ class Challenge(msgspec.Struct, frozen=True):
     execution: str = ""
     approval: str = ""
     """The approval that is the same question. Empty: it is not written down yet."""
+    step: str = ""
+    """By what the step is known again that it is about, where it is about one."""
 
 
 class Attempts(msgspec.Struct, frozen=True):

@@ -1,0 +1,108 @@
+"""Steps that wait for a human's confirmation. Each is an approval of the tool `proceed`; whoever
+approves it lets exactly this step pass, once. They live as long as the process: what is reported
+again after a restart is judged again."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from interlock.call import Caller
+from interlock.config.redaction import redact
+from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.pipeline.approval.record import Approval
+from interlock.pipeline.aql.asking import Principal, principal
+from interlock.pipeline.aql.safety.holding import PROCEED, Questions
+from interlock.pipeline.aql.safety.patterns import Hint
+
+_MOST_SHOWN: Final = 500
+_log = logging.getLogger("interlock.safety")
+
+
+class Pause(msgspec.Struct):
+    """One step that waits."""
+
+    id: str
+    who: Principal
+    execution: str
+    step: str
+    """By what the same step is known again."""
+    reason: str
+    approval: str = ""
+
+
+def step_of(hint: Hint, operation: str) -> str:
+    """The same for the same words, however they are spaced."""
+    return blake2b(f"{operation}\n{hint.plain}".encode(), digest_size=16).hexdigest()
+
+
+class Pauses:
+    """All that wait."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+        self._open: dict[str, Pause] = {}
+        self.on_over: Callable[[Pause, bool], None] = lambda *_: None
+        """Told of one that waits no more, and whether a human let it pass."""
+
+    def of(self, execution: str, step: str) -> Pause | None:
+        return next(
+            (one for one in self._open.values() if one.execution == execution and one.step == step),
+            None,
+        )
+
+    def ask(
+        self, caller: Caller, execution: str, element: str, hint: Hint, operation: str, reason: str
+    ) -> Pause:
+        """Ask a human; once for the same step. Where none can be asked it waits all the same."""
+        step = step_of(hint, operation)
+        known = self.of(execution, step)
+        if known is not None:
+            return known
+        pause = Pause(str(uuid.uuid4()), principal(caller), execution, step, reason)
+        self._open[pause.id] = pause
+        asked = {
+            "element_name": element,
+            "execution_id": execution,
+            "pause_id": pause.id,
+            "hint": redact(hint.text)[:_MOST_SHOWN],
+            "reason": reason,
+            **({"operation": operation} if operation else {}),
+        }
+        try:
+            self._questions.put(PROCEED, caller, asked, f"An agent paused: {reason}.")
+        except InterlockError as error:
+            del self._open[pause.id]
+            _log.warning("a step of %s waits for nobody: %s", caller.name, error.message)
+        return pause
+
+    def heard(self, approval: Approval, arguments: dict[str, Any]) -> None:
+        """A step of the approval of one of them."""
+        if approval.waits:
+            pause = self._open.get(str(arguments.get("pause_id")))
+            if pause is not None:
+                pause.approval = approval.id
+        elif approval.over:
+            found = next((one for one in self._open.values() if one.approval == approval.id), None)
+            if found is not None:
+                del self._open[found.id]
+                self.on_over(found, False)
+
+    def passed(self, approval: str, id: str) -> Pause:
+        """A human let it pass. Raises InterlockError."""
+        pause = self._open.get(id)
+        if not approval or pause is None or pause.approval != approval:
+            raise InterlockError(PROOF_INVALID, "No step waits for this approval any more.")
+        del self._open[id]
+        self.on_over(pause, True)
+        return pause
+
+    def forget(self, execution: str) -> None:
+        """The execution is over: whoever approves what it asked approves nothing."""
+        for id in [one.id for one in self._open.values() if one.execution == execution]:
+            del self._open[id]

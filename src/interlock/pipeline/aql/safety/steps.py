@@ -1,0 +1,365 @@
+"""The operations of an execution: beginning it, reporting steps, ending it, entering a code. Each
+looks at who asks, and takes nothing from what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.call import Caller
+from interlock.config.redaction import redact
+from interlock.pipeline.aql.asking import Asked, principal
+from interlock.pipeline.aql.safety import evaluate
+from interlock.pipeline.aql.safety.directives import INSTRUCTIONS, Directive, notification
+from interlock.pipeline.aql.safety.evaluate import Verdict
+from interlock.pipeline.aql.safety.keeping import CANCELLED, COMPLETED, FAILED
+from interlock.pipeline.aql.safety.loop import ENFORCING, MONITORING, WATCHING, Loop
+from interlock.pipeline.aql.safety.patterns import LONGEST_HINT, Hint, read
+from interlock.pipeline.aql.safety.pauses import step_of
+from interlock.pipeline.aql.safety.reports import Report, digest
+from interlock.pipeline.aql.safety.running import Run
+from interlock.protocol.aql.faults import AqlError, missing, wrong_type
+
+OUTCOMES: Final = ("success", "failure", "skipped")
+TOLERANCES: Final = ("conservative", "moderate", "aggressive")
+_LONGEST_NAME: Final = 200
+_LONGEST_CODE: Final = 200
+
+Params = Mapping[str, Any]
+
+
+class Steps:
+    """What agents ask of the loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    # -- beginning
+
+    async def execute_agent(self, asked: Asked) -> dict[str, Any]:
+        """Begin an execution. A human let it through: it comes by the gate."""
+        loop, params = self._loop, _params(asked)
+        caller = _caller(asked)
+        element = _text(params, "execute_agent", "element_name")
+        limit = _either(params, "max_autonomous_steps", "maxAutonomousSteps")
+        tolerance = _either(params, "risk_tolerance", "riskTolerance") or ""
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
+            raise wrong_type("max_autonomous_steps", "integer", type(limit).__name__)
+        if limit is not None and limit < 1:
+            raise AqlError(
+                "VALIDATION_OUT_OF_RANGE",
+                "Parameter 'max_autonomous_steps' must be 1 or more.",
+                {"param_name": "max_autonomous_steps"},
+            )
+        if tolerance and tolerance not in TOLERANCES:
+            raise _no_choice("risk_tolerance", TOLERANCES)
+        # Another process that shares the file may have blocked it meanwhile.
+        saved = await _in_thread(loop.keeper.load)
+        loop.blocks.load(saved.blocks)
+        loop.refuse_blocked(principal(caller))
+        run = loop.runs.begin(caller, element, limit, tolerance)
+        execution = run.execution
+        try:
+            await _in_thread(loop.keeper.keep, execution)
+        except BaseException:
+            loop.runs.end(run, FAILED, "It could not be written down.")
+            raise
+        loop.note(caller.name, "execution_started", f"{execution.id} {element}")
+        told: dict[str, Any] = {
+            "execution_id": execution.id,
+            "status": execution.state,
+            "safety_loop": loop.mode,
+        }
+        if loop.mode in WATCHING:
+            told |= {
+                "max_autonomous_steps": execution.max_steps,
+                "risk_tolerance": execution.tolerance,
+                "instructions": INSTRUCTIONS,
+            }
+        return told
+
+    # -- a step
+
+    async def record_execution_step(self, asked: Asked) -> dict[str, Any]:
+        """What is done next; the answer says whether it may be."""
+        name = "record_execution_step"
+        loop, params, caller = self._loop, _params(asked), _caller(asked)
+        who = principal(caller)
+        element = _text(params, name, "element_name")
+        said = _text(params, name, "next_action_hint", "nextActionHint", longest=LONGEST_HINT)
+        outcome = params.get("outcome") or ""
+        if outcome and outcome not in OUTCOMES:
+            raise _no_choice("outcome", OUTCOMES)
+        loop.refuse_blocked(who)
+        run = loop.runs.find(who, str(params.get("execution_id") or ""), element)
+        hint = read(said)
+        execution = run.execution
+        if loop.mode not in WATCHING:
+            execution.steps += 1
+            if loop.mode != "disabled":
+                loop.note(caller.name, "step_reported", f"{execution.id} {said}")
+            await _in_thread(loop.keeper.keep, execution)
+            return {"recorded": True, "execution_id": execution.id, "step": execution.steps}
+        operation = params.get("next_operation") or ""
+        if not isinstance(operation, str):
+            raise wrong_type("next_operation", "string", type(operation).__name__)
+        run.caller = caller
+        directive = self._judged(run, hint, outcome, operation, params.get("next_params"))
+        loop.note(
+            caller.name,
+            "step_continue"
+            if directive.go_on
+            else "step_stop"
+            if directive.stopped
+            else "step_pause",
+            f"{execution.id} {said} ({'; '.join(directive.factors)})",
+        )
+        await _in_thread(loop.keeper.keep, execution)
+        return directive.told()
+
+    def _judged(self, run: Run, hint: Hint, outcome: str, operation: str, given: Any) -> Directive:
+        loop, execution = self._loop, run.execution
+        who = execution.who
+        loop.challenges.prune()
+        enforcing = loop.mode == ENFORCING
+        if enforcing:
+            waits = self._waits(run)
+            if waits is not None:
+                return waits
+        step = step_of(hint, operation)
+        counted = operation or _shape(hint)
+        verdict = evaluate.report(
+            hint,
+            run.rules,
+            steps=execution.steps,
+            max_steps=execution.max_steps,
+            tolerance=execution.tolerance,
+            outcome=outcome,
+            action=loop.meant(operation) if operation else None,
+            repeated=run.counts[counted],
+            let=run.let.get(step),
+        )
+        go_on = verdict.effect == "continue"
+        if verdict.stage != 1:
+            execution.steps += 1
+        if go_on or not enforcing:
+            let = run.let.pop(step, None)
+            if loop.meant(operation) is None:
+                run.counts[counted] += 1
+            loop.reports.add(
+                who,
+                Report(
+                    execution.id,
+                    hint,
+                    loop.clock(),
+                    verdict.value,
+                    operation,
+                    digest(given) if operation and isinstance(given, dict) else None,
+                    let,
+                ),
+            )
+        factors = list(verdict.factors)
+        if enforcing and not go_on:
+            return self._stopped(run, hint, operation, step, verdict)
+        if not enforcing and not go_on:
+            factors.append(f"{MONITORING}: enforcing would {verdict.effect}: {verdict.reason}")
+            loop.note(who[0], f"would_{verdict.effect}", f"{execution.id} {verdict.reason}")
+        return Directive(
+            go_on=True,
+            factors=factors,
+            steps_remaining=max(0, execution.max_steps - execution.steps),
+            risk=verdict.tier,
+            notifications=loop.notices.take(who),
+        )
+
+    def _waits(self, run: Run) -> Directive | None:
+        """Whoever waits for a human does not go on with something else."""
+        loop, execution = self._loop, run.execution
+        who = execution.who
+        remaining = max(0, execution.max_steps - execution.steps)
+        challenge = loop.challenges.of(who, "verify", execution.id)
+        if challenge is not None:
+            return Directive(
+                go_on=False,
+                factors=["a verification is pending"],
+                reason=f"Waiting for verification {challenge.id}",
+                steps_remaining=remaining,
+                risk="verify",
+                notifications=loop.notices.take(who),
+            )
+        pending = loop.notices.pending(who)
+        if pending:
+            return Directive(
+                go_on=False,
+                factors=[f"{len(pending)} calls wait for a human"],
+                reason="Waiting for permission",
+                steps_remaining=remaining,
+                notifications=loop.notices.take(who),
+            )
+        return None
+
+    def _stopped(
+        self, run: Run, hint: Hint, operation: str, step: str, verdict: Verdict
+    ) -> Directive:
+        loop, execution, caller = self._loop, run.execution, run.caller
+        who = execution.who
+        if verdict.effect == "stop":
+            loop.block(run, hint.text, verdict)
+        elif verdict.tier == "verify":
+            id = loop.challenges.issue(
+                caller, execution.element, hint.text, "verify", execution.id, step
+            )
+            challenge = loop.challenges.get(id)
+            if challenge is not None:
+                loop.paused(challenge)
+        else:
+            pause = loop.pauses.ask(
+                caller, execution.id, execution.element, hint, operation, verdict.reason
+            )
+            told = notification(
+                "autonomy_pause",
+                "A human has to confirm this step. Report it again once they have.",
+                loop.wall_clock(),
+                operation=operation,
+                reason=verdict.reason,
+                level="confirm",
+            )
+            loop.notices.stand(who, pause.id, told)
+        return Directive(
+            go_on=False,
+            factors=verdict.factors,
+            stopped=verdict.effect == "stop",
+            reason=verdict.reason,
+            steps_remaining=max(0, execution.max_steps - execution.steps),
+            risk=verdict.tier,
+            notifications=loop.notices.take(who),
+        )
+
+    # -- ending
+
+    async def complete_execution(self, asked: Asked) -> dict[str, Any]:
+        return await self._end(asked, "complete_execution", COMPLETED, "summary")
+
+    async def abort_execution(self, asked: Asked) -> dict[str, Any]:
+        return await self._end(asked, "abort_execution", CANCELLED, "reason")
+
+    async def _end(self, asked: Asked, name: str, state: str, why: str) -> dict[str, Any]:
+        loop, params, caller = self._loop, _params(asked), _caller(asked)
+        who = principal(caller)
+        loop.refuse_blocked(who)
+        id = str(params.get("execution_id") or "")
+        element = str(params.get("element_name") or "")
+        if not id and not element:
+            raise missing("execution_id", name, "string", "or element_name")
+        run = loop.runs.find(who, id, element)
+        note = redact(str(params.get(why) or ""))[:500]
+        loop.runs.end(run, state, note)
+        loop.reports.forget(who, run.execution.id)
+        loop.pauses.forget(run.execution.id)
+        for challenge in loop.challenges:
+            if challenge.execution == run.execution.id:
+                loop.challenges.close(challenge, "The execution is over.")
+        if not loop.runs.of(who):
+            loop.notices.forget(who)
+        await _in_thread(loop.keeper.drop, run.execution)
+        loop.note(caller.name, f"execution_{state}", f"{run.execution.id} {note}")
+        return {
+            "execution_id": run.execution.id,
+            "status": state,
+            "steps": run.execution.steps,
+            "violations": run.execution.violations,
+        }
+
+    # -- verification
+
+    async def verify_challenge(self, asked: Asked) -> dict[str, Any]:
+        name = "verify_challenge"
+        params, caller = _params(asked), _caller(asked)
+        id = _text(params, name, "challenge_id", longest=_LONGEST_CODE)
+        code = _text(params, name, "code", longest=_LONGEST_CODE)
+        passed = await self._loop.challenges.verify(caller, id, code)
+        return {
+            "verified": True,
+            "challenge_id": passed.id,
+            "unblocked": passed.tier == "danger_zone",
+        }
+
+    def unblock(self, asked: Asked) -> dict[str, Any]:
+        """A human decided a challenge. Comes by the gate only."""
+        params = _params(asked)
+        assert asked.call is not None
+        passed = self._loop.challenges.passed(
+            asked.call.approval, str(params.get("challenge_id") or "")
+        )
+        return {"challenge_id": passed.id, "element_name": passed.element, "tier": passed.tier}
+
+    def proceed(self, asked: Asked) -> dict[str, Any]:
+        """A human let a paused step pass. Comes by the gate only."""
+        params = _params(asked)
+        assert asked.call is not None
+        pause = self._loop.pauses.passed(asked.call.approval, str(params.get("pause_id") or ""))
+        return {"execution_id": pause.execution, "approved": True}
+
+
+def _shape(hint: Hint) -> str:
+    """The same for hints that differ in numbers only."""
+    return "".join("0" if one.isdigit() else one for one in hint.plain)[:200]
+
+
+def _params(asked: Asked) -> Params:
+    return asked.params or {}
+
+
+def _caller(asked: Asked) -> Caller:
+    call = asked.call
+    assert call is not None
+    assert call.caller is not None
+    return call.caller
+
+
+def _either(params: Params, *names: str) -> Any:
+    return next((params[name] for name in names if params.get(name) is not None), None)
+
+
+def _text(params: Params, operation: str, *names: str, longest: int = _LONGEST_NAME) -> str:
+    """A text that says something. Raises AqlError."""
+    name = names[0]
+    value = _either(params, *names)
+    if value is None:
+        raise missing(name, operation, "string", "")
+    if not isinstance(value, str):
+        raise wrong_type(name, "string", type(value).__name__)
+    if not read(value).plain:
+        raise AqlError(
+            "VALIDATION_INVALID_TYPE",
+            f"Parameter '{name}' must be a text with words in it, received an empty one.",
+            {"param_name": name, "expected_type": "string", "actual_type": "empty string"},
+        )
+    if len(value) > longest:
+        raise AqlError(
+            "VALIDATION_OUT_OF_RANGE",
+            f"Parameter '{name}' must have {longest} characters or fewer.",
+            {"param_name": name, "limit": longest, "actual": len(value)},
+        )
+    return value
+
+
+def _no_choice(name: str, choices: tuple[str, ...]) -> AqlError:
+    listed = ", ".join(f"'{one}'" for one in choices)
+    return AqlError(
+        "VALIDATION_INVALID_ENUM",
+        f"Parameter '{name}' must be one of {listed}.",
+        {"param_name": name, "allowed": list(choices)},
+    )
+
+
+async def _in_thread(work: Any, *arguments: Any) -> Any:
+    """The disk may be slow: not on the event loop. What is written is as it is now."""
+    frozen = [
+        msgspec.structs.replace(one) if isinstance(one, msgspec.Struct) else one
+        for one in arguments
+    ]
+    return await asyncio.get_running_loop().run_in_executor(None, work, *frozen)
