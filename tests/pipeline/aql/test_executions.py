@@ -14,7 +14,7 @@ import pytest
 from interlock.call import Caller
 from interlock.errors import InterlockError
 from interlock.pipeline.aql.asking import principal
-from interlock.pipeline.aql.execution_ends import data_in, moved
+from interlock.pipeline.aql.execution_ends import data_in, may_have_been_done, moved
 from interlock.pipeline.aql.execution_states import State
 from interlock.pipeline.aql.keeping import Execution
 from interlock.protocol.aql.faults import AqlError, lawful
@@ -151,7 +151,7 @@ def test_a_retry_is_another_attempt_of_the_same() -> None:
         id = (await bench.start(arguments={"x": 1}))["execution_id"]
         bench.last.answer_error(-32000, "no")
         shown, doubtful = await bench.executions.retry(bench.asked(), id)
-        assert not doubtful, "its server said that it was not done"
+        assert doubtful, "its server failed somewhere on the way"
         assert shown["execution_id"] == id
         assert shown["status"] == "running"
         assert shown["attempt"] == 2
@@ -168,13 +168,20 @@ def test_a_retry_of_what_may_have_been_done_says_so() -> None:
     async def test(bench: Bench) -> None:
         id = (await bench.start())["execution_id"]
         bench.last.lose(sent=True)
-        error = record(bench, id).error
-        assert error is not None
-        # As the stage tells it; what the bench wraps leaves the reason out.
-        live = bench.executions.find(OWNER, id)
-        live.record.error["details"] = {"reason": "upstream_lost"}  # type: ignore[index]
         _, doubtful = await bench.executions.retry(bench.asked(), id)
         assert doubtful
+
+    with_bench(test)
+
+
+def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start("s_look"))["execution_id"]
+        bench.last.answer_error(-32000, "no")
+        _, doubtful = await bench.executions.retry(bench.asked(), id)
+        assert not doubtful, "reading twice is reading once"
+        assert not may_have_been_done({"code": "PERMISSION_DENIED"})
+        assert not may_have_been_done({"code": "CONFIRMATION_REQUIRED"})
 
     with_bench(test)
 

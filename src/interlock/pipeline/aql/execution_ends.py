@@ -13,20 +13,13 @@ import msgspec
 from msgspec import Raw
 
 from interlock.call import Outcome
-from interlock.errors import (
-    DEADLINE_EXCEEDED,
-    SHUTTING_DOWN,
-    UPSTREAM_LOST,
-    InterlockError,
-)
+from interlock.errors import InterlockError
 from interlock.protocol.aql.envelope import data_of
 from interlock.protocol.aql.faults import code_of
 from interlock.protocol.mcp import INPUT_REQUIRED, TASK
 
 LOST: Final = "lost"
 """Why an execution failed that ran when its node ended."""
-UNCERTAIN: Final = frozenset({LOST, DEADLINE_EXCEEDED.name, SHUTTING_DOWN.name, UPSTREAM_LOST.name})
-"""Reasons of failures after which nobody knows whether it was done."""
 _MOST_CHARACTERS: Final = 500
 
 _decode = msgspec.json.Decoder().decode
@@ -65,6 +58,12 @@ def how_it_ended(outcome: Outcome | None, error: InterlockError | None) -> End:
 
 def failure(message: str, reason: str, code: str = "INTERNAL_ERROR") -> dict[str, Any]:
     return {"code": code, "message": message, "details": {"reason": reason}}
+
+
+def may_have_been_done(error: dict[str, Any] | None) -> bool:
+    """Whether something may have come of what failed so. What was refused was not done; of anything
+    else nobody knows how far it came."""
+    return error is None or str(error.get("code", "INTERNAL_")).startswith("INTERNAL_")
 
 
 def envelope_of(result: bytes) -> dict[str, Any] | None:

@@ -23,16 +23,16 @@ from interlock.errors import CANCELLED, UNRECORDABLE, InterlockError
 from interlock.pipeline.aql.asking import Asked, Principal, principal
 from interlock.pipeline.aql.execution_ends import (
     LOST,
-    UNCERTAIN,
     End,
     failure,
     how_it_ended,
+    may_have_been_done,
     moved,
 )
 from interlock.pipeline.aql.execution_states import TERMINAL, Event, State, after
 from interlock.pipeline.aql.keeping import Execution, ExecutionKeeper, moment
 from interlock.pipeline.questions import capabilities_of
-from interlock.protocol.aql.faults import AqlError, no_operation
+from interlock.protocol.aql.faults import AqlError, no_operation, no_resource
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS, TASKS_EXTENSION, TOOLS_CALL
 
@@ -171,7 +171,6 @@ class Executions:
             raise no_operation(live.record.operation, self._book().near(live.record.operation))
         call = _again(parent, asked, operation, live.record.arguments)
         before = live.record
-        reason = ((before.error or {}).get("details") or {}).get("reason")
         live.record = msgspec.structs.replace(
             before,
             status=after(before.status, Event.RETRY),
@@ -191,7 +190,8 @@ class Executions:
             raise
         if not live.ended:
             self._begin(live, call, None)
-        return self.shown(live.record), reason in UNCERTAIN and not operation.tool.repeatable
+        doubtful = may_have_been_done(before.error) and not operation.tool.repeatable
+        return self.shown(live.record), doubtful
 
     async def _write_first(self, live: Live) -> None:
         """Wait until the disk says that it runs. Raises InterlockError."""
@@ -322,11 +322,7 @@ class Executions:
         """Raises AqlError; the same for one that never was and for another's."""
         live = self._all.get(id)
         if live is None or live.record.owner != owner:
-            raise AqlError(
-                "NOT_FOUND_RESOURCE",
-                f"There is no execution '{id[:100]}'. Ask list_executions for those you have.",
-                {"resource_type": "execution", "resource_id": id[:100]},
-            )
+            raise no_resource("execution", id)
         return live
 
     def known(self, id: str) -> Live | None:
