@@ -94,8 +94,8 @@ def shape(
     conditions = spec.get("filter")
     fields = kind.fields
     if conditions is not None:
-        _refuse_unsortable("filter", conditions, kind)
         items = querying.filtered(items, conditions, fields)
+        _refuse_unsortable("filter", conditions, kind)
     query = spec.get("query")
     ranked = False
     if query is not None and (terms := querying.terms_of(query)):

@@ -69,7 +69,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "VALIDATION_INVALID_ENCODING": "Not valid UTF-8 text in '{location}'",
     "VALIDATION_OUT_OF_RANGE": (
         "Parameter '{param_name}' must be an integer from {minimum} to {maximum}: readers of JSON "
-        "round what is beyond."
+        "round anything beyond."
     ),
     "NOT_FOUND_OPERATION": "Unknown operation '{operation}'.",
     "NOT_FOUND_RESOURCE": "There is no {resource_type} '{resource_id}'.",

@@ -124,10 +124,17 @@ def apply(
         return [_item(one, selection, presets) for one in value]
     if isinstance(value, dict):
         inside = list_in(value)
-        if inside is not None and not any(step in value for step in selection.tree):
+        if inside is not None and _only_wraps(value, selection):
             items = [_item(one, selection, presets) for one in value[inside]]
             return {**value, inside: items}
     return _item(value, selection, presets)
+
+
+def _only_wraps(value: dict[str, Any], selection: Selection) -> bool:
+    """Whether what is asked for is in the items: an object with a name is one itself."""
+    if any(step in value for step in selection.tree):
+        return False
+    return bool(selection.tree and not selection.preset) or not any(map(_tells, value))
 
 
 def list_in(value: dict[str, Any]) -> str | None:
