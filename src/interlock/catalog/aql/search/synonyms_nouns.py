@@ -193,4 +193,70 @@ relation relationship edge link
 observation fact note
 question query
 answer response
+out_of_office vacation absence holiday
+freebusy availability free_busy busy
+reaction emoji like
+worklog time_entry timesheet time_log
+watcher follower subscriber
+attendee guest participant invitee
+host organizer
+rsvp attendance invitation
+folder label
+spam junk
+voicemail call
+sms text_message text
+phone_call call
+broadcast announcement campaign
+audience segment list
+landing_page page
+lesson course class training
+student learner pupil
+teacher instructor
+homework assignment
+grade mark score
+flashcard card
+dictionary definition word
+language translate
+grocery product
+recipe ingredient
+meal dish
+calorie nutrition
+workout activity exercise training
+run activity ride
+heart_rate activity
+gear equipment bike
+club group
+medicine drug
+patient person
+symptom disease
+property apartment house
+rent lease
+mortgage loan
+loan credit
+tax_rate tax
+quote estimate offer
+contract agreement
+credit_note refund
+journal_entry transaction ledger
+bank_transaction payment transaction
+portfolio position holding
+position holding
+trade order
+market stock
+dividend stock
+asset media image file
+media image video asset photo
+media_library asset
+gallery album photo
+watermark overlay
+background image
+caption text
+avatar image
+pin_map map
+path_map route map
+organization_chart hierarchy organigram
+word_cloud word
+histogram distribution
+scatter correlation
+funnel conversion
 """

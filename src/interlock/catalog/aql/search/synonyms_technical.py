@@ -286,4 +286,176 @@ example sample
 sample example
 tutorial guide
 best_practice guide
+manage create update delete handle
+upsert create update
+stash save
+blame annotate author
+cherry_pick commit
+rebase history
+worktree checkout
+staged staging index
+unstaged working
+protected branch
+code_owner reviewer
+reviewer approver
+approve approval
+conflict collision
+lint syntax check
+artifact build output
+runner agent
+flaky unstable
+coverage test
+accessibility a11y wcag
+visual_test screenshot
+crash error
+stack_trace trace
+uptime availability status
+heartbeat health ping
+health status check ping
+ping health alive
+sla deadline
+escalate on_call
+runbook playbook
+audit_log activity history
+activity event history
+event log
+webhook event
+trigger automation
+rollback revert
+rollout deployment
+canary release
+scale replica
+ingress route
+helm chart
+manifest yaml
+configmap configure
+secret env
+exec command
+port_forward tunnel
+tunnel proxy
+droplet vm server
+snapshot backup
+region location
+load_balancer traffic
+cdn cache
+ssl certificate
+zone domain
+worker function
+kv key
+migration schema
+foreign_key constraint
+constraint rule key
+trigger function
+view table
+aggregate sum group
+explain plan
+plan explain
+collection table
+document record
+insert add create
+facet filter
+synonym search
+typo search
+hit result
+full_text search
+similarity vector semantic
+semantic similarity vector
+namespace index
+embedding vector
+dataset table
+experiment run
+fine_tune train
+prompt template
+completion chat
+token usage
+context window
+heap memory
+viewport screen size
+resize size
+emulate simulate
+device phone
+throttle slow
+lighthouse audit performance
+selector element
+snapshot accessibility_tree
+evaluate javascript script run
+javascript script js code
+iframe frame
+tab page
+history back
+back previous
+upload file
+download save
+drag drop
+clipboard paste
+orientation rotate
+gesture swipe
+swipe scroll gesture
+tap click press touch
+long_press hold
+keystroke key
+foreground current
+emulator simulator
+app application
+bundle package
+package_manager npm
+lockfile dependency
+license dependency
+cve vulnerability
+policy permission
+tenant organisation
+realm tenant
+client application
+scope permission
+token secret
+session login
+mfa two_factor
+grant permission
+audit log
+flag feature toggle
+variation variant
+targeting rule
+segment group
+content_type schema
+entry content article
+asset file media
+locale language
+slug url
+publish visible
+space workspace
+block paragraph
+property field attribute
+parent page
+template form
+macro script
+formula calculate
+pivot table
+conditional rule
+range cell
+named_range range
+sheet tab
+workbook file
+slide page
+footer header
+bullet list
+heading title
+tab sheet
+revision version
+restriction permission
+permission share
+shareable_link link share
+trash delete
+archive zip
+checksum hash
+path location
+tree hierarchy
+glob pattern
+pattern regex
+regex search
+grep search
+diff compare
+tail log
+pid process
+stdout output
+stdin input
 """
