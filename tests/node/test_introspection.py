@@ -50,7 +50,7 @@ def test_it_asks_with_its_own_credentials() -> None:
 
 
 @pytest.mark.parametrize(
-    "says", [Reply(500, {}), Reply(401, {}), Reply(200, b"<html>"), Reply(200, [1])], ids=str
+    "says", [Reply(500, {}), Reply(401, {}), Reply(200, b"<html>"), Reply(200, [1])]
 )
 def test_what_is_no_answer(says: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def scene(desk: Desk) -> None:

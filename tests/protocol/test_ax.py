@@ -235,7 +235,9 @@ NO_OBJECTS = [UNSET, Raw(b"[]"), Raw(b"5"), Raw(b'"x"'), Raw(b"null"), b"", b"{"
 
 
 @pytest.mark.parametrize("reader", [ax.read_registration, ax.read_beat, ax.read_farewell])
-@pytest.mark.parametrize("params", NO_OBJECTS, ids=repr)
+@pytest.mark.parametrize(
+    "params", NO_OBJECTS, ids=lambda one: repr(one if one is UNSET else bytes(one))
+)
 def test_params_that_are_no_object(reader: Any, params: Any) -> None:
     with pytest.raises(InterlockError) as caught:
         reader(params)
