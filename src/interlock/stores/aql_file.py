@@ -194,18 +194,19 @@ class WriterFile:
         return self._connection
 
     def _prepare(self, file: sqlite3.Connection) -> None:
+        # What is told to somebody must outlive a power cut.
+        file.execute("PRAGMA synchronous = FULL")
+        # What is no longer needed is not left lying in free pages.
+        file.execute("PRAGMA secure_delete = ON")
+        # Whose it is comes first: nothing is changed in a file that is not ours.
+        file.execute("BEGIN IMMEDIATE")
+        self._kind.prepare(file, self.path)
+        file.execute("COMMIT")
         try:
             file.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as busy:
             # Another node opens it this very moment. It is the same file in either mode.
             _log.debug("%s is not in WAL mode yet: %s", self.path, busy)
-        # What is told to somebody must outlive a power cut.
-        file.execute("PRAGMA synchronous = FULL")
-        # What is no longer needed is not left lying in free pages.
-        file.execute("PRAGMA secure_delete = ON")
-        file.execute("BEGIN IMMEDIATE")
-        self._kind.prepare(file, self.path)
-        file.execute("COMMIT")
 
     def _let_go(self) -> None:
         # What is in memory only would be gone with its connection.

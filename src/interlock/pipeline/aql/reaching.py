@@ -11,13 +11,14 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.call import Call, Outcome
+from interlock.call import Call, Outcome, UpstreamAnsweredError
 from interlock.catalog.aql.operation import Native
 from interlock.errors import (
     METHOD_NOT_FOUND,
     UNKNOWN_PROMPT,
     UNKNOWN_RESOURCE,
     UPSTREAM_PROTOCOL,
+    Failure,
     InterlockError,
 )
 from interlock.pipeline.aql.asking import Answer, Asked
@@ -72,7 +73,7 @@ class Reaching:
         try:
             return await self._ask(parent, RESOURCES_READ, uri)
         except InterlockError as error:
-            if error.failure in (UNKNOWN_RESOURCE, METHOD_NOT_FOUND):
+            if _is_missing(error, UNKNOWN_RESOURCE):
                 raise faults.no_resource("resource", uri) from error
             raise
 
@@ -85,7 +86,7 @@ class Reaching:
         try:
             return await self._ask(parent, PROMPTS_GET, name, arguments=Raw(given))
         except InterlockError as error:
-            if error.failure in (UNKNOWN_PROMPT, METHOD_NOT_FOUND):
+            if _is_missing(error, UNKNOWN_PROMPT):
                 raise faults.no_resource("prompt", name) from error
             raise
 
@@ -129,6 +130,13 @@ class Reaching:
                 {"reason": INPUT_REQUIRED},
             )
         return {key: value for key, value in result.items() if key not in _OF_MCP}
+
+
+def _is_missing(error: InterlockError, missing: Failure) -> bool:
+    """Whether the catalog, or a server that was asked, does not know it."""
+    if isinstance(error, UpstreamAnsweredError):
+        return error.code == UNKNOWN_RESOURCE.code
+    return error.failure in (missing, METHOD_NOT_FOUND)
 
 
 def _without(one: Mapping[str, Any], name: str) -> dict[str, Any]:
