@@ -37,7 +37,12 @@ MISTAKES = {
     "aql: {api_limits: [{limit: 1, category: READ}]}": "category goes with scope: category",
     "aql: {profiles: {mine: {families: {all: {categories: [READ]}}}}}": "CREATE is in none of",
     "aql: {profiles: {semantic: {families: {}}}}": '"semantic" is a view already',
+    "aql: {quotas: [{metric: cost_per_day, warn: 5m, pause: 2}]}": "expected a number",
     "aql: {prefix: Home}": "aql.prefix",
+    "aql: {limits: {depth: 65}}": "aql.limits.depth: this must be at most 64",
+    "aql: {limits: {array_elements: 99}}": "this must be at least 100",
+    "aql: {safety: {stages: [9]}}": "this must be at most 5",
+    "aql: {quotas: [{metric: cost_per_day, warn: 0, pause: 2}]}": "more than 0",
     "servers: {aql: 'http://127.0.0.1:9/mcp'}": 'the segment "aql" is taken',
 }
 

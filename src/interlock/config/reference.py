@@ -263,7 +263,7 @@ def _type(declared: inspect.Type) -> str:
             return "keys of its own"
         case inspect.BoolType():
             return "`true`, `false`"
-        case inspect.IntType():
+        case inspect.IntType() | inspect.FloatType():
             return "number"
     return "text"
 

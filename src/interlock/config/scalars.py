@@ -151,11 +151,23 @@ def _read_integer(node: Node, declared: inspect.Type, kind: str) -> int:
     assert isinstance(declared, inspect.IntType)
     if declared.ge is not None and number < declared.ge:
         raise BadValue(f"this must be at least {declared.ge}", f"write {declared.ge} or more")
+    if declared.le is not None and number > declared.le:
+        raise BadValue(f"this must be at most {declared.le}", f"write {declared.le} or less")
     return int(number)
 
 
 def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
-    return quantities.parse_duration(_text_or_number(node), zero=kind == "duration_or_zero")
+    if kind.startswith("duration"):
+        return quantities.parse_duration(_text_or_number(node), zero=kind == "duration_or_zero")
+    if node.tag not in (yaml_text.INTEGER, yaml_text.NUMBER):
+        raise BadValue(f"expected a number, found {DESCRIBED[node.tag]}", "write digits only")
+    number = float(_as_number(node))
+    assert isinstance(declared, inspect.FloatType)
+    if declared.gt is not None and number <= declared.gt:
+        raise BadValue(f"this must be more than {declared.gt:g}", "write a larger number")
+    if declared.ge is not None and number < declared.ge:
+        raise BadValue(f"this must be at least {declared.ge:g}", f"write {declared.ge:g} or more")
+    return number
 
 
 def _read_plain(node: Node, declared: inspect.Type, kind: str) -> bool | int | float | str:
