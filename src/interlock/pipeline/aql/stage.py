@@ -1,11 +1,38 @@
-"""Where AQL stands in the pipeline: between knowing who calls, and finding what is called."""
+"""Where AQL stands in the pipeline: between knowing who calls, and finding what is called.
+
+An operation becomes a call of its tool here, and goes on as any other does. Everything that decides
+whether it may is behind this: an endpoint is no way around anything.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
-from interlock.call import Call, Outcome
-from interlock.errors import InterlockError
+from msgspec import Raw
+
+from interlock.call import EMPTY_OBJECT, Call, Outcome
+from interlock.catalog.aql.book import OperationBook, OperationsAt
+from interlock.catalog.aql.operation import Operation
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.snapshot import Snapshot, View
+from interlock.config.aql import AqlConfig
+from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
+from interlock.pipeline.aql import translate
+from interlock.pipeline.aql.asking import Asked
+from interlock.pipeline.aql.children import Unread, child_of
+from interlock.pipeline.aql.own import OwnOperations
+from interlock.protocol.aql import faults, formats, request
+from interlock.protocol.aql.request import Batch, Single
+from interlock.protocol.aql.words import PLAIN, Face, Family
+from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST, Era
+
+BATCH: Final = "batch"
+PREVIEW: Final = "preview"
+START: Final = "start_execution"
+MERGE: Final = "read_modify_write"
+"""What the stage calls by itself: tools of the node's own, in no book."""
 
 Over = tuple[Outcome | None, InterlockError | None]
 """How a call ended."""
@@ -37,3 +64,282 @@ class _NoAql:
 
 
 NO_AQL: Final[AqlStage] = _NoAql()
+
+
+class Quotas(Protocol):
+    """Counts what callers do."""
+
+    def admit(self, call: Call, asked: Asked) -> None:
+        """Count a call that is about to be made. Raises AqlError; may add warnings."""
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """A call that was admitted is over."""
+
+
+class Tokens(Protocol):
+    """Looks at confirmation tokens."""
+
+    def check(self, call: Call, asked: Asked) -> None:
+        """Raises AqlError."""
+
+
+class Listing(Protocol):
+    """Makes `tools/list` of a face."""
+
+    def tools(self, face: Face, book: OperationsAt, view: View | None, era: Era) -> bytes: ...
+
+
+class Host(Protocol):
+    """What the pipeline does for the stage."""
+
+    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None: ...
+
+
+class Judge(Protocol):
+    """What says who sees and does what."""
+
+    sees: Callable[[Call], View | None]
+
+    def other(self, call: Call) -> None:
+        """Raises InterlockError."""
+
+
+class Stage:
+    """Takes requests of AQL, and tells their answers."""
+
+    def __init__(
+        self,
+        config: AqlConfig,
+        *,
+        host: Host,
+        books: OperationBook,
+        catalog: Catalog,
+        own: OwnOperations,
+        permit: Judge,
+        listing: Listing,
+        told: Callable[[Call, Outcome | None, InterlockError | None], Over],
+        choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
+    ) -> None:
+        """`told`: wraps what a call came to. `choose`: the face that `auto` shows, or PLAIN, by how
+        many bytes the plain list has and how many tokens are too many."""
+        self._host = host
+        self._books = books
+        self._catalog = catalog
+        self._own = own
+        self._permit = permit
+        self._listing = listing
+        self._told = told
+        self._choose = choose
+        self.quotas: Quotas | None = None
+        self.tokens: Tokens | None = None
+        self._snapshot: Snapshot | None = None
+        self._book: OperationsAt | None = None
+        self._homes: dict[Operation, Family] = {}
+        self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
+        self._sizes: dict[Any, int] = {}
+        self.configure(config)
+
+    def configure(self, config: AqlConfig) -> None:
+        """Apply settings, which may change while it runs."""
+        self._limits = config.limits
+        self._auto_tokens = config.auto_tokens
+        self._rewrites = any(one.read_modify_write for one in config.operations.values())
+        self._snapshot = None
+
+    def book(self) -> OperationsAt:
+        """The operations of now."""
+        snapshot = self._catalog.current
+        book = self._book
+        if book is None or snapshot is not self._snapshot:
+            book = self._book = self._books.at(snapshot)
+            self._snapshot = snapshot
+            self._homes.clear()
+            self._formats.clear()
+            self._sizes.clear()
+        return book
+
+    def find(self, name: str, face: Face) -> Operation | None:
+        """What a name means in a face."""
+        return self.book().find_in(name, face)
+
+    # -- a request comes
+
+    def take(self, call: Call) -> bool:
+        asked = call.asked
+        face = call.view
+        assert face is not None
+        if asked is not None:
+            if type(asked) is Unread:
+                self._take_child(call, face, asked)
+            elif self.quotas is not None and not asked.started:
+                self._admit(call, asked)
+            return False
+        if call.verb == TOOLS_CALL:
+            tools = face.tools
+            name = call.name
+            if name not in tools:
+                if face.mode != "auto":
+                    raise _no_endpoint(name, face)
+                call.view = None
+                return False
+            # An endpoint has no headers of its own that could say what its arguments say.
+            call.header_params = None
+            found = request.read(call.arguments, self._limits)
+            family = tools[name]
+            if type(found) is Single:
+                self._make(call, face, family, found)
+            else:
+                assert isinstance(found, Batch)
+                self._make_batch(call, face, family, found)
+            return False
+        return call.verb == TOOLS_LIST and self._list(call, face)
+
+    def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+        quotas = self.quotas
+        if quotas is not None:
+            asked = call.asked
+            if type(asked) is Asked and asked.started:
+                quotas.settled(call, outcome, error)
+        return self._told(call, outcome, error)
+
+    def _list(self, call: Call, face: Face) -> bool:
+        self._permit.other(call)
+        view = self._permit.sees(call)
+        era = call.client.era
+        if face.mode == "auto":
+            face = self._choose(self._plain_size(view, era), self._auto_tokens, face)
+            if face is PLAIN:
+                return False
+        if call.cursor is not None:
+            raise InterlockError(
+                INVALID_CURSOR, "This list has one page: ask for it without a cursor."
+            )
+        page = self._listing.tools(face, self.book(), view, era)
+        self._host.over(call, Outcome(page, era), None)
+        return True
+
+    def _plain_size(self, view: View | None, era: Era) -> int:
+        """How many bytes the plain list has."""
+        tools = self.book().snapshot.tools
+        key = (None if view is None else view.key, era)
+        size = self._sizes.get(key)
+        if size is None:
+            size = self._sizes[key] = sum(
+                len(tool.listed_in(era)) + len(tool.safe_name)
+                for tool in tools
+                if view is None or view.sees(tool)
+            )
+        return size
+
+    # -- it becomes a call
+
+    def _make(
+        self, call: Call, face: Face, family: Family | None, single: Single, item: bool = False
+    ) -> None:
+        """Raises AqlError."""
+        book = self.book()
+        name = single.operation
+        operation = book.find_in(name, face)
+        if operation is None:
+            raise faults.no_operation(name, self._near(call, book, name, face))
+        if family is not None:
+            # It costs more to find out than to remember where it came from last time.
+            if self._homes.get(operation) is not family:
+                home = face.family_of(operation.name, operation.category)
+                if home is not family:
+                    raise faults.wrong_endpoint(operation.name, home, call.name)
+                self._homes[operation] = family
+        asked = Asked(operation, face, family, item=item)
+        way = translate.into(call, asked, single)
+        checked = self._formats.get(operation)
+        if checked is None:
+            checked = self._formats[operation] = _formats_of(operation)
+        if checked:
+            _check_formats(checked, call.arguments)
+        call.name = operation.canonical
+        call.asked = asked
+        if asked.confirmation and self.tokens is not None:
+            self.tokens.check(call, asked)
+        if way != "call":
+            self._call_instead(call, asked, PREVIEW if way == "preview" else START)
+        elif self._rewrites:
+            reads = self._books.settings(operation.canonical).read_modify_write
+            if reads:
+                self._call_instead(call, asked, MERGE, reads=reads)
+        if self.quotas is not None and call.asked is asked:
+            self._admit(call, asked)
+
+    def _admit(self, call: Call, asked: Asked) -> None:
+        assert self.quotas is not None
+        self.quotas.admit(call, asked)
+        asked.started = call.started or 1.0
+
+    def _make_batch(self, call: Call, face: Face, family: Family | None, batch: Batch) -> None:
+        hidden = self._own.hidden[BATCH]
+        params = {"items": batch.items, "endpoint": call.name}
+        asked = Asked(hidden, face, family, params=params)
+        way = translate.beside(call, asked, batch.meta)
+        call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, asked
+        if way == "execution":
+            self._call_instead(call, asked, START)
+
+    def _take_child(self, call: Call, face: Face, unread: Unread) -> None:
+        """A call that is one of several. Raises AqlError."""
+        if unread.error is not None:
+            raise unread.error
+        assert unread.single is not None
+        self._make(call, face, unread.family, unread.single, item=unread.item)
+
+    def _call_instead(self, call: Call, asked: Asked, name: str, **params: Any) -> None:
+        """Have an operation of the node's own make the call, or look at it."""
+        hidden = self._own.hidden.get(name)
+        if hidden is None:
+            raise faults.no_operation(name, ())
+        child = child_of(call, call.name, call.arguments, asked, follows=True)
+        made = Asked(hidden, asked.face, asked.family, params={"child": child, **params})
+        made.item, asked.item = asked.item, False
+        made.request_id = asked.request_id
+        call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, made
+
+    def _near(self, call: Call, book: OperationsAt, name: str, face: Face) -> list[str]:
+        """Names that were perhaps meant, of those that the caller may know."""
+        view = self._permit.sees(call)
+        near = []
+        for one in book.near(name, 20):
+            operation = book.find(one)
+            if operation is None:
+                continue
+            if operation.native is None:
+                if view is not None and not view.sees(operation.tool):
+                    continue
+                if not book.within(operation, face.namespace):
+                    continue
+            near.append(book.name_in(operation, face))
+        return near[:5]
+
+
+def _no_endpoint(name: str, face: Face) -> InterlockError:
+    endpoints = ", ".join(face.tools)
+    return InterlockError(
+        UNKNOWN_TOOL,
+        f"There is no tool called {name[:100]!r} in this view. Tools are operations here: call "
+        f"{endpoints} with `operation` and `params`.",
+        {"tool": name[:100], "endpoints": list(face.tools)},
+    )
+
+
+def _formats_of(operation: Operation) -> tuple[tuple[str, str, str], ...]:
+    """The parameters whose text has to have a form that their schema does not check."""
+    found = []
+    for one in operation.signature.parameters:
+        form = formats.format_of(one.schema)
+        if form:
+            found.append((one.own, f"input.{one.name}" if one.inside else one.name, form))
+    return tuple(found)
+
+
+def _check_formats(checked: tuple[tuple[str, str, str], ...], arguments: bytes | Raw) -> None:
+    given = decode_value(arguments)
+    for own, name, form in checked:
+        if own in given:
+            formats.check(name, form, given[own])

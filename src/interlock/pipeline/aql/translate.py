@@ -187,6 +187,12 @@ def _decoded(own: dict[str, Raw]) -> dict[str, Any]:
 # -- what stands beside them
 
 
+def beside(call: Call, asked: Asked, meta: dict[str, Raw]) -> Way:
+    """What a batch says of itself. Raises AqlError."""
+    _say_who(call, asked, meta)
+    return "execution" if _flag(meta.get(request.ASYNC), request.ASYNC) else "call"
+
+
 def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, Raw]) -> Way:
     """Take what the request says of itself. Raises AqlError."""
     way: Way = "call"
