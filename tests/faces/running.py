@@ -40,6 +40,7 @@ class Running:
         workshops: dict[str, Workshop] | None = None,
         servers: dict[str, ServerConfig] | None = None,
         tokens: dict[str, str] | None = None,
+        environ: dict[str, str] | None = None,
         **config: Any,
     ) -> None:
         """`tokens`: name → token. `servers` are there besides the workshops."""
@@ -49,6 +50,7 @@ class Running:
         """What the loop had to complain about: nothing may."""
         self._servers = servers or {}
         self._tokens = tokens or {}
+        self._environ = environ or {}
         self._config = config
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
@@ -83,7 +85,7 @@ class Running:
         self._node = node = Node(
             self.config(),
             base_dir=self.folder,
-            environ={"T_" + k: v for k, v in self._tokens.items()},
+            environ={**{"T_" + k: v for k, v in self._tokens.items()}, **self._environ},
         )
         try:
             await node.listen()

@@ -188,7 +188,7 @@ def errors(client: Client) -> list[dict[str, Any]]:
         ("NUL", lambda: ask("demo_text_stats", {"text": "a\0b"}), []),
         ("too deep", lambda: ask("demo_text_stats", {"text": _deep(40)}), []),
         ("a failing upstream", lambda: ask("demo_fail", {"reason": "for the record"}), []),
-        ("no such resource", lambda: ask("get_note", {"note_id": "no-such-note"}), []),
+        ("no such resource", lambda: ask("get_note", {"id": "note_none"}), []),
         ("empty batch", lambda: client.call(_any(client), {"operations": []}), ["operations"]),
         ("bad token", lambda: ask("demo_notes_delete", {"id": 1},
                                   _confirmation={"token": "conf_none"}), []),
@@ -237,11 +237,11 @@ NOTE: Final = {
 
 def _new_note(client: Client) -> str:
     made = _data(client.ask("create_note", NOTE))
-    return str(made["note_id"])
+    return str(made["id"])
 
 
 def _read(client: Client, note: str) -> Any:
-    return client.ask("get_note", {"note_id": note})
+    return client.ask("get_note", {"id": note})
 
 
 def note_read_back(client: Client) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def note_read_back(client: Client) -> dict[str, Any]:
 def note_updated(client: Client) -> dict[str, Any]:
     note = _new_note(client)
     changed = {"title": "Changed", "metadata": {"priority": "high"}}
-    _data(client.ask("update_note", {"note_id": note, "input": changed}))
+    _data(client.ask("update_note", {"id": note, "input": changed}))
     return {
         "name": f"an updated note ({client.way})",
         "preserved_fields": {
@@ -286,7 +286,7 @@ def constraints(client: Client) -> list[dict[str, Any]]:
     dice = {one["name"]: one for one in detail_of(client, "demo_roll_dice")["parameters"]}
     resource = client.ask("introspect", {"query": "types", "name": "Note"})
     fields = {one["name"]: one for one in _data(resource)["type"]["fields"]}
-    update = {"note_id": note, "input": {"created_at": "2020-01-01T00:00:00Z"}}
+    update = {"id": note, "input": {"created_at": "2020-01-01T00:00:00Z"}}
     return [
         {
             "name": f"when a note was made cannot be changed ({client.way})",
