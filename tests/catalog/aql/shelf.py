@@ -149,11 +149,10 @@ class Asking:
     def book(self) -> OperationsAt:
         return self.operations.at(self.snapshot)
 
-    def __call__(self, query: str | None = "operations", **params: Any) -> dict[str, Any]:
+    def __call__(self, query: Any = "operations", /, **params: Any) -> dict[str, Any]:
         found = self.book.find("introspect")
         assert found is not None
-        if query is not None:
-            params = {"query": query, **params}
+        params = {"query": query, **params}
         answer: dict[str, Any] = self.introspection.answer(Asked(found, self.face, None, params))
         return answer
 

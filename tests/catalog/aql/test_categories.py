@@ -164,6 +164,13 @@ def test_nothing_can_be_updated_with_one_parameter() -> None:
     assert only(tool("close_issue", {"id": NEEDED, "why": STRING})).category is Category.UPDATE
 
 
+@pytest.mark.spec("AQ-EPM-2.2-1")
+def test_the_name_of_an_endpoint_says_what_is_done_there() -> None:
+    good = "create read update delete execute discover query manage operate authorize read_only"
+    assert all(categories.is_action(name) for name in good.split())
+    assert not any(categories.is_action(name) for name in ("users", "billing", "github", "x"))
+
+
 def test_a_category_never_changes_an_effect() -> None:
     listed = book(
         offer("s", ["delete_x"]), operations={"s.*": {"category": "READ", "danger": "safe"}}

@@ -61,6 +61,8 @@ _THINGS: Final = frozenset(
     {("pull", "request"), ("merge", "request"), ("check", "run"), ("check", "suite")}
 )
 """What begins like a verb, and is a thing."""
+_ENDPOINTS: Final = _words("discover query manage operate authorize administer observe act control")
+"""Verbs of endpoints, that no tool begins with."""
 EXTERNAL: Final = _words("""
     send post publish notify deploy pay submit dispatch broadcast email charge refund purchase buy
     order tweet dm sms""")
@@ -196,3 +198,8 @@ def _reading(verb: Verb | None, source: str) -> Judged:
         verb.category, MEDIUM, "verb", True,
         f"the word {verb.word}, though its server says it only reads",
     )  # fmt: skip
+
+
+def is_action(name: str) -> bool:
+    """Whether the name of an endpoint says what is done there, and not only with what."""
+    return any(word in _OF or word in _ENDPOINTS for word in name.split("_"))

@@ -167,8 +167,8 @@ class Details:
         }
 
     def description(self, one: Operation) -> str:
-        """As its server wrote it, as far as that is of use."""
-        return one_line(one.description if one.native else one.tool.description, _LONGEST_WHOLE)
+        """All of it that is of use, where the usual is cut."""
+        return self._about(one, _LONGEST_WHOLE)
 
     def parameters(self, one: Operation) -> list[dict[str, Any]]:
         return parameters_info(one)
