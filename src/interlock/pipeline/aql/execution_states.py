@@ -7,19 +7,12 @@ failed to cancelled that its own list of transitions does not have: the list cou
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.aql.lifecycle import LIFECYCLE, State
 
-
-class State(StrEnum):
-    """Where an execution is, in the draft's words. There are no others here."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+__all__ = ["LIFECYCLE", "MOVES", "TERMINAL", "Event", "State", "after", "diagram"]
 
 
 class Event(StrEnum):
@@ -41,14 +34,6 @@ MOVES: Final[dict[tuple[State, Event], State]] = {
     (State.FAILED, Event.RETRY): State.RUNNING,
 }
 TERMINAL: Final = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
-
-LIFECYCLE: Final[dict[str, Any]] = {
-    "states": [state.value for state in State],
-    "supports_cancel": True,
-    "supports_retry": True,
-    "progress_reporting": True,
-}
-"""What introspection says of operations that can be executions."""
 
 
 def after(state: State, event: Event) -> State:

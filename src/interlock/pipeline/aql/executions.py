@@ -33,6 +33,7 @@ from interlock.pipeline.aql.execution_states import TERMINAL, Event, State, afte
 from interlock.pipeline.aql.keeping import Execution, ExecutionKeeper, moment
 from interlock.pipeline.questions import capabilities_of
 from interlock.protocol.aql.faults import AqlError, no_operation, no_resource
+from interlock.protocol.aql.words import SEGMENT
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS, TASKS_EXTENSION, TOOLS_CALL
 
@@ -166,6 +167,14 @@ class Executions:
         live = self.find(owner, id)
         after(live.record.status, Event.RETRY)
         self._make_room(owner, 0)
+        if live.record.tool.startswith(f"{SEGMENT}.batch"):
+            # Its record says that it ran, not what was in it.
+            raise AqlError(
+                "CONFLICT_INVALID_STATE",
+                "A batch is not run again by its id: what it has done would be done twice. Send "
+                "the operations that failed.",
+                {"current_status": live.record.status.value, "action": "retry"},
+            )
         operation = self._book().find(live.record.operation)
         if operation is None or operation.canonical != live.record.tool:
             raise no_operation(live.record.operation, self._book().near(live.record.operation))

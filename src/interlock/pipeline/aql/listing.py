@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.catalog.aql.operation import Parameter
+from interlock.catalog.aql.parameters import AFTER, FEATURES, FIRST
 from interlock.pipeline.aql.asking import Answer, Asked, Principal, Warning, principal
 from interlock.protocol.aql import fields as selecting
 from interlock.protocol.aql.collection import MOST_PAGE, PAGE, Kind, shape
@@ -51,15 +52,13 @@ _SORT: Final = {
 }
 
 FIELDS: Final = (
-    parameter("fields", "array", "Only these fields, such as id or a.b.", schema=_FIELDS),
-    parameter(
-        "preset", "string", "Instead of fields: how much of it.",
-        schema={"type": "string", "enum": list(selecting.PRESETS)},
-    ),
-)  # fmt: skip
+    # A preset may stand in their place.
+    msgspec.structs.replace(FEATURES["fields"], schema=_FIELDS),
+    FEATURES["preset"],
+)
 PAGING: Final = (
-    parameter("first", "integer", "So many from the beginning, or after a cursor.", schema=_WHOLE),
-    parameter("after", "string", "A cursor from pageInfo; with first."),
+    FIRST,
+    AFTER,
     parameter("last", "integer", "So many from the end, or before a cursor.", schema=_WHOLE),
     parameter("before", "string", "A cursor from pageInfo; with last."),
     parameter("limit", "integer", "So many, from offset on.", schema=_WHOLE),
