@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +181,8 @@ Lives.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestLives = pytest.mark.spec("AQ-8.4.2-1")(Lives.TestCase)
+
+
+def test_the_page_has_the_drawing() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "aql-executions.md"
+    assert f"```mermaid\n{diagram()}\n```" in page.read_text(encoding="utf-8")
