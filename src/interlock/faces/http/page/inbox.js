@@ -1,5 +1,6 @@
 // All that waits, for an operator who proves to be one.
 
+import { codes } from "./codes.js";
 import { signer, setup } from "./signing.js";
 import { ask, make, say, show, span, visible } from "./shown.js";
 
@@ -26,6 +27,7 @@ export async function inbox() {
 
   async function list(session) {
     const { approvals } = await ask("./", undefined, { "Interlock-Session": session });
+    const shown = await codes(session, () => list(session), say);
     show("Approvals", make("h1", { id: "count" }, approvals.length === 0 ? "Nothing waits"
       : approvals.length === 1 ? "One call waits" : `${approvals.length} calls wait`),
       approvals.map((one) => make("a", { class: "card item", href: one.id },
@@ -34,6 +36,7 @@ export async function inbox() {
           one.at ? visible(`held by the node ${one.at} below · `) : "",
           `${span(one.seconds_left)} left`),
         make("p", { class: "brief small" }, visible(one.arguments_text.replace(/\s+/g, " "))))),
+      shown,
       make("button", { class: "wide", type: "button", onclick: () => list(session).catch((error) =>
         say(error.message, true)) }, "Look again"));
   }

@@ -236,13 +236,7 @@ class Challenges:
 
     async def _decided_by_code(self, challenge: Challenge, caller: Caller) -> None:
         """The same as a proof, for the same approval. Raises InterlockError."""
-        written = self._written.get(challenge.id)
-        if written is not None and not written.is_set():
-            try:
-                async with asyncio.timeout(_WRITTEN_WITHIN):
-                    await written.wait()
-            except TimeoutError:
-                _log.error("challenge %s was never written down", challenge.id)
+        await self.written(challenge.id)
         approval = self._open.get(challenge.id, challenge).approval
         if not approval:
             raise AqlError(
@@ -254,6 +248,16 @@ class Challenges:
             await self._approvals.confirm(approval, f"{CODE}:{ticket}", caller)
         finally:
             self._tickets.pop(ticket, None)
+
+    async def written(self, id: str) -> None:
+        """Until its approval is on disk, or it is clear that it will not be."""
+        written = self._written.get(id)
+        if written is not None and not written.is_set():
+            try:
+                async with asyncio.timeout(_WRITTEN_WITHIN):
+                    await written.wait()
+            except TimeoutError:
+                _log.error("challenge %s was never written down", id)
 
     def proof(self, approval: Approval, ticket: str, now: float) -> Verdict:
         """Looks at proofs of the kind `code`. There is one only between a right code and its
