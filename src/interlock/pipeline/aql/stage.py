@@ -98,7 +98,8 @@ class Host(Protocol):
 class Judge(Protocol):
     """What says who sees and does what."""
 
-    sees: Callable[[Call], View | None]
+    @property
+    def sees(self) -> Callable[[Call], View | None]: ...
 
     def other(self, call: Call) -> None:
         """Raises InterlockError."""
@@ -242,13 +243,12 @@ class Stage:
         operation = book.find_in(name, face)
         if operation is None:
             raise faults.no_operation(name, self._near(call, book, name, face))
-        if family is not None:
-            # It costs more to find out than to remember where it came from last time.
-            if self._homes.get(operation) is not family:
-                home = face.family_of(operation.name, operation.category)
-                if home is not family:
-                    raise faults.wrong_endpoint(operation.name, home, call.name)
-                self._homes[operation] = family
+        # It costs more to find out than to remember where it came by last time.
+        if family is not None and self._homes.get(operation) is not family:
+            home = face.family_of(operation.name, operation.category)
+            if home is not family:
+                raise faults.wrong_endpoint(operation.name, home, call.name)
+            self._homes[operation] = family
         asked = Asked(operation, face, family, item=item)
         way = translate.into(call, asked, single)
         checked = self._formats.get(operation)
