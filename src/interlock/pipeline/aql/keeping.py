@@ -38,8 +38,10 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 class ExecutionKeeper(Protocol):
     """A durable store of executions. `write` and `forget` return at once."""
 
-    reason: str
-    """Why it cannot be written now. Empty: it can."""
+    @property
+    def reason(self) -> str:
+        """Why it cannot be written now. Empty: it can."""
+        ...
 
     def load(self) -> list[Execution]:
         """All that nobody else looks after, the oldest first. Waits. Raises InterlockError."""
