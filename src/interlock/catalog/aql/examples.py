@@ -34,8 +34,9 @@ _FORMATS: Final = {
 }
 # Short, because a pattern may be one that takes its time.
 _TRIES: Final = (
-    "example", "a", "1", "A", "abc", "ABC", "12", "123", "1.0.0", "2026-01-31", "a/b", "a@b.co",
-    "#aaaaaa", "v1.0", "0x1", "a-b", "a_b", "AB-12", "09:00", "~", "main", "true",
+    "example", "a", "1", "A", "abc", "ABC", "12", "123", "1.0.0", "2026-01-31", "a/b", "/a", "./a",
+    "a@b.co", "@a", "#a", "#aaaaaa", "v1.0", "0x1", "a-b", "a_b", "a:b", "AB-12", "A_B", "09:00",
+    "1h", "10%", "~", "*", "main", "true", "a.b", "a.txt", "U0A", "C0A", "+491234567",
 )  # fmt: skip
 
 
