@@ -1,0 +1,445 @@
+"""How much may be asked for: what upstream APIs allow, and what each caller may use.
+
+What an API would refuse is not sent. A caller's quota warns first, then waits for a human, then
+refuses. Only operations of servers are counted, and those that were never sent are given back.
+
+A quota that waits for a human does so at the gate, like any call: as a call of the node's own
+`continue_quota`. To bring its token back approves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from interlock.call import Call, Outcome
+from interlock.catalog.aql.operation import Native, Operation, Parameter
+from interlock.config.aql import ApiLimit, AqlConfig, QuotaConfig
+from interlock.errors import InterlockError
+from interlock.pipeline.approval.record import utc
+from interlock.pipeline.aql.asking import Asked, Principal, principal
+from interlock.pipeline.aql.counting import (
+    MICRO,
+    SECONDS,
+    Counted,
+    CounterKeeper,
+    Period,
+    Sliding,
+    Totals,
+    period,
+)
+from interlock.pipeline.aql.left_alone import LONGEST_WAIT, wait_of, was_sent
+from interlock.pipeline.aql.warnings import quota_warning
+from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.aql.words import Category
+from interlock.protocol.jsonrpc import encode_value
+
+CONTINUE: Final = "continue_quota"
+TOKEN_PREFIX: Final = "conf_"
+_MOST_TAKEN: Final = 100_000
+_MOST_RULES: Final = 10_000
+
+
+class Pause(NamedTuple):
+    """A quota that a human has to let go on. The same for the same quota, so that asking again
+    finds the same approval."""
+
+    arguments: bytes
+    """Of the node's own `continue_quota`."""
+
+
+class _Rules(NamedTuple):
+    """What holds for one operation."""
+
+    limits: tuple[tuple[ApiLimit, Sliding], ...]
+    cost: int
+    cooldown: float
+
+
+class _Taken(NamedTuple):
+    """What a call has used."""
+
+    buckets: tuple[tuple[Sliding, int], ...]
+    totals: tuple[tuple[str, Period, int], ...]
+
+
+class Quotas:
+    """The limits and quotas of a node."""
+
+    def __init__(
+        self,
+        config: AqlConfig,
+        keeper: CounterKeeper | None,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """`clock` for what is over with the process, `wall_clock` for what outlives it."""
+        self._keeper = keeper
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._totals = Totals(keeper)
+        self._windows: dict[str, Sliding] = {}
+        self._rules: dict[str, _Rules] = {}
+        self._taken: dict[int, tuple[Asked, _Taken]] = {}
+        self._left_alone: dict[str, float] = {}
+        """Until when servers are, that said so."""
+        self._last: dict[tuple[Principal, str], float] = {}
+        """When operations with a cooldown were called last."""
+        self._lifted: dict[tuple[str, int], str] = {}
+        """Pauses that a human lifted → the approval."""
+        self._used: set[str] = set()
+        """Approvals whose tokens were brought back."""
+        self.configure(config)
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to be held against. False: nobody need ask."""
+        return bool(self._limits or self._quotas or self._cooldowns or self._left_alone)
+
+    def configure(self, config: AqlConfig) -> None:
+        """What holds from now on. What was used stays used."""
+        self._limits: list[ApiLimit] = list(config.api_limits)
+        self._quotas: list[QuotaConfig] = list(config.quotas)
+        self._cooldowns = [
+            (glob, one.cooldown) for glob, one in config.operations.items() if one.cooldown
+        ]
+        self._rules.clear()
+        known, self._windows = self._windows, {}
+        for limit in self._limits:
+            key = _key_of(limit)
+            self._windows[key] = known.get(key) or Sliding(key, SECONDS[limit.window], self._keeper)
+
+    def start(self) -> None:
+        """Take up the counters where they were left. Raises InterlockError."""
+        if self._keeper is None:
+            return
+        by_key: dict[str, list[Any]] = {}
+        for row in self._keeper.load(self._wall_clock()):
+            by_key.setdefault(row.key, []).append(row)
+        for key, rows in by_key.items():
+            if key in self._windows:
+                self._windows[key].restore(rows)
+            elif key.startswith("lifted "):
+                self._lifted |= {(key[len("lifted ") :], row.bucket): "" for row in rows}
+            elif key.startswith("quota "):
+                self._totals.restore(rows)
+
+    # -- a call
+
+    def admit(self, call: Call, asked: Asked, continued: str = "") -> Pause | None:
+        """Count a call of an operation, before it is made. `continued`: the token that came with
+        it. What is returned has to be let go on by a human first. Raises AqlError."""
+        operation = asked.operation
+        if operation.native is not None or not self.active:
+            return None
+        assert call.caller is not None
+        whose = principal(call.caller)
+        rules = self._rules.get(operation.canonical) or self._find_rules(operation)
+        now = self._wall_clock()
+        self._must_not_wait(operation, whose, rules, now)
+        owner = _owner(whose)
+        redeemed = not continued or self._redeem(owner, continued)
+        totals: list[tuple[str, Period, int]] = []
+        for quota in self._quotas:
+            counted = self._count_quota(quota, owner, rules.cost, now, asked)
+            if isinstance(counted, Pause):
+                return counted
+            totals += counted
+        if not redeemed:
+            raise AqlError("TOKEN_INVALID", "The token is not for a quota of yours.")
+        if rules.cooldown:
+            self._last[whose, operation.canonical] = self._clock()
+        for key, when, amount in totals:
+            self._totals.add(key, when, amount)
+        buckets = tuple((window, window.add(now)) for _, window in rules.limits)
+        if len(self._taken) >= _MOST_TAKEN:
+            del self._taken[next(iter(self._taken))]
+        self._taken[id(asked)] = (asked, _Taken(buckets, tuple(totals)))
+        return None
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """How a call ended: what was never sent is given back, and an upstream that wants to be
+        left alone is."""
+        asked = call.asked
+        if not isinstance(asked, Asked) or asked.operation.native is not None:
+            return
+        held = self._taken.pop(id(asked), None)
+        if held is not None and not was_sent(outcome, error):
+            taken = held[1]
+            for window, index in taken.buckets:
+                window.give_back(index)
+            for key, when, amount in taken.totals:
+                self._totals.add(key, when, -amount)
+            return
+        wait = wait_of(outcome, error)
+        if wait > 0:
+            server = asked.operation.server
+            until = self._clock() + min(wait, LONGEST_WAIT)
+            self._left_alone[server] = max(until, self._left_alone.get(server, 0.0))
+
+    def _must_not_wait(
+        self, operation: Operation, whose: Principal, rules: _Rules, now: float
+    ) -> None:
+        """Raises AqlError for a call that the upstream would refuse."""
+        until = self._left_alone.get(operation.server) if self._left_alone else None
+        if until is not None:
+            left = until - self._clock()
+            if left > 0:
+                raise self._exceeded(operation, left, "second", 0, "its server asked to be left")
+            del self._left_alone[operation.server]
+        for limit, window in rules.limits:
+            if window.look(now) >= limit.limit:
+                wait = window.wait(now, limit.limit)
+                raise self._exceeded(
+                    operation, wait, limit.window, limit.limit, f"{limit.limit} a {limit.window}"
+                )
+        if rules.cooldown:
+            last = self._last.get((whose, operation.canonical))
+            left = 0.0 if last is None else last + rules.cooldown - self._clock()
+            if left > 0:
+                raise self._exceeded(operation, left, "second", 1, "it has to rest between calls")
+
+    def _exceeded(
+        self, operation: Operation, wait: float, window: str, limit: int, why: str
+    ) -> AqlError:
+        seconds = max(1, ceil(wait))
+        return AqlError(
+            "RATE_LIMIT_EXCEEDED",
+            f"Too many calls of '{operation.name}': {why}. Try again in {seconds} s.",
+            {
+                "limit": limit,
+                "remaining": 0,
+                "window": window,
+                "resets_at": utc(self._wall_clock() + wait),
+                "retry_after_seconds": seconds,
+            },
+        )
+
+    # -- quotas
+
+    def _count_quota(
+        self, quota: QuotaConfig, owner: str, cost: int, now: float, asked: Asked
+    ) -> list[tuple[str, Period, int]] | Pause:
+        """What a call would take from a quota; or that a human is asked. Raises AqlError."""
+        what, when = _measured(quota, now)
+        amount = cost if what == "cost" else MICRO
+        if not amount:
+            return []
+        key = _quota_key(quota, owner)
+        before = self._totals.look(key, when)
+        after = before + amount
+        if quota.hard_stop is not None and after > quota.hard_stop * MICRO:
+            raise AqlError(
+                "RATE_LIMIT_QUOTA_EXHAUSTED",
+                f"The quota '{quota.metric}' is used up. It begins anew in "
+                f"{max(1, ceil(when.end - now))} s.",
+                {
+                    "metric": quota.metric,
+                    "current": before / MICRO,
+                    "hard_stop_threshold": quota.hard_stop,
+                    "resets_at": utc(when.end),
+                },
+            )
+        if after > quota.pause * MICRO and (key, when.start) not in self._lifted:
+            return Pause(
+                encode_value(
+                    {
+                        "metric": quota.metric,
+                        "pause_threshold": quota.pause,
+                        "window": when.start,
+                        "whose": owner,
+                    }
+                )
+            )
+        if after >= quota.warn * MICRO:
+            asked.warnings = [
+                *(asked.warnings or ()),
+                quota_warning(
+                    quota.metric, after / MICRO, quota.warn, quota.pause, quota.hard_stop
+                ),
+            ]
+        return [(key, when, amount)]
+
+    def _redeem(self, owner: str, continued: str) -> bool:
+        """Whether a token is that of a pause which a human lifted for this caller. It counts once.
+        Raises AqlError."""
+        for (key, _), approval in self._lifted.items():
+            if not approval or continued != TOKEN_PREFIX + approval or not key.endswith(owner):
+                continue
+            if approval in self._used:
+                raise AqlError(
+                    "TOKEN_ALREADY_USED",
+                    "The token was used. The quota goes on without it.",
+                    {"token": f"{continued[:7]}…"},
+                )
+            self._used.add(approval)
+            return True
+        return False
+
+    def lift(self, asked: Asked) -> dict[str, Any]:
+        """A human let a quota go on, until it begins anew. Only the gate gets here. Raises
+        AqlError for a quota that is over already."""
+        params = asked.params or {}
+        call = asked.call
+        quota = self._quota(str(params.get("metric")))
+        now = self._wall_clock()
+        when = None if quota is None else _measured(quota, now)[1]
+        if quota is None or when is None or params.get("window") != when.start:
+            raise AqlError(
+                "CONFLICT_INVALID_STATE", "The quota has begun anew since: nothing is paused."
+            )
+        key = _quota_key(quota, str(params.get("whose")))
+        self._lifted[key, when.start] = "" if call is None else call.approval
+        if self._keeper is not None:
+            # It stays lifted through a restart.
+            self._keeper.add(Counted(f"lifted {key}", when.start, 1, when.end))
+        return {"metric": quota.metric, "status": "continued", "until": utc(when.end)}
+
+    def pause_details(self, arguments: Any) -> dict[str, Any]:
+        """What is said of a quota that waits, beside its token."""
+        given: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
+        quota = self._quota(str(given.get("metric")))
+        if quota is None:
+            return {}
+        when = _measured(quota, self._wall_clock())[1]
+        current = self._totals.look(_quota_key(quota, str(given.get("whose"))), when)
+        details: dict[str, Any] = {
+            "metric": quota.metric,
+            "current": current / MICRO,
+            "pause_threshold": quota.pause,
+        }
+        if quota.hard_stop is not None:
+            details["hard_stop_threshold"] = quota.hard_stop
+        return details
+
+    def _quota(self, metric: str) -> QuotaConfig | None:
+        return next((one for one in self._quotas if one.metric == metric), None)
+
+    # -- what is known of it
+
+    def status(self, asked: Asked) -> dict[str, Any]:
+        """The answer to `quota_status`, for the caller who asks."""
+        now = self._wall_clock()
+        caller = None if asked.call is None else asked.call.caller
+        owner = "" if caller is None else _owner(principal(caller))
+        resets: list[float] = []
+        quotas = []
+        for quota in self._quotas:
+            when = _measured(quota, now)[1]
+            key = _quota_key(quota, owner)
+            current = self._totals.look(key, when)
+            lifted = (key, when.start) in self._lifted
+            resets.append(when.end)
+            quotas.append(
+                {
+                    "metric": quota.metric,
+                    "current": current / MICRO,
+                    "warn": quota.warn,
+                    "pause": quota.pause,
+                    "hard_stop": quota.hard_stop,
+                    "status": _state(quota, current, lifted),
+                    "resets_at": utc(when.end),
+                }
+            )
+        limits = []
+        for limit in self._limits:
+            window = self._windows[_key_of(limit)]
+            used = window.look(now)
+            shown: dict[str, Any] = {"scope": limit.scope, "limit": limit.limit}
+            for name in ("server", "endpoint", "category"):
+                if getattr(limit, name) is not None:
+                    shown[name] = getattr(limit, name)
+            shown |= {"window": limit.window, "remaining": max(0, limit.limit - used)}
+            if used:
+                free = now + window.wait(now, 1)
+                resets.append(free)
+                shown["resets_at"] = utc(free)
+            limits.append(shown)
+        return {
+            "adapter": "interlock",
+            "api_limits": limits,
+            "quotas": quotas,
+            "next_reset": utc(min(resets)) if resets else None,
+        }
+
+    # -- what holds for an operation
+
+    def _find_rules(self, operation: Operation) -> _Rules:
+        limits = tuple(
+            (limit, self._windows[_key_of(limit)])
+            for limit in self._limits
+            if _holds_for(limit, operation)
+        )
+        cost = max((round(limit.cost * MICRO) for limit, _ in limits), default=0)
+        cooldown = next(
+            (rest for glob, rest in self._cooldowns if fnmatchcase(operation.canonical, glob)), 0.0
+        )
+        if len(self._rules) >= _MOST_RULES:
+            self._rules.clear()
+        found = self._rules[operation.canonical] = _Rules(limits, cost, cooldown)
+        return found
+
+
+def quota_natives(quotas: Quotas) -> list[Native]:
+    """What waits at the gate for a paused quota. Nobody calls it by name, and it is not free."""
+    text = {"type": "string", "minLength": 1, "maxLength": 1_000}
+    return [
+        Native(
+            name=CONTINUE,
+            category=Category.EXECUTE,
+            effect="mutating",
+            description="Let a caller go on whose quota is paused, until the quota begins anew.",
+            parameters=(
+                Parameter("metric", "metric", "string", True, text, "Which quota."),
+                Parameter(
+                    "pause_threshold", "pause_threshold", "number", True, {"type": "number"},
+                    "Where it pauses.",
+                ),
+                Parameter(
+                    "window", "window", "integer", True, {"type": "integer"}, "Since when it runs.",
+                ),
+                Parameter("whose", "whose", "string", True, text, "The caller."),
+            ),
+            answer=quotas.lift,
+        )
+    ]  # fmt: skip
+
+
+def _holds_for(limit: ApiLimit, operation: Operation) -> bool:
+    if limit.server is not None and limit.server != operation.server:
+        return False
+    if limit.scope == "endpoint":
+        glob = limit.endpoint or "*"
+        return fnmatchcase(operation.name, glob) or fnmatchcase(operation.canonical, glob)
+    if limit.scope == "category":
+        return operation.category == limit.category
+    return True
+
+
+def _key_of(limit: ApiLimit) -> str:
+    of = limit.endpoint or limit.category or ""
+    return f"api {limit.scope} {limit.server or '*'} {of} {limit.window}"
+
+
+def _quota_key(quota: QuotaConfig, owner: str) -> str:
+    return f"quota {quota.metric} {owner}"
+
+
+def _owner(whose: Principal) -> str:
+    return encode_value(list(whose)).decode()
+
+
+def _measured(quota: QuotaConfig, now: float) -> tuple[str, Period]:
+    """What a quota counts, and its period."""
+    what, _, per = quota.metric.partition("_per_")
+    return what, period(per, now)
+
+
+def _state(quota: QuotaConfig, current: int, lifted: bool) -> str:
+    if quota.hard_stop is not None and current >= quota.hard_stop * MICRO:
+        return "exhausted"
+    if current >= quota.pause * MICRO and not lifted:
+        return "paused"
+    return "warn" if current >= quota.warn * MICRO else "ok"

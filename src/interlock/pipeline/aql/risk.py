@@ -1,0 +1,151 @@
+"""How bad can it get, and is its server trusted that far? Makes the policy's word stricter, never
+softer: only an operator's own rule that allows a call frees it from waiting for a human."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from interlock.call import Call
+from interlock.catalog.aql.danger import TRUST, Trust, matrix
+from interlock.catalog.aql.operation import Book, Operation
+from interlock.catalog.offering import Tool
+from interlock.pipeline.policy.decision import Action, Decision, decision
+from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.aql.words import OWN, Danger
+
+DEFAULT: Final = "default:"
+"""How decisions begin that no rule of an operator made."""
+
+_CONFIRM: Final = "danger:confirm"
+_VERIFY: Final = "danger:verify"
+
+_HELD: Final = {
+    Danger.DESTRUCTIVE: decision(
+        Action.CONFIRM, _CONFIRM, "It destroys something: a human confirms it."
+    ),
+    Danger.DANGEROUS: decision(Action.VERIFY, _VERIFY, "It is dangerous: a human verifies it."),
+    Danger.FORBIDDEN: decision(
+        Action.VERIFY, _VERIFY, "It is forbidden unless a human verifies it."
+    ),
+}
+_ASKED: Final = decision(Action.CONFIRM, _CONFIRM, "Its server is not trusted with it alone.")
+
+
+class Noting(Protocol):
+    """Told of what is destructive or worse: allowed, held or denied."""
+
+    def __call__(
+        self, call: Call, operation: Operation, trust: Trust, outcome: str, rule: str
+    ) -> None: ...
+
+
+def _nobody(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
+    """Where nobody wants to know."""
+
+
+class Risk:
+    """Asked about every call in an AQL view; or about every call, where that is configured."""
+
+    def __init__(
+        self, book: Callable[[], Book], trust: Callable[[str], Trust], note: Noting = _nobody
+    ) -> None:
+        """`book`: the current one. `trust`: in a server, by its key."""
+        self._book = book
+        self._trust = trust
+        self._note = note
+
+    def __call__(self, call: Call, decided: Decision) -> Decision:
+        """The stricter of what the policy says and what the danger asks for. Raises AqlError."""
+        if call.upstream == OWN or call.route is None:
+            return decided
+        operation = self._book().of(cast("Tool", call.route))
+        trust = self._trust(operation.server)
+        danger = operation.danger
+        if danger is Danger.SAFE and trust != TRUST[0]:
+            return decided
+        try:
+            found = self._weigh(operation, trust, decided)
+        except AqlError as refused:
+            self._note(call, operation, trust, "denied", refused.code)
+            raise
+        if danger >= Danger.DESTRUCTIVE:
+            outcome = "allowed"
+            if found.gated:
+                outcome = "confirmed" if call.approval else "held"
+            self._note(call, operation, trust, outcome, found.rule)
+        return found
+
+    def _weigh(self, operation: Operation, trust: Trust, decided: Decision) -> Decision:
+        danger = operation.danger
+        verdict = matrix(danger, trust)
+        if trust == TRUST[0]:
+            raise AqlError(
+                "PERMISSION_TRUST_LEVEL_INSUFFICIENT",
+                f"Nobody has tried the server of '{operation.name}' yet: its operations can be "
+                "looked up, not called. Ask the operator to trust it.",
+                {
+                    "operation": operation.name,
+                    "required_trust": least_trust(danger),
+                    "actual_trust": trust,
+                    "danger_level": danger.word,
+                },
+            )
+        if verdict == "deny":
+            least = least_trust(danger)
+            raise AqlError(
+                "PERMISSION_DANGER_LEVEL_DENIED",
+                f"'{operation.name}' is {danger.word}, and its server is trusted only as "
+                f"'{trust}'. It takes '{least}'.",
+                {
+                    "operation": operation.name,
+                    "danger_level": danger.word,
+                    "adapter_trust": trust,
+                    "minimum_trust_required": least,
+                    "reasons": list(operation.reasons),
+                },
+            )
+        needed = _HELD.get(danger)
+        if needed is None and verdict == "confirm":
+            needed = _ASKED
+        if needed is None or needed.action <= decided.action:
+            return decided
+        if decided.action is Action.ALLOW and not decided.rule.startswith(DEFAULT):
+            # Who wrote a rule for it has thought about it.
+            return decided
+        return needed
+
+
+def least_trust(danger: Danger) -> Trust:
+    """From which trust on something of this level may be called at all."""
+    return next(one for one in TRUST if matrix(danger, one) in ("allow", "confirm"))
+
+
+def audit_words(operation: Operation, trust: Trust, rule: str, caller: str, token: str = "") -> str:
+    """The detail of a journal entry about it. What was sent is not in it."""
+    words = [
+        f"adapter:{operation.server}",
+        f"danger:{operation.danger.word}",
+        f"trust:{trust}",
+        f"rule:{rule}",
+        f"caller:{caller[:100]}",
+        f"approval:{token}" if token else "",
+    ]
+    return " ".join(word for word in words if word)
+
+
+class Changes(Protocol):
+    """Writes the journal."""
+
+    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
+
+
+def journalled(audit: Changes) -> Noting:
+    """Notes every attempt at something destructive or worse in the journal."""
+
+    def note(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
+        caller = "" if call.caller is None else call.caller.name
+        detail = audit_words(operation, trust, rule, caller, call.approval)
+        audit.record_change("danger", operation.name, outcome, detail)
+
+    return note
