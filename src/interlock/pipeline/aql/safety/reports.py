@@ -40,7 +40,7 @@ _SYNONYMS: Final[tuple[frozenset[str], ...]] = tuple(
         "pay charge transfer buy",
     )
 )
-_ENDINGS: Final = re.compile(r"(?:ies|es|s)$")
+_ENDINGS: Final = re.compile(r"(?:ies|(?<=s|x|z)es|(?<=ch|sh)es|(?<!s)s)$")
 
 
 class Report(msgspec.Struct):
