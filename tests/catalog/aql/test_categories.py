@@ -79,6 +79,12 @@ def test_every_verb_of_the_draft_is_known() -> None:
         ("get_thing", DESTROYS, Category.EXECUTE, "medium", True),
         ("slack_thing_post_it", UNKNOWN, Category.EXECUTE, "medium", False),
         ("check_out", UNKNOWN, Category.UPDATE, "high", False),
+        ("git_log", READS, Category.READ, "medium", False),
+        ("resolve_library", READS, Category.READ, "medium", False),
+        ("monitor_delete", UNKNOWN, Category.DELETE, "high", False),
+        ("batch_update_rows", UNKNOWN, Category.UPDATE, "high", False),
+        ("jira_link_to_epic", UNKNOWN, Category.UPDATE, "medium", False),
+        ("place_details", UNKNOWN, Category.EXECUTE, "low", True),
     ],
 )
 def test_effects_and_verbs_together(

@@ -111,7 +111,7 @@ def test_an_endpoint_of_ones_own_takes_operations_by_name() -> None:
     own = (native("introspect"), native("confirm_operation"), native("verify_challenge"))
     found = shown(which, book(natives=own))
     assert len(found) == 6
-    assert "confirm_operation, verify_challenge" in found["mcp_aql_authorize"]["description"]
+    assert "verify_challenge, confirm_operation" in found["mcp_aql_authorize"]["description"]
     assert "confirm_operation" not in found["mcp_aql_execute"]["description"]
     assert found["mcp_aql_authorize"]["annotations"] == {
         "readOnlyHint": False, "destructiveHint": True,

@@ -29,18 +29,20 @@ _WORDS: Final[dict[Category, str]] = {
         attach link reassign transition resolve reopen close complete approve reject accept decline
         promote demote rotate migrate fix mute unmute react vote upvote downvote rate annotate
         reschedule revert rollback reply increment decrement stage unstage grant share unshare
-        follow subscribe bind unbind mount unmount""",
+        follow subscribe bind unbind mount unmount protect unprotect unarchive unapprove deny scale
+        upgrade downgrade rebase""",
     Category.CREATE: """
         create add upload register import insert new make generate build clone fork copy duplicate
         define upsert save store record log comment book schedule draft init initialize bootstrap
-        scaffold provision allocate enroll invite remember compose mint ingest""",
+        scaffold provision allocate enroll invite reinvite remember compose mint ingest install""",
     Category.READ: """
         get list search find export count read fetch query show view describe lookup retrieve
         download check inspect browse explain compare diff summarize analyze analyse calculate
         compute convert translate preview validate status info head tail scan detect estimate lint
         measure monitor select filter aggregate display load peek poll ping recall suggest recommend
         rank rerank whoami which what glob grep stat exists is has discover enumerate extract parse
-        introspect trace blame history screenshot snapshot ls cat tree pwd""",
+        introspect trace blame history screenshot snapshot ls cat tree pwd geocode research
+        details""",
     Category.EXECUTE: """
         execute run start stop resume trigger invoke cancel pause abort restart launch call send
         post publish notify deploy pay submit dispatch emit broadcast email charge refund perform
@@ -48,13 +50,22 @@ _WORDS: Final[dict[Category, str]] = {
         hover scroll connect disconnect login logout sync refresh retry confirm authorize
         authenticate sign encrypt decrypt push pull commit checkout test crawl scrape evaluate
         purchase buy order tweet dm sms dial print play skip spawn exec sleep wait handle release
-        tap swipe fill focus reset""",
+        tap swipe fill focus reset rerun rollout emulate interact manage""",
 }
 _NOUNS: Final = _words("""
     comment record log order test link tag label type process email sms dm rate schedule draft book
     call store handle charge sign print play head tail tree copy release new fill focus stage share
-    vote mark history status info stat what which is has""")
-"""Verbs at the beginning of a name; elsewhere rather what it is about."""
+    vote mark history status info stat what which is has details monitor filter view query scan
+    trace snapshot screenshot""")
+"""Verbs at the beginning of a name, unless another one ends it; elsewhere rather what it is about.
+"""
+_MODIFIERS: Final = _words("batch bulk multi mass force safe quick api")
+"""They stand in front of verbs."""
+_CHANGES: Final = _words("""
+    delete remove purge unregister clear drop destroy erase wipe truncate uninstall revoke archive
+    update edit set rename move patch merge modify change replace put write overwrite assign append
+    create add upload register import insert upsert save""")
+"""Verbs that nobody means otherwise: who says that such a tool only reads is not believed."""
 _OF: Final = {word: category for category, words in _WORDS.items() for word in _words(words)}
 
 _THINGS: Final = frozenset(
@@ -120,8 +131,11 @@ def verb_of(local: str, segment: str = "") -> Verb | None:
     own = segment.replace("-", "_").split("_")
     if len(tokens) > len(own) and tokens[: len(own)] == own:
         tokens = tokens[len(own) :]
+    while len(tokens) > 1 and tokens[0] in _MODIFIERS:
+        tokens = tokens[1:]
+    last = None if tokens[-1] in _NOUNS or len(tokens) == 1 else _OF.get(tokens[-1])
     first = None if tuple(tokens[:2]) in _THINGS else _OF.get(tokens[0])
-    if first is not None:
+    if first is not None and not (last is not None and tokens[0] in _NOUNS):
         if len(tokens) > 2 and tokens[1] in ("or", "and"):
             second = _OF.get(tokens[2])
             if second is not None:
@@ -129,18 +143,22 @@ def verb_of(local: str, segment: str = "") -> Verb | None:
         if tokens[0] == "check" and len(tokens) > 1 and tokens[1] in ("in", "out"):
             return Verb(Category.UPDATE, f"check_{tokens[1]}", True)
         return Verb(first, tokens[0], True)
-    last = None if tokens[-1] in _NOUNS else _OF.get(tokens[-1])
     if last is not None:
         return Verb(last, tokens[-1], True)
-    between = [
-        (_RISK[found], word, found)
-        for word in tokens[1:-1]
-        if word not in _NOUNS and (found := _OF.get(word)) is not None
-    ]
-    if between:
-        _, word, found = max(between)
-        return Verb(found, word, False)
-    return None
+    verb = _between([word for word in tokens[1:-1] if word not in _NOUNS])
+    if verb is None:
+        # That something only reads is not taken from a word that is rather a thing.
+        verb = _between([word for word in tokens[1:] if _OF.get(word) is not Category.READ])
+    return verb
+
+
+def _between(words: list[str]) -> Verb | None:
+    """The riskiest of words that stand where verbs seldom do."""
+    found = [(_RISK[_OF[word]], word) for word in words if word in _OF]
+    if not found:
+        return None
+    word = max(found)[1]
+    return Verb(_OF[word], word, False)
 
 
 def _joined(first: Category, second: Category, tokens: list[str]) -> Verb:
@@ -191,8 +209,8 @@ def _reading(verb: Verb | None, source: str) -> Judged:
         return Judged(Category.READ, HIGH, "effects", reason="only reads, says the config")
     if verb is None or verb.category is Category.READ:
         return Judged(Category.READ, HIGH, "annotations", reason="only reads, says its server")
-    harmless = verb.category is Category.EXECUTE and verb.word not in EXTERNAL
-    if harmless or not verb.sure:
+    joined = any(word in _CHANGES or word in EXTERNAL for word in verb.word.split("_"))
+    if not joined or not verb.sure:
         return Judged(Category.READ, MEDIUM, "annotations", reason="only reads, says its server")
     return Judged(
         verb.category, MEDIUM, "verb", True,

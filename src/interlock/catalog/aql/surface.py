@@ -17,8 +17,8 @@ from interlock.protocol.aql.words import PLAIN, Category, Face, Family
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 
-BYTES_PER_TOKEN: Final = 4.4
-"""Of lists of tools, as o200k counts them. Measured; see docs/aql-operations.md."""
+BYTES_PER_TOKEN: Final = 3.8
+"""Of lists of tools, as o200k counts them: measured over 1,427 tools of 42 public servers."""
 
 _MOST_KEPT: Final = 64
 _MOST_NAMES: Final = 3
@@ -217,7 +217,10 @@ def _names(face: Face, book: OperationsAt, mine: Iterable[Operation], most: int)
         if len(name) <= _LONGEST_NAME:
             found.setdefault(one.server, []).append(name)
     # The node's own last: of them introspection tells.
-    rows = [found[server] for server in sorted(found, key=lambda server: (server == "", server))]
+    rows = [
+        sorted(found[server], key=lambda name: (len(name), name))
+        for server in sorted(found, key=lambda server: (server == "", server))
+    ]
     names: list[str] = []
     depth = 0
     while len(names) < most and any(depth < len(row) for row in rows):
