@@ -144,6 +144,24 @@ def test_after_the_end_nothing_is_written(store: ExecutionStore, loop: Loop) -> 
     assert put(store, loop, execution("late")) is False
 
 
+def test_it_may_be_closed_by_another_thread(path: Path, loop: Loop) -> None:
+    store = ExecutionStore(path, deliver=loop.deliver)
+    put(store, loop, execution(), b"null")
+    assert store.result("exec_1") == b"null"
+    failed: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            store.close()
+        except BaseException as error:
+            failed.append(error)
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    closing.join(PATIENCE)
+    assert failed == []
+
+
 def test_another_programs_file_is_left_alone(path: Path, loop: Loop) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as file:

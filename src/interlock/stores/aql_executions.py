@@ -104,6 +104,8 @@ class ExecutionStore:
                         timeout=_BUSY_SECONDS,
                         isolation_level=None,
                         uri=True,
+                        # Whoever closes the store may do so elsewhere.
+                        check_same_thread=False,
                     )
                 row = self._reader.execute(query, (id,)).fetchone()
         except (sqlite3.Error, OSError) as error:

@@ -17,15 +17,16 @@ from interlock.catalog.aql.surface import Surface
 from interlock.config.aql import AqlConfig
 from interlock.config.trust import PolicyConfig
 from interlock.errors import InterlockError
-from interlock.pipeline.aql.execution_natives import execution_natives, hidden_natives
+from interlock.pipeline.aql.asking import Asked
+from interlock.pipeline.aql.execution_natives import execution_natives
 from interlock.pipeline.aql.execution_tasks import ExecutionTasks
 from interlock.pipeline.aql.executions import Executions
 from interlock.pipeline.aql.listing import Listing
 from interlock.pipeline.aql.notes import Notes, note_natives
-from interlock.pipeline.aql.own import OwnOperations
+from interlock.pipeline.aql.own import OwnOperations, hidden
 from interlock.pipeline.aql.reaching import Reaching, reach_natives
 from interlock.pipeline.aql.relations import Relations, relation_natives
-from interlock.pipeline.aql.stage import Stage
+from interlock.pipeline.aql.stage import START, Stage
 from interlock.pipeline.aql.told import Teller
 from interlock.pipeline.policy import Policy
 from interlock.protocol.aql.cursors import Cursors
@@ -86,7 +87,7 @@ class View:
         ]
         own = OwnOperations(
             natives,
-            hidden_natives(self.executions),
+            [hidden(START, self._start, "Lets it go on.")],
             find=lambda name: self.stage.book().own(name),
         )
         books = OperationBook(config, natives)
@@ -106,6 +107,9 @@ class View:
         pipeline.aql = self.stage
         tasks = pipeline._input.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
+
+    async def _start(self, asked: Asked) -> Any:
+        return await self.executions.start((asked.params or {})["child"], asked)
 
     @property
     def last(self) -> ScriptedExchange:

@@ -20,7 +20,6 @@ from interlock.pipeline.aql.listing import (
     owner_of,
     parameter,
 )
-from interlock.pipeline.aql.own import hidden
 from interlock.protocol.aql.collection import Kind
 from interlock.protocol.aql.words import Category
 
@@ -50,15 +49,6 @@ def age(now: Callable[[], float]) -> Computed:
         return round(max(0.0, now() - made.timestamp()), 3)
 
     return {"age_seconds": seconds}
-
-
-def hidden_natives(executions: Executions) -> list[Native]:
-    """What the AQL stage calls for `_async`: the child is ready, and judged by itself."""
-
-    def start(asked: Asked) -> Any:
-        return executions.start((asked.params or {})["child"], asked)
-
-    return [hidden("start_execution", start, "Lets an operation go on behind its answer.")]
 
 
 def execution_natives(
