@@ -367,6 +367,7 @@ def test_what_ran_when_the_node_ended_is_lost_and_can_be_retried(tmp_path: Path)
         shown = bench.executions.shown(record(bench, ids[0]))
         assert shown["status"] == "failed"
         assert shown["error"]["details"] == {"reason": "lost"}
+        assert shown["started_at"] == "2023-11-14T22:13:20.000Z"
         assert lawful(shown["error"]["message"])
         again, doubtful = await bench.executions.retry(bench.asked(), ids[0])
         assert again["status"] == "running"

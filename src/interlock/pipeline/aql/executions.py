@@ -210,7 +210,11 @@ class Executions:
             if not on_disk.done():
                 on_disk.set_result(written)
 
-        running = msgspec.structs.replace(live.record, status=State.RUNNING)
+        running = msgspec.structs.replace(
+            live.record,
+            status=State.RUNNING,
+            started=live.record.started or self._wall_clock(),
+        )
         self._keeper.write(running, None, then)
         if not await on_disk:
             raise InterlockError(
