@@ -1,0 +1,184 @@
+"""Danger and trust: stricter than the policy, never softer, and written down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.call import Caller
+from interlock.catalog.aql.book import OperationsAt
+from interlock.catalog.aql.danger import TRUST, Trust, matrix
+from interlock.catalog.aql.trust import Trusting
+from interlock.pipeline.aql.risk import Risk, journalled, least_trust
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.policy.decision import Action, Decision, decision
+from interlock.protocol.aql import faults
+from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.aql.words import OWN, Danger
+from tests.catalog.aql.shelf import book
+from tests.catalog.offers import definition, offer
+from tests.pipeline.calls import tool_call
+from tests.pipeline.rig import KeptJournal
+
+ALLOW = decision(Action.ALLOW, "default:allow")
+BY_RULE = decision(Action.ALLOW, "trusted-cleanup")
+DENY = decision(Action.DENY, "never")
+READS = definition("list_items", annotations={"readOnlyHint": True})
+TOOLS = (READS, "create_item", "delete_item", "force_merge", "drop_database")
+LEVELS = {
+    "list_items": Danger.SAFE,
+    "create_item": Danger.REVERSIBLE,
+    "delete_item": Danger.DESTRUCTIVE,
+    "force_merge": Danger.DANGEROUS,
+    "drop_database": Danger.FORBIDDEN,
+}
+
+
+class Bench:
+    """Risk over a real book, with trust as the config sets it."""
+
+    def __init__(self, trust: Trust | None = None, *, registered: bool = False) -> None:
+        self.book: OperationsAt = book(offer("s", TOOLS))
+        self.journal = KeptJournal()
+        trusting = Trusting(
+            {} if trust is None else {"s": trust},
+            registered=lambda _: registered,
+            wall_clock=lambda: 0.0,
+        )
+        audit = Audit(self.journal, wall_clock=lambda: 1_770_000_000_000_000_000)
+        self.risk = Risk(lambda: self.book, trusting, journalled(audit))
+
+    def __call__(
+        self, name: str, decided: Decision = ALLOW, approval: str = "", **arguments: Any
+    ) -> Decision:
+        found = self.book.find(f"s_{name}")
+        assert found is not None
+        call = tool_call(f"s.{name}", arguments or None)
+        call.caller = Caller("anna", kind="token")
+        call.route = found.tool
+        call.upstream = "s"
+        call.approval = approval
+        return self.risk(call, decided)
+
+    def refused(self, name: str, decided: Decision = ALLOW) -> AqlError:
+        with pytest.raises(AqlError) as caught:
+            self(name, decided)
+        assert faults.lawful(caught.value.message)
+        return caught.value
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        return [(entry["name"], entry["outcome"]) for entry in self.journal.entries]
+
+
+def test_the_levels_are_what_this_file_takes_them_for() -> None:
+    found = {one.local: one.danger for one in Bench().book.all()}
+    assert found == LEVELS
+
+
+@pytest.mark.spec("AQ-DNG-4-1")
+def test_a_fresh_server_of_the_config() -> None:
+    bench = Bench()
+    assert bench("list_items") is ALLOW
+    assert bench("create_item") is ALLOW
+    assert bench("delete_item").action is Action.CONFIRM
+    assert bench("delete_item").gated
+
+
+@pytest.mark.spec("AQ-DNG-4-1")
+def test_a_server_that_registered_itself_only_reads() -> None:
+    bench = Bench(registered=True)
+    assert bench("list_items") is ALLOW
+    for name in TOOLS[1:]:
+        assert isinstance(name, str)
+        assert bench.refused(name).code == "PERMISSION_DANGER_LEVEL_DENIED"
+
+
+@pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1")
+def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allows_it() -> None:
+    bench = Bench("certified")
+    assert bench("delete_item").action is Action.CONFIRM
+    assert bench("force_merge").action is Action.VERIFY
+    assert bench("drop_database").action is Action.VERIFY
+    for name in ("delete_item", "force_merge", "drop_database"):
+        assert bench(name, BY_RULE) is BY_RULE
+
+
+@pytest.mark.spec("AQ-DNG-4.4-1")
+def test_what_the_matrix_denies() -> None:
+    error = Bench("validated").refused("force_merge")
+    assert error.code == "PERMISSION_DANGER_LEVEL_DENIED"
+    assert error.data is not None
+    assert error.data["minimum_trust_required"] == "community_reviewed"
+    assert error.data["operation"] == "s_force_merge"
+    assert error.data["danger_level"] == "dangerous"
+    assert error.data["adapter_trust"] == "validated"
+    assert error.data["reasons"]
+
+
+def test_no_rule_allows_what_the_matrix_denies() -> None:
+    assert Bench("validated").refused("drop_database", BY_RULE).code.startswith("PERMISSION_")
+
+
+@pytest.mark.spec("AQ-TRU-5.4-1", "AQ-TRU-6.1-1")
+@pytest.mark.parametrize("name", [one if isinstance(one, str) else "list_items" for one in TOOLS])
+def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
+    bench = Bench("untested")
+    error = bench.refused(name, BY_RULE)
+    assert error.code == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
+    assert error.data == {
+        "operation": f"s_{name}",
+        "required_trust": least_trust(LEVELS[name]),
+        "actual_trust": "untested",
+        "danger_level": LEVELS[name].word,
+    }
+    assert bench.notes == [(f"s_{name}", "denied")]
+    assert "trust:untested" in bench.journal.entries[0]["detail"]
+
+
+@pytest.mark.parametrize("trust", TRUST)
+@pytest.mark.parametrize("name", LEVELS)
+def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
+    for action in Action:
+        for rule in ("default:x", "own"):
+            decided = decision(action, rule)
+            try:
+                found = Bench(trust)(name, decided)
+            except AqlError:
+                assert matrix(LEVELS[name], trust) in ("deny", "introspect_only")
+                continue
+            assert found.action >= action
+            if LEVELS[name] >= Danger.DESTRUCTIVE and rule == "default:x":
+                assert found.action >= Action.CONFIRM
+
+
+@pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-7.4-1")
+def test_every_attempt_at_something_destructive_is_written_down() -> None:
+    bench = Bench("validated")
+    bench("list_items")
+    bench("create_item")
+    bench("delete_item", password="hunter2")
+    bench("delete_item", BY_RULE)
+    bench("delete_item", approval="ap1", password="hunter2")
+    bench.refused("drop_database")
+    assert bench.notes == [
+        ("s_delete_item", "held"),
+        ("s_delete_item", "allowed"),
+        ("s_delete_item", "confirmed"),
+        ("s_drop_database", "denied"),
+    ]
+    held, _, confirmed, _ = bench.journal.entries
+    assert held["time_ns"] == 1_770_000_000_000_000_000
+    assert held["verb"] == "danger"
+    for word in ("adapter:s", "danger:destructive", "trust:validated", "caller:anna"):
+        assert word in held["detail"]
+    assert "approval:ap1" in confirmed["detail"]
+    assert "hunter2" not in str(bench.journal.entries)
+
+
+def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
+    bench = Bench("untested")
+    call = tool_call("aql.introspect")
+    call.upstream = OWN
+    assert bench.risk(call, DENY) is DENY
