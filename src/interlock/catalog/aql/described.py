@@ -16,6 +16,9 @@ from interlock.errors import ProtocolError
 LONGEST: Final = 200
 _LONGEST_ITEMS: Final = 300
 _LONGEST_SHAPE: Final = 600
+_BRIEF: Final = 100
+_MOST_WITH_PROSE: Final = 8
+"""Of those that are told briefly, only so many are explained."""
 _MOST_VALUES: Final = 60
 _MOST_DRAWN: Final = 120
 """Parts of a schema in one line. A schema may lead in circles, or be as wide as it is deep."""
@@ -25,16 +28,18 @@ _NUMBERS: Final = frozenset({"minimum", "maximum"})
 _WHOLES: Final = frozenset({"minLength", "maxLength"})
 
 
-def parameter_info(one: Parameter, surface: Surface | None = None) -> dict[str, Any]:
-    """A parameter with everything that keeps a client from guessing."""
+def parameter_info(
+    one: Parameter, surface: Surface | None = None, most: int = _LONGEST_SHAPE
+) -> dict[str, Any]:
+    """A parameter with all that keeps a client from guessing. `most`: characters of prose."""
     schema = without_null(one.schema, surface)
     info: dict[str, Any] = {"name": one.name, "type": one.type, "required": one.required}
-    about = one.description
+    about = one_line(one.description, most)
     if one.deprecated:
         notice = one.deprecated if len(one.deprecated) > 10 else "do not use it in new requests"
         about = f"Deprecated: {notice}. {about}".strip()
     if one.type in ("object", "any"):
-        drawn = shape(schema, surface)
+        drawn = shape(schema, surface, 2 * most)
         if drawn not in ("object", "any"):
             about = f"{about} Shape: {drawn}".strip()
     if about:
@@ -51,7 +56,7 @@ def parameter_info(one: Parameter, surface: Surface | None = None) -> dict[str, 
     if one.type == "array":
         items = schema.get("items")
         if isinstance(items, dict):
-            info["items"] = _items(items, surface)
+            info["items"] = _items(items, surface, most)
     if one.sensitive:
         info["sensitive"] = True
     return info
@@ -77,23 +82,23 @@ def without_null(schema: dict[str, Any], surface: Surface | None) -> dict[str, A
     return schema
 
 
-def _items(items: dict[str, Any], surface: Surface | None) -> dict[str, Any]:
+def _items(items: dict[str, Any], surface: Surface | None, most: int) -> dict[str, Any]:
     """The schema of an array's items, as far as it is short."""
     followed = surface.followed(items) if surface is not None else items
     encoded = msgspec.json.encode(followed)
-    if len(encoded) <= _LONGEST_ITEMS and b'"$ref"' not in encoded:
+    if len(encoded) <= min(most, _LONGEST_ITEMS) and b'"$ref"' not in encoded:
         return followed
-    drawn = shape(followed, surface)
+    drawn = shape(followed, surface, most)
     short: dict[str, Any] = {"type": type_of(followed)}
     if drawn != short["type"]:
         short["description"] = f"Shape: {drawn}"
     return short
 
 
-def shape(schema: Any, surface: Surface | None = None) -> str:
+def shape(schema: Any, surface: Surface | None = None, most: int = _LONGEST_SHAPE) -> str:
     """A schema as a short line: `{title: string, state?: "open"|"closed"}`."""
     drawn = _Drawing(surface).line(schema, 0)
-    return drawn if len(drawn) <= _LONGEST_SHAPE else drawn[: _LONGEST_SHAPE - 1] + "…"
+    return drawn if len(drawn) <= most else drawn[: most - 1] + "…"
 
 
 class _Drawing:
@@ -145,16 +150,23 @@ class _Drawing:
         return "{" + ", ".join(fields) + "}"
 
 
-def parameters_info(operation: Operation, *, features: bool = True) -> list[dict[str, Any]]:
-    """Everything that an operation accepts in `params`."""
+def parameters_info(
+    operation: Operation, *, features: bool = True, brief: bool = False
+) -> list[dict[str, Any]]:
+    """Everything that an operation accepts in `params`. `brief`: with little prose."""
     signature = operation.signature
     surface = None if operation.native is not None else surface_of(operation)
-    made = [parameter_info(one, surface) for one in signature.parameters if not one.inside]
+    most = _BRIEF if brief else _LONGEST_SHAPE
+    made = [parameter_info(one, surface, most) for one in signature.parameters if not one.inside]
     inside = [one for one in signature.parameters if one.inside]
     if inside:
         made.append(_input(operation, inside, surface))
     if features:
         made += [parameter_info(FEATURES[name]) for name in sorted(signature.features)]
+    if brief:
+        made.sort(key=lambda one: not one["required"])
+        for one in made[_MOST_WITH_PROSE:]:
+            one.pop("description", None)
     return made
 
 

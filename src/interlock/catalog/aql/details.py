@@ -24,7 +24,7 @@ INCLUDES: Final = (
 LONGEST: Final = 1_000
 """Characters of a description in details."""
 _LONGEST_WHOLE: Final = 20_000
-_LONGEST_FOUND: Final = 300
+_LONGEST_FOUND: Final = 200
 _WARNED_OF: Final = Danger.DESTRUCTIVE
 """From here on a description says it."""
 
@@ -67,9 +67,9 @@ class Details:
         """As one of a search: everything that is needed to call it."""
         return {
             **self.line(one),
-            "description": self._about(one, _LONGEST_FOUND),
+            "description": self._about(one, _LONGEST_FOUND, source=False),
             "mcpTool": self.tool(one),
-            "parameters": parameters_info(one, features=False),
+            "parameters": parameters_info(one, features=False, brief=True),
         }
 
     def whole(self, one: Operation, include: Iterable[str] = ()) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Details:
                 made[block] = _BLOCKS[block](self, one)
         return made
 
-    def _about(self, one: Operation, most: int) -> str:
+    def _about(self, one: Operation, most: int, *, source: bool = True) -> str:
         """Its description, and what a caller should know of it besides."""
         settings = self._operations.settings(one.canonical)
         said = one.description if one.native is not None else one.tool.description
@@ -102,7 +102,7 @@ class Details:
             parts.append(f"Deprecated since {one_line(settings.deprecated, 60)}.{instead}")
         if one.danger >= _WARNED_OF:
             parts.append(f"Danger: {one.danger.word}; a human may have to confirm it.")
-        if one.tool.upstream != OWN:
+        if source and one.tool.upstream != OWN:
             parts.append(f"(Tool {one.canonical}.)")
         return " ".join(part for part in parts if part)
 

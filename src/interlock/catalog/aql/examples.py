@@ -16,7 +16,7 @@ _DEEPEST: Final = 5
 _MOST_PARTS: Final = 200
 _LONGEST_PATTERN: Final = 200
 _LONGEST_TEXT: Final = 64
-_MOST_ITEMS: Final = 3
+_MOST_ITEMS: Final = 8
 _LONGEST_GIVEN: Final = 120
 """Characters of an example that a server gives itself; a longer one is not repeated."""
 
