@@ -103,7 +103,7 @@ _CODES: Final = {
 }
 """Where a row of the table has another word for what an operation met."""
 _SAID_BY_SERVER: Final = {
-    NOT_FOUND: "The server did not find what the operation is about.",
+    NOT_FOUND: "The server found nothing for these parameters.",
     DENIED: "The server does not let this node do it.",
     EXISTS: "The server says it exists already.",
     LIMITED: "The server was asked too often. Try again later.",

@@ -10,6 +10,7 @@ from interlock.pipeline.aql.asking import Asked, Warning
 from interlock.protocol.aql import fields as selecting
 from interlock.protocol.aql.collection import Kind, shape
 from interlock.protocol.aql.cursors import Cursors
+from interlock.protocol.aql.envelope import Data
 from interlock.protocol.aql.faults import AqlError
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -17,13 +18,16 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def shaped(
-    raw: bytes, asked: Asked, cursors: Cursors, *, page: int, most: int
+    data: Data, asked: Asked, cursors: Cursors, *, page: int, most: int
 ) -> tuple[bytes, list[Warning]]:
-    """`raw` is JSON. Also gives what is to be said about it. Raises AqlError."""
-    value = _decode(raw)
+    """JSON, and what is to be said about it. Raises AqlError."""
     warnings: list[Warning] = []
+    value = _decode(data.raw) if data.json else None
     if asked.shaping is not None:
         value = _part(value, asked, cursors, warnings, page, most)
+    if value is None:
+        # There are no fields in prose: it is given whole.
+        return data.raw, warnings
     if asked.fields is not None:
         value = selecting.apply(value, asked.fields)
     return _encode(value), warnings

@@ -32,7 +32,7 @@ from interlock.protocol.aql.limits import check_response
 from interlock.protocol.aql.words import OWN, SEGMENT
 from interlock.protocol.ax import STATUS
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members
-from interlock.protocol.mcp import COMPLETE, TASKS_GET, TOOLS_CALL, Era, glance_at
+from interlock.protocol.mcp import INPUT_REQUIRED, TASK, TASKS_GET, TOOLS_CALL, Era, glance_at
 
 _PASSED: Final = frozenset(
     one.name
@@ -46,6 +46,8 @@ _PASSED: Final = frozenset(
     )
 )
 """What is wrong with a request of MCP, and not with an operation."""
+_NO_RESULT: Final = frozenset({INPUT_REQUIRED, TASK})
+"""What stands where a result would, and is none yet."""
 _UNSTRUCTURED: Final = frozenset({"2024-11-05", "2025-03-26"})
 """Revisions of the session wire that do not know structured content."""
 WHOLE: Final = frozenset({f"{SEGMENT}.batch", f"{SEGMENT}.read_modify_write"})
@@ -104,7 +106,7 @@ class Teller:
         try:
             if error is None and outcome is not None:
                 glance = outcome.glance or glance_at(outcome.result)
-                if glance.result_type not in ("", COMPLETE) and not item:
+                if glance.result_type in _NO_RESULT and not item:
                     return outcome, None
                 if not glance.is_error:
                     written, blocks = self._success(call, asked, outcome.result)
@@ -139,7 +141,7 @@ class Teller:
         warnings, meta = asked.warnings, None
         if asked.fields is not None or asked.shaping is not None:
             limits = self._limits
-            raw, more = shaped(raw, asked, self._cursors, page=limits.page, most=limits.most_page)
+            raw, more = shaped(data, asked, self._cursors, page=limits.page, most=limits.most_page)
             warnings = [*(warnings or ()), *more]
         took = self._clock() - call.started
         if took >= self._slow:
