@@ -219,6 +219,7 @@ def test_reports_are_given_by_who_knows() -> None:
     ]
     assert told["by_category"]["CREATE"] == 2
     assert told["operations"] == 7
+    assert 0 < told["tokens"]["view"] < 1_500
 
 
 @pytest.mark.spec("AQ-INT-6.1-1", "AQ-INT-7.3-1")

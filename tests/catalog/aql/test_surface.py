@@ -254,6 +254,16 @@ def test_instructions_name_the_endpoint_and_are_short() -> None:
     assert len(surface.INSTRUCTIONS) < 480
 
 
+@pytest.mark.spec("AQ-A.1-2")
+def test_what_it_saves_is_told() -> None:
+    for which, most in ((FIVE, 4_300), (SINGLE, 1_100)):
+        told = surface.cost(which, catalog(500), None)
+        assert told["view"] <= most
+        assert told["plain"] > 50_000
+    words = surface.cost(FIVE, catalog(5), None, count=lambda text: len(text.split()))
+    assert 0 < words["view"] < 300
+
+
 def test_auto_chooses_by_size() -> None:
     auto = face("view=auto")
     assert surface.choose(1_000, 1_500, auto) is PLAIN

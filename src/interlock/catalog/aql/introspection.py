@@ -18,7 +18,7 @@ from interlock.catalog.aql.details import INCLUDES, Details
 from interlock.catalog.aql.operation import Native, Operation, Parameter
 from interlock.catalog.aql.parameters import AFTER, FIRST
 from interlock.catalog.aql.search.searcher import Searcher
-from interlock.catalog.aql.surface import visible
+from interlock.catalog.aql.surface import cost, visible
 from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import View
 from interlock.protocol.aql.cursors import Cursors, Position
@@ -333,6 +333,7 @@ class Introspection:
             "by_endpoint": by_family,
             "namespaces": sorted(servers.values(), key=lambda one: str(one["namespace"])),
             "endpoints": list(face.tools),
+            "tokens": cost(face, book, view),
             **(report(asked) if report is not None else {}),
         }
 

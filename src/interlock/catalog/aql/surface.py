@@ -6,7 +6,7 @@ characters. Lists are bytes, made once for who sees the same, and kept.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 from interlock.catalog.aql.book import OperationsAt
@@ -59,6 +59,24 @@ def instructions(face: Face) -> str:
 def choose(plain_bytes: int, auto_tokens: int, face: Face) -> Face:
     """What `view: auto` shows: `face`, or PLAIN while every tool together costs less."""
     return face if plain_bytes / BYTES_PER_TOKEN >= auto_tokens else PLAIN
+
+
+Counts = Callable[[bytes], int]
+"""A tokenizer: how many tokens a text has."""
+
+
+def estimated(text: bytes) -> int:
+    """Tokens, where nobody brought a tokenizer."""
+    return round(len(text) / BYTES_PER_TOKEN)
+
+
+def cost(
+    face: Face, book: OperationsAt, view: View | None, count: Counts = estimated
+) -> dict[str, int]:
+    """What a list costs in tokens: of every tool, and of a face instead."""
+    seen = [one.tool for one in visible(book, view, face.namespace) if one.native is None]
+    plain = sum(count(tool.listed) + count(tool.canonical.encode()) for tool in seen)
+    return {"plain": plain, "view": count(encode_value(endpoints(face, book, view)))}
 
 
 class Surface:
