@@ -66,7 +66,7 @@ class Approving:
         )
         watch = self.operators.watch
         watch.anchors, watch.on_changed = self.anchors, self._operators_changed
-        self.operators.proofs = proofs = Proofs(self.anchors)
+        self.operators.proofs = self.proofs = proofs = Proofs(self.anchors)
         proofs.look = watch.look
         proofs.register(PASSKEY, self.operators.passkeys)
         self.approvals = Approvals(

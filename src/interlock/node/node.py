@@ -21,6 +21,7 @@ from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stream import McpStream
 from interlock.node.access_watch import Revoked
+from interlock.node.aql import Aql
 from interlock.node.doors import Doors
 from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.identity import EverybodyBut
@@ -194,6 +195,20 @@ class Node:
             recorder=self._journal,
             children=self._nodes_below,
         )
+        self.aql = Aql(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            server_info=self._own_info,
+            catalog=self.catalog,
+            pipeline=self.pipeline,
+            upstreams=self.roster.upstreams,
+            approving=approving,
+            audit=self.audit,
+            seals=seals,
+            registered=lambda key: key not in self.config.servers,
+        )
+        self._hello.about_operations = self.aql.instructions
         self.doors = Doors(
             config,
             environ=environ,
@@ -217,6 +232,7 @@ class Node:
     def start(self) -> None:
         """Begin to connect to every upstream, each on its own."""
         self.trust.start()
+        self.aql.start()
         self.hops.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
@@ -229,6 +245,7 @@ class Node:
     async def listen(self) -> str:
         """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
         self.trust.start()
+        self.aql.start()
         url = await self.doors.listen()
         self._sweep_sessions()
         identity = self.trust.identity
@@ -281,6 +298,7 @@ class Node:
         self.tree.close()
         await self.doors.close()
         self.hops.close()
+        await self.aql.close()
         await self.trust.close()
         await self.roster.close()
         await self._keyring.close()
@@ -304,6 +322,7 @@ class Node:
         self.config = config
         self.doors.configure(config)
         self.trust.configure(config, self.pipeline, self.doors.guard)
+        self.aql.configure(config)
         identity = self.trust.identity
         self.pipeline.configure(
             authenticate=identity.authenticator,

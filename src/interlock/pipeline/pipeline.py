@@ -146,6 +146,7 @@ class Pipeline:
             call_later=call_later,
             seconds=input_seconds,
         )
+        self.tasks = self._input.tasks
         self._here = AnsweredHere(
             catalog=catalog,
             upstreams=upstreams,

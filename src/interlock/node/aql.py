@@ -1,0 +1,276 @@
+"""AQL put together: the operations of a node, its own among them, and the stage that takes calls of
+them. The node makes one of these, and closes it when no call is under way any more."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from interlock.call import Call
+from interlock.catalog.aql import surface
+from interlock.catalog.aql.book import OperationBook
+from interlock.catalog.aql.introspection import natives as introspection_natives
+from interlock.catalog.aql.operation import Native
+from interlock.catalog.aql.search.searcher import LexicalSearcher
+from interlock.catalog.aql.search.usage import Usage
+from interlock.catalog.aql.trust import Trusting
+from interlock.catalog.catalog import Catalog
+from interlock.config import Config
+from interlock.node.approving import Approving
+from interlock.node.places import make_private, state_dir
+from interlock.pipeline.aql.asking import Asked, Warning, principal
+from interlock.pipeline.aql.batch import Batches
+from interlock.pipeline.aql.confirming import Tokens, confirming_natives
+from interlock.pipeline.aql.execution_natives import execution_natives
+from interlock.pipeline.aql.execution_tasks import ExecutionTasks
+from interlock.pipeline.aql.executions import Executions
+from interlock.pipeline.aql.listing import Listing
+from interlock.pipeline.aql.merging import Merging
+from interlock.pipeline.aql.notes import Notes, note_natives
+from interlock.pipeline.aql.own import OwnOperations, hidden
+from interlock.pipeline.aql.preview import Preview
+from interlock.pipeline.aql.reaching import Reaching, reach_natives
+from interlock.pipeline.aql.relations import Relations, relation_natives
+from interlock.pipeline.aql.safety.codes import Codes
+from interlock.pipeline.aql.safety.holding import PROCEED, UNBLOCK
+from interlock.pipeline.aql.safety.loop import Loop
+from interlock.pipeline.aql.safety.natives import (
+    autonomy_config,
+    internal_natives,
+    safety_natives,
+)
+from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
+from interlock.pipeline.aql.told import Teller
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.pipeline import Pipeline
+from interlock.pipeline.policy.decision import Action, decision
+from interlock.pipeline.sealing import Seals
+from interlock.ports import Upstream
+from interlock.protocol.aql.cursors import Cursors
+from interlock.protocol.aql.limits import published
+from interlock.protocol.aql.words import OWN
+from interlock.stores.aql_executions import ExecutionStore
+from interlock.stores.aql_notes import NoteStore
+from interlock.stores.aql_safety import SafetyStore
+
+_log = logging.getLogger("interlock.aql")
+
+_FLOORS = {
+    "execute_agent": decision(
+        Action.CONFIRM, "default:aql", "An agent that is started acts by itself."
+    ),
+    UNBLOCK: decision(Action.VERIFY, "aql:unblock", "A human has to let it act again."),
+    PROCEED: decision(Action.CONFIRM, "aql:proceed", "A human has to let this step be done."),
+}
+
+
+class Aql:
+    """The operations of one node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        server_info: bytes,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        upstreams: dict[str, Upstream],
+        approving: Approving,
+        audit: Audit,
+        seals: Seals,
+        registered: Callable[[str], bool],
+    ) -> None:
+        """`registered`: whether a server came by itself, and not by the config."""
+        loop = asyncio.get_running_loop()
+        settings = config.aql
+        self._settings = settings
+        self._started = False
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._seals = seals
+        folder = state_dir(config, environ, base_dir)
+        make_private(folder)
+        self._cursors = Cursors(seals.key_for(b"aql cursors"))
+        self._session_key = seals.key_for(b"aql sessions")
+        permit = pipeline.permit
+        self._books = OperationBook(settings)
+        self.usage = Usage(clock=time.time)
+        self.trusting = Trusting(settings.trust, registered=registered, wall_clock=time.time)
+        self.tokens = Tokens(
+            approving.approvals,
+            audit,
+            settings=self._books.settings,
+            clock=time.monotonic,
+            wall_clock=time.time,
+        )
+        self._teller = Teller(
+            settings,
+            clock=time.monotonic,
+            cursors=self._cursors,
+            settings=self._books.settings,
+            tokens=self.tokens,
+        )
+        self._executions_kept = ExecutionStore(
+            folder / "aql-executions.db", deliver=loop.call_soon_threadsafe
+        )
+        self._notes_kept = NoteStore(folder / "aql-notes.db", deliver=loop.call_soon_threadsafe)
+        self.searcher = LexicalSearcher(lambda: self.stage.book(), self.usage)
+        self.executions = Executions(
+            pipeline,
+            self._executions_kept,
+            book=lambda: self.stage.book(),
+            wall_clock=time.time,
+            settings=settings.executions,
+            concurrent=settings.limits.concurrent,
+        )
+        self._batches = Batches(pipeline, settings, lambda name, face: self.stage.find(name, face))
+        self.codes = Codes()
+        self.safety = Loop(
+            settings.safety,
+            keeper=SafetyStore(folder / "aql-safety.db"),
+            codes=self.codes,
+            approvals=approving.approvals,
+            proofs=approving.proofs,
+            audit=audit,
+            find_tool=catalog.find,
+            book=lambda: self.stage.book(),
+            trust=self.trusting,
+            clock=time.monotonic,
+            wall_clock=time.time,
+        )
+        self.own = OwnOperations(
+            self._natives(config),
+            [
+                hidden(BATCH, self._batches.run, "Makes several calls."),
+                hidden(PREVIEW, Preview(permit), "Looks at a call that is not made."),
+                hidden(START, self._start, "Makes a call that goes on by itself."),
+                hidden(MERGE, self._merge, "Reads, merges and writes."),
+                *internal_natives(self.safety),
+            ],
+            find=lambda name: self.stage.book().own(name),
+        )
+        self._books.configure(settings, self.own.natives.values())
+        self.stage = Stage(
+            settings,
+            host=pipeline,
+            books=self._books,
+            catalog=catalog,
+            own=self.own,
+            permit=permit,
+            listing=surface.Surface(server_info),
+            told=self._teller,
+            choose=surface.choose,
+        )
+        self.stage.tokens = self.tokens
+        self._merging = Merging(pipeline, self.stage.find)
+        tasks = pipeline.tasks
+        tasks.also = ExecutionTasks(self.executions, tasks.seal).find
+        upstreams[OWN] = self.own
+        permit.free = self.own.free
+        permit.floors = _FLOORS
+        permit.firm_floors = frozenset({UNBLOCK, PROCEED})
+        permit.watched = self.safety.watched
+        permit.watch = self.safety.watch
+        pipeline.aql = self.stage
+        catalog.post(self.own.offering())
+
+    def _natives(self, config: Config) -> list[Native]:
+        def listing() -> Listing:
+            limits = self._settings.limits
+            return Listing(self._cursors, limits.page, limits.most_page)
+
+        relations = Relations(lambda: self.stage.book(), self._pipeline.permit, self.executions)
+        found = [
+            *introspection_natives(
+                self._books,
+                lambda: self.stage.book(),
+                self.searcher,
+                view_of=lambda call: self._pipeline.permit.sees(call),
+                protocol_info=self._about,
+                reports={"safety_policy": lambda _: autonomy_config(self._settings.safety)},
+                cursors=self._cursors,
+                response_bytes=lambda: self._settings.limits.response_bytes,
+                trust=self.trusting,
+                warn=_warn,
+            ),
+            *confirming_natives(self.tokens),
+            *execution_natives(self.executions, listing, time.time),
+            *reach_natives(Reaching(self._pipeline), listing),
+            *relation_natives(relations, listing),
+            *safety_natives(self.safety),
+        ]
+        if config.aql.notes:
+            found += note_natives(Notes(self._notes_kept, time.time), listing, time.time)
+        return found
+
+    def _about(self, asked: Asked) -> dict[str, Any]:
+        return {
+            "limits": published(self._settings.limits),
+            "session_id": self._session_of(asked.call),
+            "execution_safety_loop": self._settings.safety.mode,
+        }
+
+    def _session_of(self, call: Call | None) -> str:
+        """By what a session is known. It opens nothing: who calls is asked every time."""
+        if call is None:
+            return ""
+        id = getattr(call.session, "id", "")
+        if id:
+            said = f"{id}".encode()
+        else:
+            said = repr(principal(call.caller)).encode() if call.caller is not None else b""
+        return "aql_" + hmac.new(self._session_key, said, "sha256").hexdigest()[:24]
+
+    async def _start(self, asked: Asked) -> Any:
+        child = (asked.params or {})["child"]
+        return await self.executions.start(child, asked)
+
+    async def _merge(self, asked: Asked) -> Any:
+        return await self._merging.run(asked)
+
+    @property
+    def instructions(self) -> str:
+        """What those are told who see operations instead of tools."""
+        return surface.INSTRUCTIONS
+
+    # -- life
+
+    def start(self) -> None:
+        """Take up what an earlier process left, once the approvals are loaded. Once, whoever
+        begins."""
+        if not self._started:
+            self._started = True
+            self.executions.load()
+            self.safety.load()
+
+    def configure(self, config: Config) -> None:
+        """Run by a new config, which was checked."""
+        settings = config.aql
+        self._settings = settings
+        self._books.configure(settings)
+        self.stage.configure(settings)
+        self._teller.configure(settings)
+        self._batches.configure(settings)
+        self.executions.configure(settings.executions, settings.limits.concurrent)
+        self.safety.configure(settings.safety)
+
+    async def close(self) -> None:
+        """Write what is left, once no call is under way any more."""
+
+        def close() -> None:
+            self._executions_kept.close()
+            self._notes_kept.close()
+            self.safety.close()
+
+        await asyncio.get_running_loop().run_in_executor(None, close)
+
+
+def _warn(asked: Asked, code: str, message: str, details: dict[str, Any]) -> None:
+    asked.warnings = [*(asked.warnings or ()), Warning(code, message, details)]
