@@ -40,8 +40,9 @@ _KIND: Final = OwnFile(
 _BUSY_SECONDS: Final = 2.0
 
 _log = logging.getLogger("interlock.stores")
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Execution).decode
+# What a server says of a failure may hold numbers that only JSON has room for.
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Execution).decode
 
 
 class ExecutionStore:

@@ -239,6 +239,18 @@ def test_what_runs_ends_with_its_session() -> None:
     with_bench(test)
 
 
+def test_a_session_that_ended_meanwhile_begins_nothing() -> None:
+    async def test(bench: Bench) -> None:
+        session = Session()
+        starting = asyncio.ensure_future(bench.start(session=session))
+        await asyncio.sleep(0)
+        session.end()
+        assert (await starting)["status"] == "cancelled"
+        assert not bench.server.started
+
+    with_bench(test)
+
+
 def test_what_has_ended_no_longer_waits_for_its_session() -> None:
     async def test(bench: Bench) -> None:
         session = Session()

@@ -237,13 +237,18 @@ class Executions:
         call.meta = {**(call.meta or {}), META_PROGRESS_TOKEN: Raw(encode_value(live.record.id))}
         call.on_notification = lambda _, method, params: self._heard(live, method, params)
         call.on_done = lambda done, outcome, error: self._over(live, done, outcome, error)
-        self._watch_session(live, call)
-        self._host.begin(call)
+        if self._watch_session(live, call):
+            self._host.begin(call)
+        else:
+            self._end(live, Event.CANCEL, End(None, None))
 
-    def _watch_session(self, live: Live, call: Call) -> None:
+    def _watch_session(self, live: Live, call: Call) -> bool:
+        """Have it end with its session. False: that has ended already."""
         session = call.session
         if session is None or self.settings.survive_session:
-            return
+            return True
+        if not session.alive:
+            return False
         closed = session.closed
 
         def ended() -> None:
@@ -254,6 +259,7 @@ class Executions:
 
         closed.append(ended)
         live.unwatch = lambda: closed.remove(ended) if ended in closed else None
+        return True
 
     # -- what is heard of it
 
