@@ -18,9 +18,11 @@ from interlock.catalog.aql.operation import Operation
 from interlock.config.aql import AqlConfig
 from interlock.errors import InterlockError
 from interlock.pipeline.aql.asking import Asked, Warning
+from interlock.pipeline.aql.blame import Blame
 from interlock.pipeline.aql.counting import Counted, Period, Sliding, period
 from interlock.pipeline.aql.left_alone import wait_of
-from interlock.pipeline.aql.quotas import Pause, Quotas, quota_natives
+from interlock.pipeline.aql.own import OwnOperations
+from interlock.pipeline.aql.quotas import CONTINUE, Pause, Quotas, quota_natives
 from interlock.protocol.aql import faults
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.words import PLAIN
@@ -64,6 +66,9 @@ class Desk:
         self.wall = Clock(NOON)
         self.config: AqlConfig = config(**settings)
         self.quotas = Quotas(self.config, keeper, self.clock, self.wall)
+        own = OwnOperations([], quota_natives(self.quotas))
+        own.offering()
+        self.quotas.hidden = lambda: own.hidden[CONTINUE]
         self.made: list[Call] = []
 
     def advance(self, seconds: float) -> None:
@@ -135,6 +140,20 @@ def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
         "pause_threshold": 9.0,
         "hard_stop_threshold": 10.0,
     }
+    waits = desk.made[-1]
+    assert (waits.name, waits.arguments) == ("aql.continue_quota", held.arguments)
+    waits.decoded = json.loads(held.arguments)
+    required = Blame(
+        "CONFIRMATION_REQUIRED", "m",
+        {"operation": "x", "confirmation_token": "conf_abc", "expires_at": "2026-02-04T12:40:00Z"},
+    )  # fmt: skip
+    shown = desk.quotas.paused(waits, required)
+    assert shown.code == "RATE_LIMIT_QUOTA_PAUSE"
+    assert faults.lawful(shown.message)
+    assert set(shown.details) == {
+        "metric", "current", "pause_threshold", "hard_stop_threshold", "confirmation_token",
+        "expires_at",
+    }  # fmt: skip
     # The token approves nothing by itself.
     assert isinstance(desk.call(continued="conf_abc"), Pause)
     done = desk.let_go_on(held, "abc")
@@ -165,6 +184,15 @@ def test_a_token_counts_once_and_only_for_its_caller() -> None:
     assert isinstance(desk.call(), list)
     assert desk.refused(continued="conf_other").code == "TOKEN_INVALID"
     assert desk.refused(caller=BEN, continued="conf_abc").code == "TOKEN_INVALID"
+
+
+def test_where_no_human_can_be_asked_a_pause_refuses() -> None:
+    desk = Desk(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
+    desk.quotas.hidden = lambda: None
+    desk.call()
+    error = desk.refused()
+    assert error.code == "RATE_LIMIT_QUOTA_PAUSE"
+    assert error.data == {"metric": "requests_per_hour", "current": 1.0, "pause_threshold": 1.0}
 
 
 def test_a_pause_is_lifted_until_the_quota_begins_anew() -> None:

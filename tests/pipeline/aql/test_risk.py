@@ -59,6 +59,7 @@ class Bench:
         call.route = found.tool
         call.upstream = "s"
         call.approval = approval
+        call.decoded = arguments
         return self.risk(call, decided)
 
     def refused(self, name: str, decided: Decision = ALLOW) -> AqlError:
@@ -173,6 +174,7 @@ def test_every_attempt_at_something_destructive_is_written_down() -> None:
     assert held["verb"] == "danger"
     for word in ("adapter:s", "danger:destructive", "trust:validated", "caller:anna"):
         assert word in held["detail"]
+    assert "parameters:password" in held["detail"]
     assert "approval:ap1" in confirmed["detail"]
     assert "hunter2" not in str(bench.journal.entries)
 

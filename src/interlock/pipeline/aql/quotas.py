@@ -20,6 +20,7 @@ from interlock.config.aql import ApiLimit, AqlConfig, QuotaConfig
 from interlock.errors import InterlockError
 from interlock.pipeline.approval.record import utc
 from interlock.pipeline.aql.asking import Asked, Principal, principal
+from interlock.pipeline.aql.blame import Blame
 from interlock.pipeline.aql.counting import (
     MICRO,
     SECONDS,
@@ -34,7 +35,7 @@ from interlock.pipeline.aql.left_alone import LONGEST_WAIT, wait_of, was_sent
 from interlock.pipeline.aql.warnings import quota_warning
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.words import Category
-from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.jsonrpc import decode_value, encode_value
 
 CONTINUE: Final = "continue_quota"
 TOKEN_PREFIX: Final = "conf_"
@@ -91,6 +92,8 @@ class Quotas:
         """Pauses that a human lifted → the approval."""
         self._used: set[str] = set()
         """Approvals whose tokens were brought back."""
+        self.hidden: Callable[[], Operation | None] = lambda: None
+        """The node's own `continue_quota`. None: no human can be asked."""
         self.configure(config)
 
     @property
@@ -130,7 +133,8 @@ class Quotas:
 
     def admit(self, call: Call, asked: Asked, continued: str = "") -> Pause | None:
         """Count a call of an operation, before it is made. `continued`: the token that came with
-        it. What is returned has to be let go on by a human first. Raises AqlError."""
+        it. With a pause it has become a call that a human has to let go on first, and nothing is
+        counted. Raises AqlError."""
         operation = asked.operation
         if operation.native is not None or not self.active:
             return None
@@ -145,6 +149,7 @@ class Quotas:
         for quota in self._quotas:
             counted = self._count_quota(quota, owner, rules.cost, now, asked)
             if isinstance(counted, Pause):
+                self._hold(call, asked, counted)
                 return counted
             totals += counted
         if not redeemed:
@@ -277,6 +282,33 @@ class Quotas:
             self._used.add(approval)
             return True
         return False
+
+    def _hold(self, call: Call, asked: Asked, pause: Pause) -> None:
+        """Make it a call that waits at the gate. Raises AqlError where there is none."""
+        operation = self.hidden()
+        if operation is None:
+            raise AqlError(
+                "RATE_LIMIT_QUOTA_PAUSE",
+                "The quota is nearly used up: a human has to let it go on, and none can be asked.",
+                self.pause_details(decode_value(pause.arguments)),
+            )
+        made = Asked(operation, asked.face, asked.family)
+        made.item, made.request_id = asked.item, asked.request_id
+        call.name, call.arguments, call.asked = operation.canonical, pause.arguments, made
+
+    def paused(self, call: Call, required: Blame) -> Blame:
+        """What a client reads for a quota that waits, made of what it reads for any call that
+        does."""
+        details = self.pause_details(call.decoded)
+        for name in ("confirmation_token", "expires_at", "url"):
+            if name in required.details:
+                details[name] = required.details[name]
+        return Blame(
+            "RATE_LIMIT_QUOTA_PAUSE",
+            f"The quota '{details.get('metric', '')}' is nearly used up. A human must let it go "
+            "on. Ask your user, then send the request again with '_quota_continue' and the token.",
+            details,
+        )
 
     def lift(self, asked: Asked) -> dict[str, Any]:
         """A human let a quota go on, until it begins anew. Only the gate gets here. Raises

@@ -17,6 +17,7 @@ from interlock.protocol.aql.words import OWN, Danger
 DEFAULT: Final = "default:"
 """How decisions begin that no rule of an operator made."""
 
+_MOST_NAMES: Final = 200
 _CONFIRM: Final = "danger:confirm"
 _VERIFY: Final = "danger:verify"
 
@@ -121,15 +122,18 @@ def least_trust(danger: Danger) -> Trust:
     return next(one for one in TRUST if matrix(danger, one) in ("allow", "confirm"))
 
 
-def audit_words(operation: Operation, trust: Trust, rule: str, caller: str, token: str = "") -> str:
-    """The detail of a journal entry about it. What was sent is not in it."""
+def audit_words(call: Call, operation: Operation, trust: Trust, rule: str) -> str:
+    """The detail of a journal entry about it. Of parameters it has the names, never a value."""
+    caller = "" if call.caller is None else call.caller.name
+    given = ",".join(call.decoded)[:_MOST_NAMES] if isinstance(call.decoded, dict) else ""
     words = [
         f"adapter:{operation.server}",
         f"danger:{operation.danger.word}",
         f"trust:{trust}",
         f"rule:{rule}",
         f"caller:{caller[:100]}",
-        f"approval:{token}" if token else "",
+        f"approval:{call.approval}" if call.approval else "",
+        f"parameters:{given}" if given else "",
     ]
     return " ".join(word for word in words if word)
 
@@ -144,8 +148,7 @@ def journalled(audit: Changes) -> Noting:
     """Notes every attempt at something destructive or worse in the journal."""
 
     def note(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
-        caller = "" if call.caller is None else call.caller.name
-        detail = audit_words(operation, trust, rule, caller, call.approval)
+        detail = audit_words(call, operation, trust, rule)
         audit.record_change("danger", operation.name, outcome, detail)
 
     return note
