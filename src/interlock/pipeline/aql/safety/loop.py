@@ -108,6 +108,7 @@ class Loop:
             wall_clock=wall_clock,
         )
         self.pauses = Pauses(questions)
+        self._loaded = False
         self.violations = 0
         """Calls that nobody had reported."""
         self._approvals = approvals
@@ -131,7 +132,10 @@ class Loop:
     def load(self) -> None:
         """Take up what an earlier process left, once the approvals are loaded. Raises
         InterlockError where it cannot be read: who is blocked must not be guessed."""
+        if self._loaded:
+            return
         saved: Saved = self.keeper.load()
+        self._loaded = True
         self.runs.load(saved.executions)
         self.blocks.load(saved.blocks)
         self.challenges.tries.load(saved.attempts)
