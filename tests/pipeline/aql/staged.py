@@ -3,6 +3,7 @@ says."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,7 @@ from interlock.pipeline.aql.own import OwnOperations, hidden
 from interlock.pipeline.aql.preview import Preview
 from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, Stage
 from interlock.pipeline.aql.told import Teller
+from interlock.ports import Back, Exchange
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.faults import lawful
 from interlock.protocol.aql.words import OWN, Category, Face, Family
@@ -167,6 +169,17 @@ class Staged:
         offering = self.own.offering()
         rig.catalog.post(offering)
         rig.catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
+        self._waiting: asyncio.Event | None = None
+        self.hub = rig.upstreams["hub"]
+        start = self.hub.start
+
+        def started(call: Call, back: Back) -> Exchange:
+            exchange = start(call, back)
+            if self._waiting is not None:
+                self._waiting.set()
+            return exchange
+
+        self.hub.start = started  # type: ignore[method-assign]
         self.corpus: list[dict[str, Any]] = []
         """Every answer that was given."""
 
@@ -229,16 +242,24 @@ class Staged:
         assert found is not None, operation
         return view.family_of(found.name, found.category).tool
 
+    async def reached(self, number: int) -> ScriptedExchange:
+        """Wait until so many calls have reached the server, and give the last of those."""
+        async with asyncio.timeout(10):
+            while len(self.hub.started) < number:
+                self._waiting = asyncio.Event()
+                await self._waiting.wait()
+        return self.hub.started[number - 1]
+
     @property
     def last(self) -> ScriptedExchange:
-        return self.rig.upstreams["hub"].last
+        return self.hub.last
 
     @property
     def sent(self) -> list[tuple[str, Any]]:
         """What reached the server: the tool, and its arguments."""
         return [
             (one.call.route.upstream_name, json.loads(bytes(one.call.arguments)))
-            for one in self.rig.upstreams["hub"].started
+            for one in self.hub.started
             if one.call.route is not None
         ]
 
