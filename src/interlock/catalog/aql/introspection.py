@@ -6,7 +6,7 @@ of them, so that one question is enough. Nobody is told of an operation that it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import msgspec
 
 from interlock.catalog.aql import types
 from interlock.catalog.aql.book import OperationBook, OperationsAt
+from interlock.catalog.aql.described import pascal
 from interlock.catalog.aql.details import INCLUDES, Details
 from interlock.catalog.aql.operation import Native, Operation, Parameter
 from interlock.catalog.aql.parameters import AFTER, FIRST
@@ -47,7 +48,8 @@ CAPABILITIES: Final = {
 }
 SHORTENED: Final = "INTROSPECTION_SHORTENED"
 
-_LONGEST_NAME: Final = 300
+_LONGEST_NAME: Final = 600
+_MOST_KEPT: Final = 16
 _encode: Final = msgspec.json.Encoder().encode
 
 Report = Callable[[Any], Any]
@@ -87,6 +89,8 @@ class Introspection:
         self._response_bytes = response_bytes
         self._trust = trust
         self._warn = warn
+        self._typed_book: OperationsAt | None = None
+        self._typed: dict[Hashable, list[types.TypeDetails]] = {}
 
     def natives(self) -> list[Native]:
         return [
@@ -218,27 +222,39 @@ class Introspection:
 
     def _of_types(self, asked: Any, params: dict[str, Any]) -> dict[str, Any]:
         book, view = self._book_of(), self._view_of(asked.call)
-        known = self._types(book, view, params.get("namespace") or asked.face.namespace)
+        namespace = params.get("namespace") or asked.face.namespace
         name = params.get("name")
         if name is not None:
-            return {"type": known.get(str(name))}
+            return {"type": _type(str(name)[:_LONGEST_NAME], visible(book, view, namespace))}
         return self._paged(
             asked,
             params,
             "types",
-            list(known.values()),
+            self._types(book, view, namespace),
             lambda one: str(one["name"]),
-            lambda one: {key: one[key] for key in ("name", "kind", "description") if one.get(key)},
+            lambda one: one,
         )
 
     def _types(
         self, book: OperationsAt, view: View | None, namespace: str
-    ) -> dict[str, types.TypeDetails]:
-        known = dict(types.PROTOCOL)
-        for one in visible(book, view, namespace):
-            for brought in types.of_operation(one):
-                known.setdefault(brought["name"], brought)
-        return known
+    ) -> list[types.TypeDetails]:
+        """Every type in a line. Kept: of a large catalog it takes its time to find them all."""
+        if book is not self._typed_book:
+            self._typed_book, self._typed = book, {}
+        key = (None if view is None else view.key, namespace)
+        lines = self._typed.get(key)
+        if lines is None:
+            known = dict(types.PROTOCOL)
+            for one in visible(book, view, namespace):
+                for brought in types.of_operation(one):
+                    known.setdefault(brought["name"], brought)
+            if len(self._typed) >= _MOST_KEPT:
+                self._typed.clear()
+            lines = self._typed[key] = [
+                {word: one[word] for word in ("name", "kind", "description") if one.get(word)}
+                for one in known.values()
+            ]
+        return lines
 
     # -- pages
 
@@ -352,6 +368,19 @@ def _is_shown(one: Operation, view: View | None) -> bool:
     return one.native is not None or view is None or view.sees(one.tool)
 
 
+def _type(name: str, seen: Iterable[Operation]) -> types.TypeDetails | None:
+    """A type by its name. Only operations are looked at that could have brought it along."""
+    known = types.PROTOCOL.get(name)
+    if known is not None:
+        return known
+    for one in seen:
+        if one.native is not None or name.startswith(pascal(one.name)):
+            for brought in types.of_operation(one):
+                if brought["name"] == name:
+                    return brought
+    return None
+
+
 def _count(asked: Any, otherwise: int) -> int:
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
         return otherwise
@@ -385,7 +414,7 @@ PARAMETERS: Final = (
         minLength=1,
         maxLength=64,
     ),
-    _parameter("name", "Of one operation or type: then everything about it.", maxLength=300),
+    _parameter("name", "Of one operation or type: then everything about it.", maxLength=600),
     _parameter(
         "search",
         "What you want to do, in words. Gives the operations that fit, the best first.",
