@@ -1,0 +1,82 @@
+"""Every operation of a real node's own, as introspection tells of it: one language, not six."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.behaviour.test_aql_executions import Desk
+
+RESERVED = {
+    "introspect", "execute_agent", "record_execution_step", "complete_execution",
+    "abort_execution", "confirm_operation", "verify_challenge",
+}  # fmt: skip
+"""Names that the draft itself has given."""
+VERBS = {
+    "CREATE": ("create",),
+    "READ": ("get", "list"),
+    "UPDATE": ("update",),
+    "DELETE": ("delete",),
+    "EXECUTE": ("execute", "cancel"),
+}
+
+
+@pytest.fixture(scope="module")
+def details(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    desk = Desk(Path(tmp_path_factory.mktemp("natives")))
+    try:
+        node = desk.up()
+        listed = desk.data(node, "introspect", query="operations")["operations"]
+        own = [one["name"] for one in listed if not one["name"].startswith("demo_")]
+        yield {
+            name: desk.data(node, "introspect", query="operations", name=name)["operation"]
+            for name in own
+        }
+    finally:
+        desk.world.close()
+
+
+def test_everything_that_the_node_offers_is_there(details: dict[str, Any]) -> None:
+    assert RESERVED | {
+        "get_execution", "list_executions", "cancel_execution", "retry_execution",
+        "list_resources", "get_resource", "list_prompts", "get_prompt", "query_relationships",
+        "create_note", "get_note", "list_notes", "search_notes", "update_note", "delete_note",
+    } <= details.keys()  # fmt: skip
+
+
+@pytest.mark.spec("AQ-8.5.1-1", "AQ-8.5.3-1")
+def test_names_begin_with_canonical_verbs(details: dict[str, Any]) -> None:
+    for name, one in details.items():
+        if name in RESERVED:
+            continue
+        verbs = VERBS[one["semantic_category"]]
+        if name.partition("_")[0] not in verbs:
+            assert any(verb in one["description"] for verb in verbs), (
+                f"{name} says to which of {verbs} it is related"
+            )
+
+
+@pytest.mark.spec("AQ-OPS-4.4.4-1")
+def test_a_parameter_has_one_type_and_one_default(details: dict[str, Any]) -> None:
+    seen: dict[str, tuple[Any, Any]] = {}
+    for name, one in details.items():
+        for parameter in one["parameters"]:
+            means = (parameter["type"], parameter.get("default"))
+            known = seen.setdefault(parameter["name"], means)
+            assert known == means, f"{parameter['name']} of {name}"
+
+
+@pytest.mark.spec("AQ-OPS-4.4.4-1")
+def test_what_lists_have_in_common_is_told_in_the_same_words(details: dict[str, Any]) -> None:
+    lists = [one for name, one in details.items() if name.startswith(("list_", "search_"))]
+    common = {"query", "filter", "sort", "fields", "aggregate", "first", "after", "limit", "offset"}
+    told: dict[str, Any] = {}
+    for one in lists:
+        found = {each["name"]: each for each in one["parameters"]}
+        assert common <= found.keys()
+        for name in common:
+            about = {key: value for key, value in found[name].items() if key == "description"}
+            assert told.setdefault(name, about) == about
