@@ -9,102 +9,8 @@ from typing import Any
 
 import pytest
 
-from interlock.call import Caller
-from interlock.errors import UNAUTHENTICATED, InterlockError
-from interlock.faces.http.answers import Scope
-from interlock.faces.http.guard import Guard
-from interlock.faces.http.verification import VerificationApp
-from interlock.node.operators import Operators
-from interlock.pipeline.aql.safety.desk import VerificationDesk
-from interlock.stores.operators import OperatorStore
-from tests.pipeline.approval.gated import NODE, sign
-from tests.pipeline.aql.safety.guarded import Guarded, verification
-
-HOST = b"localhost:7070"
-
-
-class Office:
-    """The app before a guarded node, and those who come."""
-
-    def __init__(self, folder: Path) -> None:
-        self.node = Guarded(folder)
-        self.desk = Operators(
-            OperatorStore(folder / "operators.db"),
-            origins=lambda: ("http://localhost:7070",),
-            audience=lambda: NODE,
-            wall_clock=lambda: self.node.wall,
-        )
-        self.desk.proofs = self.node.proofs
-        self.refusals: list[str] = []
-
-        def authenticate(credentials: Any) -> Caller:
-            if credentials.bearer == "clerk":
-                return Caller("clerk", approves=True, kind="token")
-            if credentials.peer == "local":
-                return Caller("local")
-            raise InterlockError(UNAUTHENTICATED, "Who are you?")
-
-        async def otherwise(scope: Any, receive: Any, send: Any) -> None:
-            raise AssertionError("not under /approvals")
-
-        self.app = VerificationApp(
-            approvals=self.node.approvals,
-            desk=self.desk,
-            guard=Guard("127.0.0.1", 7070),
-            authenticate=authenticate,
-            refused=lambda _, error: self.refusals.append(error.message),
-            origins=lambda: ("http://localhost:7070",),
-            otherwise=otherwise,
-            wall_clock=lambda: self.node.wall,
-        )
-        self.app.verification = VerificationDesk(self.node.loop)
-
-    async def ask(
-        self, method: str, path: str, sent: Any = None, *, local: bool = False, **headers: str
-    ) -> tuple[int, Any]:
-        body = b"" if sent is None else json.dumps(sent).encode()
-        fields = [(b"host", HOST), (b"content-type", b"application/json")]
-        fields += [
-            (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
-        ]
-        scope: Scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "headers": fields,
-            "client": ("10.0.0.9", 5),
-            "scheme": "http",
-        }
-        told: list[Any] = []
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Any) -> None:
-            told.append(message)
-
-        await (self.app.local if local else self.app)(scope, receive, send)
-        whole = b"".join(one.get("body", b"") for one in told)
-        return told[0]["status"], json.loads(whole)
-
-    async def sign_in(self) -> str:
-        _, question = await self.ask("GET", "/approvals/session")
-        claims = {
-            "aud": question["aud"],
-            "jti": "inbox",
-            "args_sha256": question["nonce"],
-            "decision": "approve",
-            "iat": int(self.node.wall),
-            "exp": int(self.node.wall) + 60,
-        }
-        status, told = await self.ask(
-            "POST",
-            "/approvals/session",
-            {"nonce": question["nonce"], "proof": sign(self.node.keys.operator, claims)},
-        )
-        assert status == 200, told
-        session: str = told["session"]
-        return session
+from tests.faces.approvals.code_office import CodeOffice
+from tests.pipeline.aql.safety.guarded import verification
 
 
 def run(test: Any) -> None:
@@ -118,7 +24,7 @@ def run(test: Any) -> None:
 @pytest.mark.spec("AQ-8.8.2-5", "AQ-8.8.2-2")
 def test_only_an_operator_who_signed_in_sees_codes(tmp_path: Path) -> None:
     async def test() -> None:
-        office = Office(tmp_path)
+        office = CodeOffice(tmp_path)
         node = office.node
         await node.begin()
         id = verification(await node.report("drop_table users"))
@@ -158,7 +64,7 @@ def test_only_an_operator_who_signed_in_sees_codes(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-8.8.2-5")
 def test_a_lost_code_is_renewed(tmp_path: Path) -> None:
     async def test() -> None:
-        office = Office(tmp_path)
+        office = CodeOffice(tmp_path)
         node = office.node
         await node.begin()
         id = verification(await node.report("drop_table users"))
@@ -193,7 +99,7 @@ def test_a_lost_code_is_renewed(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-8.8.3-1")
 def test_an_operator_asks_for_somebody_who_is_blocked(tmp_path: Path) -> None:
     async def test() -> None:
-        office = Office(tmp_path)
+        office = CodeOffice(tmp_path)
         node = office.node
         await node.begin()
         await node.report("drop_table users")
@@ -218,7 +124,7 @@ def test_an_operator_asks_for_somebody_who_is_blocked(tmp_path: Path) -> None:
 
 def test_without_a_loop_there_is_no_such_path(tmp_path: Path) -> None:
     async def test() -> None:
-        office = Office(tmp_path)
+        office = CodeOffice(tmp_path)
         office.app.verification = None
         status, told = await office.ask("GET", "/approvals/codes", local=True)
         assert (status, told["error"]) == (404, "unknown_approval")

@@ -97,7 +97,7 @@ class Guarded(Gated):
             clock=self.rig.clock,
             wall_clock=lambda: self.wall,
         )
-        natives = safety_natives(self.loop)
+        natives = self.natives = safety_natives(self.loop)
         self.books = OperationBook(AqlConfig(), natives)
         own = OwnOperations(
             natives,
@@ -125,7 +125,10 @@ class Guarded(Gated):
 
     async def native(self, operation: str, who: str = "ada", **params: Any) -> Any:
         """What an agent is told, or the error. As the AQL stage makes the call."""
-        call = tool_call(f"{OWN[:-1]}.{operation}", params, credentials=token(who))
+        native = next(one for one in self.natives if one.name == operation)
+        names = {one.name: one.own for one in native.parameters}
+        arguments = {names.get(name, name): value for name, value in params.items()}
+        call = tool_call(f"{OWN[:-1]}.{operation}", arguments, credentials=token(who))
         call.asked = True
         return self._heard_by(await self.ask(call))
 
