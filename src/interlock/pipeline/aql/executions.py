@@ -220,7 +220,7 @@ class Executions:
             raise InterlockError(
                 UNRECORDABLE,
                 "The execution was not started: it cannot be written down now, and without a "
-                "record it could be lost. `interlock status` has the reason.",
+                "record it could be lost. The log of the node has the reason.",
             )
 
     def _begin(self, live: Live, call: Call, event: Event | None) -> None:

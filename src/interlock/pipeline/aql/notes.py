@@ -158,7 +158,7 @@ async def _kept(work: Awaitable[T]) -> T:
     except InterlockError as trouble:
         raise AqlError(
             "INTERNAL_ERROR",
-            "Notes cannot be kept or read now. `interlock status` has the reason.",
+            "Notes cannot be kept or read now. The log of the node has the reason.",
             {"reason": trouble.failure.name, "retryable": True},
         ) from trouble
 
