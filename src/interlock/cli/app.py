@@ -19,6 +19,7 @@ from interlock.cli.join import join
 from interlock.cli.journal import journal
 from interlock.cli.keys import keys
 from interlock.cli.login import login, logout
+from interlock.cli.operator import operator
 from interlock.cli.pins import pins
 from interlock.cli.policy import policy
 from interlock.cli.status import status
@@ -77,6 +78,7 @@ app.command(rich_help_panel=_USE)(call)
 app.command(rich_help_panel=_TRUST)(approvals)
 app.command(rich_help_panel=_TRUST)(approve)
 app.command(rich_help_panel=_TRUST)(refuse)
+app.add_typer(operator, name="operator", rich_help_panel=_TRUST)
 app.add_typer(keys, name="keys", rich_help_panel=_TRUST)
 app.add_typer(token, name="token", rich_help_panel=_TRUST)
 app.add_typer(policy, name="policy", rich_help_panel=_TRUST)

@@ -14,8 +14,8 @@ from interlock.call import Call, Caller, Credentials
 from interlock.config import Config
 from interlock.errors import InterlockError
 from interlock.faces.http.answers import App, Receive, Scope, Send, respond_json
-from interlock.faces.http.approvals import ApprovalsApp
 from interlock.faces.http.guard import Guard
+from interlock.faces.http.verification import Verification, VerificationApp
 from interlock.node.approvals_socket import ApprovalsSocket, approvals_socket_path
 from interlock.node.operators import Operators, operators_path, page_base, page_origins
 from interlock.node.places import make_private, state_dir
@@ -87,7 +87,9 @@ class Approving:
             children=children,
         )
         self.approvals.gate.anybody = lambda: bool(len(self.anchors) or watch.enrolled)
-        self._app: ApprovalsApp | None = None
+        self._app: VerificationApp | None = None
+        self.verification: Verification | None = None
+        """The safety loop from the operator's side. Set before the doors open."""
         self._socket: ApprovalsSocket | None = None
 
     def origins(self) -> tuple[str, ...]:
@@ -96,10 +98,10 @@ class Approving:
 
     # -- life
 
-    def app(self, guard: Guard, otherwise: App) -> ApprovalsApp:
+    def app(self, guard: Guard, otherwise: App) -> VerificationApp:
         """What serves /approvals, and leaves all other paths to `otherwise`."""
         self.operators.watch.start()
-        self._app = ApprovalsApp(
+        self._app = VerificationApp(
             approvals=self.approvals,
             desk=self.operators,
             guard=guard,
@@ -108,6 +110,7 @@ class Approving:
             origins=self.origins,
             otherwise=otherwise,
         )
+        self._app.verification = self.verification
         return self._app
 
     async def listen_locally(self, socket: Path) -> None:

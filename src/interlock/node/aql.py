@@ -22,6 +22,7 @@ from interlock.catalog.aql.trust import Trusting
 from interlock.catalog.catalog import Catalog
 from interlock.config import Config
 from interlock.node.approving import Approving
+from interlock.node.aql_channels import channels_of
 from interlock.node.places import make_private, state_dir
 from interlock.pipeline.aql.asking import Asked, Warning, principal
 from interlock.pipeline.aql.batch import Batches
@@ -34,9 +35,12 @@ from interlock.pipeline.aql.merging import Merging
 from interlock.pipeline.aql.notes import Notes, note_natives
 from interlock.pipeline.aql.own import OwnOperations, hidden
 from interlock.pipeline.aql.preview import Preview
+from interlock.pipeline.aql.quotas import CONTINUE, Quotas, quota_natives
 from interlock.pipeline.aql.reaching import Reaching, reach_natives
 from interlock.pipeline.aql.relations import Relations, relation_natives
+from interlock.pipeline.aql.risk import Risk, journalled
 from interlock.pipeline.aql.safety.codes import Codes
+from interlock.pipeline.aql.safety.desk import VerificationDesk
 from interlock.pipeline.aql.safety.holding import PROCEED, UNBLOCK
 from interlock.pipeline.aql.safety.loop import Loop
 from interlock.pipeline.aql.safety.natives import (
@@ -46,14 +50,16 @@ from interlock.pipeline.aql.safety.natives import (
 )
 from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
 from interlock.pipeline.aql.told import Teller
+from interlock.pipeline.aql.warnings import ranked
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
-from interlock.pipeline.policy.decision import Action, decision
+from interlock.pipeline.policy.decision import Action, Decision, decision
 from interlock.pipeline.sealing import Seals
 from interlock.ports import Upstream
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.limits import published
 from interlock.protocol.aql.words import OWN
+from interlock.stores.aql_counters import CounterStore
 from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
 from interlock.stores.aql_safety import SafetyStore
@@ -65,6 +71,7 @@ _FLOORS = {
         Action.CONFIRM, "default:aql", "An agent that is started acts by itself."
     ),
     UNBLOCK: decision(Action.VERIFY, "aql:unblock", "A human has to let it act again."),
+    CONTINUE: decision(Action.CONFIRM, "aql:quota", "A quota is used up so far."),
     PROCEED: decision(Action.CONFIRM, "aql:proceed", "A human has to let this step be done."),
 }
 
@@ -92,6 +99,7 @@ class Aql:
         settings = config.aql
         self._settings = settings
         self._started = False
+        self._closing: set[asyncio.Future[None]] = set()
         self._pipeline = pipeline
         self._catalog = catalog
         self._seals = seals
@@ -116,7 +124,10 @@ class Aql:
             cursors=self._cursors,
             settings=self._books.settings,
             tokens=self.tokens,
+            ranked=ranked,
         )
+        self._counters = CounterStore(folder / "aql-counters.db", deliver=loop.call_soon_threadsafe)
+        self.quotas = Quotas(settings, self._counters, time.monotonic, time.time)
         self._executions_kept = ExecutionStore(
             folder / "aql-executions.db", deliver=loop.call_soon_threadsafe
         )
@@ -145,6 +156,9 @@ class Aql:
             clock=time.monotonic,
             wall_clock=time.time,
         )
+        approving.verification = VerificationDesk(self.safety)
+        self._environ, self._base_dir = environ, base_dir
+        self._channels = channels_of(settings.channels, self.codes, environ, base_dir)
         self.own = OwnOperations(
             self._natives(config),
             [
@@ -153,6 +167,7 @@ class Aql:
                 hidden(START, self._start, "Makes a call that goes on by itself."),
                 hidden(MERGE, self._merge, "Reads, merges and writes."),
                 *internal_natives(self.safety),
+                *quota_natives(self.quotas),
             ],
             find=lambda name: self.stage.book().own(name),
         )
@@ -169,17 +184,20 @@ class Aql:
             choose=surface.choose,
         )
         self.stage.tokens = self.tokens
+        self.quotas.hidden = lambda: self.own.hidden.get(CONTINUE)
+        self._risk = Risk(self.stage.book, self.trusting, journalled(audit))
         self._merging = Merging(pipeline, self.stage.find)
         tasks = pipeline.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
         upstreams[OWN] = self.own
         permit.free = self.own.free
         permit.floors = _FLOORS
-        permit.firm_floors = frozenset({UNBLOCK, PROCEED})
+        permit.firm_floors = frozenset({UNBLOCK, PROCEED, CONTINUE})
         permit.watched = self.safety.watched
         permit.watch = self.safety.watch
         pipeline.aql = self.stage
         catalog.post(self.own.offering())
+        self._use(config)
 
     def _natives(self, config: Config) -> list[Native]:
         def listing() -> Listing:
@@ -194,7 +212,10 @@ class Aql:
                 self.searcher,
                 view_of=lambda call: self._pipeline.permit.sees(call),
                 protocol_info=self._about,
-                reports={"safety_policy": lambda _: autonomy_config(self._settings.safety)},
+                reports={
+                    "safety_policy": lambda _: autonomy_config(self._settings.safety),
+                    "quota_status": self.quotas.status,
+                },
                 cursors=self._cursors,
                 response_bytes=lambda: self._settings.limits.response_bytes,
                 trust=self.trusting,
@@ -247,6 +268,7 @@ class Aql:
         begins."""
         if not self._started:
             self._started = True
+            self.quotas.start()
             self.executions.load()
             self.safety.load()
 
@@ -254,6 +276,12 @@ class Aql:
         """Run by a new config, which was checked."""
         settings = config.aql
         self._settings = settings
+        old = self._channels
+        self._channels = channels_of(settings.channels, self.codes, self._environ, self._base_dir)
+        for channel in old:
+            self._closing.add(task := asyncio.ensure_future(channel.close()))
+            task.add_done_callback(self._closing.discard)
+        self._use(config)
         self._books.configure(settings)
         self.stage.configure(settings)
         self._teller.configure(settings)
@@ -261,15 +289,34 @@ class Aql:
         self.executions.configure(settings.executions, settings.limits.concurrent)
         self.safety.configure(settings.safety)
 
+    def _use(self, config: Config) -> None:
+        """What the permit and the stage ask only where there is something to be asked."""
+        settings = config.aql
+        self.quotas.configure(settings)
+        self.stage.quotas = self.quotas if self.quotas.active else None
+        permit = self._pipeline.permit
+        permit.danger = self._risk if settings.danger != "off" else _as_decided
+        permit.danger_everywhere = settings.danger == "everywhere"
+
     async def close(self) -> None:
         """Write what is left, once no call is under way any more."""
+        for channel in self._channels:
+            await channel.close()
+        if self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
 
         def close() -> None:
             self._executions_kept.close()
             self._notes_kept.close()
+            self._counters.close()
             self.safety.close()
 
         await asyncio.get_running_loop().run_in_executor(None, close)
+
+
+def _as_decided(call: Call, decided: Decision) -> Decision:
+    """Where danger alone makes nobody wait."""
+    return decided
 
 
 def _warn(asked: Asked, code: str, message: str, details: dict[str, Any]) -> None:

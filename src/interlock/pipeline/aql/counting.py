@@ -34,8 +34,10 @@ class Counted(NamedTuple):
 class CounterKeeper(Protocol):
     """A durable store of counters. `add` returns at once."""
 
-    reason: str
-    """Why it cannot be written now. Empty: it can."""
+    @property
+    def reason(self) -> str:
+        """Why it cannot be written now. Empty: it can."""
+        ...
 
     def load(self, now: float) -> list[Counted]:
         """All that somebody may still ask for. Waits. Raises InterlockError."""

@@ -55,8 +55,8 @@ class OwnOperations:
     @property
     def free(self) -> frozenset[str]:
         """What is judged like asking for a list."""
-        free = {name for name, native in self.natives.items() if native.free}
-        return frozenset(free | self._hidden.keys())
+        every = (*self.natives.values(), *self._hidden.values())
+        return frozenset(native.name for native in every if native.free)
 
     def offering(self) -> Offering:
         """What is posted to the catalog. Withhold all of it: its names are no tools."""
@@ -98,13 +98,17 @@ class OwnOperations:
             asked = call.asked = Asked(operation, PLAIN, None)
         asked.call = call
         if asked.params is None:
-            given = call.decoded if isinstance(call.decoded, dict) else {}
+            given: dict[str, Any] = call.decoded if isinstance(call.decoded, dict) else {}
             defaults = {
                 one.name: one.schema["default"]
                 for one in native.parameters
-                if "default" in one.schema and one.name not in given
+                if "default" in one.schema and one.own not in given
             }
-            asked.params = {**defaults, **given}
+            names = {one.own: one.name for one in native.parameters}
+            asked.params = {
+                **defaults,
+                **{names.get(key, key): value for key, value in given.items()},
+            }
         return asked
 
     def set_level(self, level: str, session: ClientSession | None) -> None:
@@ -212,13 +216,13 @@ def _definition(native: Native, *, open: bool = False) -> bytes:
     schema: dict[str, Any] = {"type": "object"}
     if not open:
         schema["properties"] = {
-            one.name: {
+            one.own: {
                 **one.schema,
                 **({"description": one.description} if one.description else {}),
             }
             for one in native.parameters
         }
-        required = [one.name for one in native.parameters if one.required]
+        required = [one.own for one in native.parameters if one.required]
         if required:
             schema["required"] = required
         schema["additionalProperties"] = False

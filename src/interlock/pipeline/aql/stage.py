@@ -22,6 +22,7 @@ from interlock.pipeline.aql import translate
 from interlock.pipeline.aql.asking import Asked
 from interlock.pipeline.aql.children import Unread, child_of
 from interlock.pipeline.aql.own import OwnOperations
+from interlock.pipeline.fault import fault
 from interlock.protocol.aql import faults, formats, request
 from interlock.protocol.aql.request import Batch, Single
 from interlock.protocol.aql.words import PLAIN, Face, Family
@@ -69,11 +70,17 @@ NO_AQL: Final[AqlStage] = _NoAql()
 class Quotas(Protocol):
     """Counts what callers do."""
 
-    def admit(self, call: Call, asked: Asked) -> None:
-        """Count a call that is about to be made. Raises AqlError; may add warnings."""
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to count."""
+        ...
+
+    def admit(self, call: Call, asked: Asked, continued: str = "") -> object:
+        """Count a call that is about to be made. It may become another one, which waits for a
+        human. Raises AqlError; may add warnings."""
 
     def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """A call that was admitted is over."""
+        """A call is over, whether it was counted or not."""
 
 
 class Tokens(Protocol):
@@ -172,8 +179,8 @@ class Stage:
         if asked is not None:
             if type(asked) is Unread:
                 self._take_child(call, face, asked)
-            elif self.quotas is not None and not asked.started:
-                self._admit(call, asked)
+            elif self.quotas is not None and self.quotas.active:
+                self.quotas.admit(call, asked)
             return False
         if call.verb == TOOLS_CALL:
             tools = face.tools
@@ -197,10 +204,11 @@ class Stage:
 
     def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
         quotas = self.quotas
-        if quotas is not None:
-            asked = call.asked
-            if type(asked) is Asked and asked.started:
+        if quotas is not None and (outcome is None or quotas.active or _says_error(outcome)):
+            try:
                 quotas.settled(call, outcome, error)
+            except Exception as bug:
+                return self._told(call, None, fault(call, bug))
         return self._told(call, outcome, error)
 
     def _list(self, call: Call, face: Face) -> bool:
@@ -266,13 +274,9 @@ class Stage:
             reads = self._books.settings(operation.canonical).read_modify_write
             if reads:
                 self._call_instead(call, asked, MERGE, reads=reads)
-        if self.quotas is not None and call.asked is asked:
-            self._admit(call, asked)
-
-    def _admit(self, call: Call, asked: Asked) -> None:
-        assert self.quotas is not None
-        self.quotas.admit(call, asked)
-        asked.started = call.started or 1.0
+        quotas = self.quotas
+        if quotas is not None and quotas.active and call.asked is asked:
+            quotas.admit(call, asked, translate.continued(single.meta))
 
     def _make_batch(self, call: Call, face: Face, family: Family | None, batch: Batch) -> None:
         hidden = self._own.hidden[BATCH]
@@ -316,6 +320,10 @@ class Stage:
                     continue
             near.append(book.name_in(operation, face))
         return near[:5]
+
+
+def _says_error(outcome: Outcome) -> bool:
+    return outcome.glance is not None and outcome.glance.is_error
 
 
 def _no_endpoint(name: str, face: Face) -> InterlockError:
