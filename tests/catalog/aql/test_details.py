@@ -188,7 +188,6 @@ def test_descriptions_are_one_line_and_short() -> None:
     assert 1_000 < len(whole) < 20_100
 
 
-@pytest.mark.spec("AQ-8.5.2-2")
 def test_the_nodes_own_are_described_like_any_other() -> None:
     own = native(
         "update_thing", Category.UPDATE, parameters=(parameter("id", required=True),

@@ -84,6 +84,12 @@ def test_reserved_names_and_those_of_the_node_stay_the_nodes() -> None:
     assert found.find("github_introspect").canonical == "github.introspect"  # type: ignore[union-attr]
 
 
+def test_a_name_with_the_suffix_may_be_the_nodes_too() -> None:
+    own = (native("get_thing"), native("get_thing_tool"))
+    found = book(offer("get", ["thing"]), natives=own)
+    assert [one.name for one in found.all()][2:] == ["get_thing_tool_tool"]
+
+
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_a_tool_that_is_shown_as_itself_gets_no_reserved_name() -> None:
     for name in RESERVED:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +20,7 @@ from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.config.aql import AqlConfig, OperationConfig
 from interlock.errors import ProtocolError
-from interlock.protocol.aql.words import OWN, RESERVED, Category, Danger, Face
+from interlock.protocol.aql.words import OWN, RESERVED, Category, Danger, Face, fits
 
 HIDDEN: Final = frozenset({"batch", "start_execution", "preview", "unblock", "continue_quota"})
 """Tools of the node's own that are steps of the language and no operations: nobody names them."""
@@ -218,7 +217,7 @@ class OperationBook:
     def settings(self, canonical: str) -> OperationConfig:
         """What the config knows better about a tool. The first glob that fits."""
         for glob, settings in self._patterns:
-            if fnmatchcase(canonical, glob):
+            if fits(glob, canonical):
                 return settings
         return _NOTHING
 

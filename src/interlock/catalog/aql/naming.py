@@ -71,7 +71,7 @@ def given(
     names = []
     for place, (name, canonical, _) in enumerate(wanted):
         name = kept.get(canonical, name)
-        if name in taken:
+        while name in taken:
             name += "_tool"
         names.append(name)
         sharing.setdefault(name, []).append(place)
