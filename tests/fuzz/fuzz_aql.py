@@ -29,6 +29,7 @@ SEEDS = [
     b'{"content":[{"type":"text","text":"{\\"a\\":1}"}],"isError":true}',
     b'{"content":[{"type":"image","data":"aGk=","mimeType":"x/y"}],"structuredContent":{"a":[]}}',
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"a":"\xff\\udc00"}}}',
+    b'{"content":[{"type":"text","tex\xff":"{}"}]}',
     b"{" * 64_000,
     b"[" * 64_000,
 ]

@@ -1,7 +1,8 @@
 """What requests and answers must look like, as schemas of our own: the draft's are not in the tree.
 
-They say what the draft's `operation-input`, `operation-result`, `batch-operation` and
-`danger-level` say, and are as strict about members that do not belong there.
+They say what the draft's `operation-input`, `operation-result`, `batch-operation`,
+`introspection-response` and `danger-level` say, and are as strict about members that do not belong
+there.
 """
 
 from __future__ import annotations
@@ -114,10 +115,105 @@ DANGER_LEVEL: Final[dict[str, Any]] = {
                 "requires_confirmation": {"type": "boolean", "default": False},
                 "hook_blockable": {"type": "boolean", "default": True},
             },
-            "additionalProperties": False,
         },
     ]
 }
+OF_CATEGORY: Final = {
+    "READ": "safe",
+    "CREATE": "reversible",
+    "UPDATE": "reversible",
+    "DELETE": "destructive",
+}
+"""The level of a category whose operations say nothing else. Those of EXECUTE have any."""
+
+_CATEGORY: Final = {"enum": ["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"]}
+_TEXT: Final = {"type": "string"}
+_PARAMETER: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["name", "type", "required"],
+    "properties": {
+        "name": _TEXT, "type": _TEXT, "required": {"type": "boolean"}, "description": _TEXT,
+        "default": True, "enum": {"type": "array"}, "minimum": {"type": "number"},
+        "maximum": {"type": "number"}, "minLength": {"type": "integer"},
+        "maxLength": {"type": "integer"}, "pattern": _TEXT, "format": _TEXT, "items": True,
+        "sensitive": {"type": "boolean"},
+    },
+    "additionalProperties": False,
+}  # fmt: skip
+_TYPE_INFO: Final[dict[str, Any]] = {
+    "name": _TEXT,
+    "kind": {"enum": ["enum", "object", "scalar", "union"]},
+    "description": _TEXT,
+}
+_INFO: Final[dict[str, Any]] = {
+    "name": OPERATION, "semantic_category": _CATEGORY, "endpoint": _TEXT, "description": _TEXT,
+}  # fmt: skip
+_DETAILS: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": [*_INFO, "mcpTool", "permissions", "parameters", "returns"],
+    "properties": {
+        **_INFO,
+        "mcpTool": _TEXT,
+        "permissions": {
+            "type": "object",
+            "required": ["readOnly", "destructive"],
+            "properties": {"readOnly": {"type": "boolean"}, "destructive": {"type": "boolean"}},
+            "additionalProperties": False,
+        },
+        "parameters": {"type": "array", "items": _PARAMETER},
+        "returns": {"type": "object", "required": ["name", "kind"], "properties": _TYPE_INFO},
+        "examples": {"type": "array"},
+        "computed_fields": True,
+        "aggregation_support": True,
+        "relationship_capabilities": True,
+        "lifecycle": True,
+    },
+    "additionalProperties": False,
+}
+
+
+def _only(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": [name],
+        "properties": {name: value, "_protocol": {"type": "object", "required": ["version"]}},
+        "additionalProperties": False,
+    }
+
+
+def _members(properties: dict[str, Any], *optional: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": [name for name in properties if name not in optional],
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+INTROSPECTION: Final[dict[str, Any]] = {
+    "oneOf": [
+        _only("operations", {"type": "array", "items": _members(_INFO)}),
+        _only("operation", {"oneOf": [{"type": "null"}, _DETAILS]}),
+        _only("types", {"type": "array", "items": _members(_TYPE_INFO, "description")}),
+        _only(
+            "type",
+            {
+                "oneOf": [
+                    {"type": "null"},
+                    _members(
+                        {
+                            **_TYPE_INFO,
+                            "values": {"type": "array"},
+                            "fields": {"type": "array", "items": _PARAMETER},
+                            "members": {"type": "array"},
+                        },
+                        "description", "values", "fields", "members",
+                    ),
+                ]
+            },
+        ),
+    ]
+}  # fmt: skip
 
 
 def fits(schema: dict[str, Any], value: Any) -> bool:

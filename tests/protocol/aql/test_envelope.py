@@ -199,7 +199,16 @@ def test_an_image_beside_structured_content_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"[]", b"1", b'{"content":7}', b'{"content":[7]}', b'{"content":[{"type":1}]}', b"{\xff"],
+    [
+        b"",
+        b"[]",
+        b"1",
+        b'{"content":7}',
+        b'{"content":[7]}',
+        b'{"content":[{"type":1}]}',
+        b"{\xff",
+        b'{"content":[{"type":"text","te\xff":"{}"}]}',
+    ],
 )
 def test_what_is_no_result_of_a_tool(raw: bytes) -> None:
     with pytest.raises(ValueError, match="not the result"):

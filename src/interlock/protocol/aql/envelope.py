@@ -202,7 +202,11 @@ class Data(msgspec.Struct, frozen=True, gc=False):
 def data_of(result: bytes | Raw) -> Data:
     """The data of a result of `tools/call`. Raises ValueError for one that is none."""
     try:
-        found = _decode_result(result)
+        raw = bytes(result)
+        if not raw.isascii():
+            # Raw ranges are skipped, not read: bytes that are not UTF-8 would travel on unseen.
+            raw.decode()
+        found = _decode_result(raw)
         content = [] if found.content is UNSET else found.content
         if found.structuredContent is not UNSET and _is_some(found.structuredContent):
             return Data(bytes(found.structuredContent), _without_text(content), found.isError, True)
