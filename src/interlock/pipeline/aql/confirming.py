@@ -124,7 +124,7 @@ class Tokens:
             self._note(call, operation, "TOKEN_ISSUED", token)
         message = (
             f"A human must confirm '{operation.name}' first: {where}. You cannot do it yourself. "
-            "Ask your user, then repeat the same request with 'confirmation_token'."
+            "Ask your user, then send the same request again with 'confirmation_token'."
         )
         return Blame("CONFIRMATION_REQUIRED", message, details)
 
