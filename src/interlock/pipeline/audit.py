@@ -7,8 +7,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-import msgspec
-
 from interlock.call import Call, Caller
 from interlock.errors import CONFIRMATION_REQUIRED
 from interlock.ports import JournalEntry, Recorder
@@ -43,12 +41,16 @@ MOST_QUESTIONS: Final = 100
 """Entries a second about questions of upstreams; more are counted in the next."""
 
 
-class Tally(msgspec.Struct, gc=False):
-    """Running totals, for whoever watches the node."""
+class Tally:
+    """Running totals, for whoever watches the node. Plain slots: they are written for every call,
+    and nothing is written quicker."""
 
-    calls: int = 0
-    failed: int = 0
-    busy_us: int = 0
+    __slots__ = ("busy_us", "calls", "failed")
+
+    def __init__(self, calls: int = 0, failed: int = 0, busy_us: int = 0) -> None:
+        self.calls = calls
+        self.failed = failed
+        self.busy_us = busy_us
 
 
 class Audit:
@@ -107,9 +109,11 @@ class Audit:
         recorder.record_durably(self._entry(call, DISPATCHING, 0, _told_of(call, mark, "")), then)
 
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
-        upstream = call.upstream
-        if call.verb == TOOLS_CALL and outcome != COLLECTED:
-            tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
+        upstream, verb = call.upstream, call.verb
+        if verb == TOOLS_CALL and outcome != COLLECTED:
+            tally = self.by_upstream.get(upstream)
+            if tally is None:
+                tally = self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us
             # A call whose server wants to know more first has not failed.
@@ -118,7 +122,22 @@ class Audit:
         recorder = self._recorder
         if recorder is None:
             return
-        caller = call.caller
+        caller, route = call.caller, call.route
+        if (
+            route is not None
+            and caller is not None
+            and not (detail or self._intended or call.approval)
+        ):
+            # Nearly every entry, put together in one go.
+            whom = _whom(caller) if caller.above else caller.name
+            wall_clock = self._wall_clock
+            recorder.record(
+                (
+                    wall_clock(), whom, call.face, verb, route.canonical, upstream, call.effect,
+                    outcome, duration_us, "",
+                )
+            )  # fmt: skip
+            return
         if caller is None:
             # Strangers must not push the record of everybody else out of the journal.
             folded = self._strangers.take(self._wall_clock())

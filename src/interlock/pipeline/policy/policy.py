@@ -59,6 +59,8 @@ _CONFIRMED: Final = decision(
     Action.CONFIRM, "default:safe", "What this tool does cannot be undone."
 )
 _DENIED: Final = decision(Action.DENY, "default:deny", "No rule allows it.")
+_DENY: Final = Action.DENY
+"""Looked up once: members of an enumeration are slow to find."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -91,6 +93,8 @@ class Policy:
         self._last_caller: Caller | None = None
         self._last_plans: dict[Tool, Decision | Plan] = {}
         self._planned = 0
+        self._by_default = {level.word: self._default(level.word) for level in EffectLevel}
+        """What happens to a call of a tool with such an effect where no rule is asked."""
         self._of_tools: dict[Tool, tuple[Asked, list[Rule]]] = {}
         self._of_callers: dict[Profile, list[Rule]] = {}
 
@@ -98,8 +102,17 @@ class Policy:
 
     def decide(self, call: Call) -> Decision:
         """What happens to the call. Raises InterlockError when it is denied."""
-        found = self.judge(call)
-        if found.action is Action.DENY:
+        found: Decision | Plan | None = None
+        tool = call.route
+        if tool is not None and call.verb == mcp.TOOLS_CALL:
+            # What stands whatever the arguments are is mostly at hand, found for an earlier call.
+            if not self.rules:
+                found = self._by_default.get(call.effect)
+            elif call.caller is self._last_caller:
+                found = self._last_plans.get(tool)  # type: ignore[call-overload]
+        if type(found) is not Decision:
+            found = self.judge(call)
+        if found.action is _DENY:
             raise _denial(call, found, self.version)
         return found
 
