@@ -7,9 +7,8 @@ ever taken beyond the limit, in whatever order calls take and give back.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import Final, NamedTuple
-
-import msgspec
 
 from interlock.protocol.ax import UNLIMITED, Budget
 
@@ -31,10 +30,12 @@ Group = list[float]
 class Window:
     """How many calls were made within the last minute."""
 
-    __slots__ = ("_groups", "count")
+    __slots__ = ("_groups", "count", "right_until")
 
     def __init__(self) -> None:
         self.count = 0
+        self.right_until = inf
+        """Before this moment `count` is right as it stands: there is nothing to look for."""
         self._groups: deque[Group] = deque()
 
     def look(self, now: float) -> int:
@@ -44,19 +45,23 @@ class Window:
             self.count -= int(gone[2])
             # What is given back of it now counts no more.
             gone[2] = 0
+        self.right_until = groups[0][1] + MINUTE if groups else inf
         return self.count
 
     def add(self, now: float) -> Group:
         """Count a call. What is returned is for `give_back`."""
         self.count += 1
         groups = self._groups
-        if groups and now - groups[-1][0] < GRAIN:
+        if groups:
             group = groups[-1]
-            group[1] = now
-            group[2] += 1
+            if now - group[0] < GRAIN:
+                group[1] = now
+                group[2] += 1
+                return group
         else:
-            group = [now, now, 1]
-            groups.append(group)
+            self.right_until = now + MINUTE
+        group = [now, now, 1]
+        groups.append(group)
         return group
 
     def give_back(self, group: Group) -> None:
@@ -85,19 +90,18 @@ class Tally:
         self.cost_units = 0
 
 
-class Taken(msgspec.Struct, gc=False):
-    """What a call has taken from one account. Made for every call, so it is made in C."""
+Taken = tuple[Window, Group, Tally, bool, int]
+"""What a call has taken from one account: from which window and which group of it, from which
+tally, whether the call changes something and what it costs. A plain tuple: nothing is made quicker,
+and one is made for every call."""
 
-    window: Window
-    group: Group
-    tally: Tally
-    mutable: bool
-    units: int
 
-    def give_back(self) -> None:
-        self.window.give_back(self.group)
-        self.tally.mutable_calls -= self.mutable
-        self.tally.cost_units -= self.units
+def give_back(taken: Taken) -> None:
+    """A call that has taken this was never made."""
+    window, group, tally, mutable, units = taken
+    window.give_back(group)
+    tally.mutable_calls -= mutable
+    tally.cost_units -= units
 
 
 class Short(NamedTuple):
@@ -144,18 +148,21 @@ class Account:
         """Why a call would be one too many. None: it would not."""
         if self.idle is not None and now - self.last >= self.idle:
             self.tally = Tally()
-        budget, used, tally = self.budget, self.window.look(now), self.tally
+        budget, window, tally = self.budget, self.window, self.tally
+        used = window.count if now < window.right_until else window.look(now)
         limit = budget.max_calls_per_minute
         if used >= limit:
             if not limit:
                 return Short(CALLS, limit, used, None, True)
-            return Short(CALLS, limit, used, self.window.wait(now, limit))
-        limit = budget.max_mutable_calls_per_session
-        if mutable and tally.mutable_calls >= limit:
-            return Short(MUTABLE, limit, tally.mutable_calls, *self._rest(now, not limit))
-        limit = budget.max_cost_units_per_session
-        if units and tally.cost_units + units > limit:
-            return Short(COST, limit, tally.cost_units, *self._rest(now, units > limit))
+            return Short(CALLS, limit, used, window.wait(now, limit))
+        if mutable:
+            limit = budget.max_mutable_calls_per_session
+            if tally.mutable_calls >= limit:
+                return Short(MUTABLE, limit, tally.mutable_calls, *self._rest(now, not limit))
+        if units:
+            limit = budget.max_cost_units_per_session
+            if tally.cost_units + units > limit:
+                return Short(COST, limit, tally.cost_units, *self._rest(now, units > limit))
         return None
 
     def _rest(self, now: float, never: bool) -> tuple[float | None, bool]:
@@ -165,10 +172,12 @@ class Account:
     def take(self, now: float, mutable: bool, units: int) -> Taken:
         """Count a call that `lacks` had nothing against."""
         self.last = now
-        tally = self.tally
-        tally.mutable_calls += mutable
-        tally.cost_units += units
-        return Taken(self.window, self.window.add(now), tally, mutable, units)
+        window, tally = self.window, self.tally
+        if mutable:
+            tally.mutable_calls += 1
+        if units:
+            tally.cost_units += units
+        return window, window.add(now), tally, mutable, units
 
     def is_forgotten(self, now: float) -> bool:
         """Whether a new one in its place would be the same."""

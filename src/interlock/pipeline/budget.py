@@ -23,7 +23,15 @@ from interlock.call import Call, Outcome, RelayedError, UpstreamAnsweredError, U
 from interlock.catalog.offering import Tool
 from interlock.config import BudgetConfig, BudgetsConfig
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
-from interlock.pipeline.accounts import MINUTE, NO_LIMIT, Account, Short, Taken, Window
+from interlock.pipeline.accounts import (
+    MINUTE,
+    NO_LIMIT,
+    Account,
+    Short,
+    Taken,
+    Window,
+    give_back,
+)
 from interlock.pipeline.approval.waiting import only_waits
 from interlock.ports import Clock
 from interlock.protocol.ax import UNLIMITED, Budget
@@ -131,19 +139,32 @@ class Budgets:
         """
         if call.reserved is not None:
             return
-        accounts = self._accounts(call)
-        if not accounts:
-            return
-        now, tool = self._clock(), call.route
+        tool, clock = call.route, self._clock
         # What nobody knows changes something, and costs nothing.
-        mutable, units = (tool.mutable, tool.cost_units) if isinstance(tool, Tool) else (True, 0)
+        mutable, units = True, 0
+        if isinstance(tool, Tool):
+            mutable, units = tool.mutable, tool.cost_units
+        now = clock()
+        caller = call.caller
+        if (
+            caller is not None
+            and self._session_budget is NO_LIMIT
+            and call.upstream not in self.limited
+        ):
+            # Only the caller's own can be there, and mostly is: then no list is made.
+            account = self._callers.get(caller.name)
+            if account is not None:
+                short = account.lacks(now, mutable, units)
+                if short is not None:
+                    raise self._exceeded(account, short)
+                call.reserved = (account.take(now, mutable, units),)
+                return
+        accounts = self._accounts(call)
         for account in accounts:
             short = account.lacks(now, mutable, units)
             if short is not None:
                 raise self._exceeded(account, short)
-        if len(accounts) == 1:
-            call.reserved = (accounts[0].take(now, mutable, units),)
-        else:
+        if accounts:
             call.reserved = [account.take(now, mutable, units) for account in accounts]
 
     def settle(self, call: Call, sent: bool) -> None:
@@ -154,7 +175,7 @@ class Budgets:
         call.reserved = None
         if not sent:
             for taken in reserved:
-                taken.give_back()
+                give_back(taken)
 
     def _accounts(self, call: Call) -> list[Account]:
         accounts: list[Account] = []
