@@ -114,7 +114,8 @@ class Authenticator:
     def __call__(self, credentials: Credentials) -> Caller:
         """The caller. Raises InterlockError; Unsettled, when it has to be asked for first."""
         if credentials.known_as:
-            minted = None if self.minted is None else self.minted(credentials)
+            reads = self.minted
+            minted = None if reads is None else reads(credentials)
             return minted or Caller(credentials.known_as, kind=PARENT_KIND)
         bearer = credentials.bearer
         if bearer is not None and self._demands:

@@ -47,6 +47,7 @@ from interlock.pipeline.approval.waiting import only_waits
 from interlock.pipeline.aql.stage import NO_AQL, AqlStage
 from interlock.pipeline.audit import COLLECTED, OK, TOOL_ERROR, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
+from interlock.pipeline.awaited import outcome_of
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.budget import Budgets, was_sent
 from interlock.pipeline.deadline import DeadlineWatch, set_deadline
@@ -167,14 +168,16 @@ class Pipeline:
 
     # -- out
 
-    def begin(self, call: Call, *, again: bool = False) -> None:
+    def begin(self, call: Call, again: bool = False) -> None:
         """Send a call on its way. It may be over when this returns. Never raises.
 
         `again`: who calls was not known the first time, and had to be asked for."""
         self._under_way[call] = None
-        call.started = now = self._clock()
+        clock = self._clock
+        call.started = now = clock()
         try:
-            self.enter(call)
+            # By their methods: to call an object costs more than to call a method of it.
+            self.enter.__call__(call)
             if call.view is not None and self.aql.take(call):
                 return
             verb = call.verb
@@ -185,11 +188,14 @@ class Pipeline:
                     validate(call, resolve(call, self._catalog))
                 else:
                     find_transparently(call, self.transparent, self._catalog)
-                decision = self.permit(call)
+                decision = self.permit.__call__(call)
                 if decision.gated or call.approval:
                     self.permit.hold(call, decision)
                 elif call.effect == READ_ONLY:
-                    self.depart(call, now)
+                    if call.extra is None:
+                        self.send(call, now)
+                    else:
+                        self.depart(call, now)
                 else:
                     self.write_first(call)
             else:
@@ -398,7 +404,8 @@ class Pipeline:
         if self._empty is not None and not self._under_way and not self._empty.done():
             self._empty.set_result(None)
         detail = ""
-        took = self._clock() - call.started
+        clock = self._clock
+        took = clock() - call.started
         collected = word == COLLECTED
         if error is not None:
             word, detail = word if collected else error.failure.name, error.message
@@ -421,11 +428,12 @@ class Pipeline:
             gate.finished(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
         call.exchange = None
-        if call.on_done is not None:
+        tell = call.on_done
+        if tell is not None:
             try:
                 if call.view is not None:
                     outcome, error = self.aql.told(call, outcome, error)
-                call.on_done(call, outcome, error)
+                tell(call, outcome, error)
             except Exception:
                 _log.exception(
                     "the answer of %.100r %.100r could not be given", call.verb, call.name
@@ -472,23 +480,7 @@ class Pipeline:
 
     async def run(self, call: Call) -> Outcome:
         """`begin`, for those who can wait. Raises InterlockError, and nothing else."""
-        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-        def done(call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-            if over.done():
-                return
-            if error is not None:
-                over.set_exception(error)
-            elif outcome is not None:
-                over.set_result(outcome)
-
-        call.on_done = done
-        self.begin(call)
-        try:
-            return await over
-        except asyncio.CancelledError:
-            self.cancel(call)
-            raise
+        return await outcome_of(call, self.begin, self.cancel)
 
     def configure(
         self, *, authenticate: Authenticator, names: str, timeout: float, concurrent_calls: int

@@ -35,7 +35,7 @@ class _AcceptsEverything:
 _ACCEPTS_EVERYTHING: Final = _AcceptsEverything()
 
 
-def validate(call: Call, tool: Tool, *, against_schema: bool = True) -> None:
+def validate(call: Call, tool: Tool, against_schema: bool = True) -> None:
     """Check the call's arguments against the tool's schema, and its headers against both."""
     try:
         arguments = _decode(call.arguments)

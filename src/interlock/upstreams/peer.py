@@ -24,6 +24,7 @@ from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.pipeline.hearing import may_hear
 from interlock.ports import Back
 from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.mcp import glance_at
 from interlock.upstreams.exchange import Exchange, answered_error
 from interlock.upstreams.links.link import Link, NobodyYet, Ticket
 from interlock.upstreams.pacing import Pace
@@ -247,7 +248,7 @@ class Peer:
                     # The answer that everybody hopes for; anything else takes the long look.
                     del self.pending[exchange.id]
                     self.answered += 1
-                    exchange.succeed(Outcome(raw, self.era, mcp.glance_at(raw)))
+                    exchange.succeed(Outcome(raw, self.era, glance_at(raw)))
                     return
             self._answer(incoming, ticket)
         elif incoming.id is UNSET:

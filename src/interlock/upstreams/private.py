@@ -98,10 +98,15 @@ class PrivatePeers:
 
     def start(self, call: Call, back: Back) -> Exchange:
         """Send the call on the connection of its client, which may have to be opened first."""
-        private = self._of(call, back)
+        session = call.session
+        private = None if session is None else self._all.get(session)
+        if private is None:
+            private = self._of(call, back)
+        else:
+            private.last_used = call.started
         peer = private.peer
         if peer is not None:
-            if call.session is None and call.meta is not None:
+            if session is None and call.meta is not None:
                 private.speak_up(call.meta.get(mcp.META_LOG_LEVEL))
             return peer.start(call, back)
         return private.wait(call, back)

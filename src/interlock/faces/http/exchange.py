@@ -124,7 +124,10 @@ class HttpExchange(msgspec.Struct, eq=False):
         self.done = True
         lane = self.lane
         transport = lane.transport
-        head = lane.json_head()
+        # Of the second in which it is sent.
+        if lane.server_state.default_headers is not lane.date_of:
+            lane.date_line()
+        head = lane.json_head
         if self.head.lines:
             head += self.head.lines
         if not self.keep_alive:

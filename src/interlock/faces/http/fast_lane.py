@@ -93,9 +93,11 @@ class FastLane(HttpToolsProtocol):
         self._refused = False
         self._idle_since = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._date_of: Any = None
+        self.date_of: Any = None
+        """The headers of uvicorn's that the date was taken from: others every second."""
         self._date = b""
-        self._json_head = b""
+        self.json_head = b""
+        """The head of a JSON answer with status 200, up to its length, at that time."""
 
     # -- asyncio.Protocol
 
@@ -133,7 +135,8 @@ class FastLane(HttpToolsProtocol):
                     head = None
             if head is not None:
                 self._active = exchange = HttpExchange(self, head, data[start:], head.keep_alive)
-                head.serve(exchange)
+                serve = head.serve
+                serve(exchange)
                 return
         self._parse(data)
 
@@ -371,17 +374,11 @@ class FastLane(HttpToolsProtocol):
 
     def date_line(self) -> bytes:
         current = self.server_state.default_headers
-        if current is not self._date_of:
-            self._date_of = current
+        if current is not self.date_of:
+            self.date_of = current
             self._date = b"".join(b"%b: %b\r\n" % pair for pair in current)
-            self._json_head = JSON_HEAD[200] + self._date
+            self.json_head = JSON_HEAD[200] + self._date
         return self._date
-
-    def json_head(self) -> bytes:
-        """The head of a JSON answer with status 200, up to its length."""
-        if self.server_state.default_headers is not self._date_of:
-            self.date_line()
-        return self._json_head
 
     def finished(self, exchange: HttpExchange) -> None:
         """The answer has been written whole."""

@@ -333,12 +333,12 @@ class HttpPool:
 
     def send(self, request: bytes, reply: Reply) -> None:
         """Send now if a connection is free, else as soon as one is."""
-        idle = self._idle
+        idle, clock = self._idle, self._clock
         while idle:
             connection = idle.pop()
             if connection.closed:
                 continue
-            if self._clock() - connection.idle_since > IDLE_KEPT:
+            if clock() - connection.idle_since > IDLE_KEPT:
                 connection.abort()
                 continue
             connection.reply = reply
@@ -402,7 +402,8 @@ class HttpPool:
         if self._waiting:
             self._next_on(connection)
             return
-        connection.idle_since = self._clock()
+        clock = self._clock
+        connection.idle_since = clock()
         self._idle.append(connection)
 
     def connection_gone(self, connection: HttpConnection) -> None:
