@@ -53,6 +53,21 @@ def test_what_is_no_message(plain: Running, body: bytes, code: int, kind: str) -
     assert set(answer.json) == {"jsonrpc", "id", "error"}
 
 
+@pytest.mark.parametrize("id", [b"1.5", b"[]", b"{}", b"true"])
+@pytest.mark.parametrize("kind", ["stateless", "session"])
+def test_a_call_whose_id_is_none(plain: Running, id: bytes, kind: str) -> None:
+    """Plain calls are read by a shortcut: it takes nothing that the long way refuses."""
+    session = plain.session()
+    params: dict[str, Any] = {"name": "echo", "arguments": {}}
+    headers = session.headers
+    if kind == "stateless":
+        params["_meta"] = meta()
+        headers = stateless_headers("tools/call", "echo")
+    body = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":%b}'
+    answer = plain.once(plain.http(body % (id, json.dumps(params).encode()), *headers))
+    assert said(answer) == (400, -32600)
+
+
 def test_a_readable_id_comes_back_with_the_error(plain: Running) -> None:
     for id in ("7", '"seven"', "-7", '"\\u0007 \\"\\n"', "12345678901234567890123"):
         body = b'{"jsonrpc":"3.0","id":%b,"method":"x"}' % id.encode()

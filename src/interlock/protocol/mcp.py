@@ -256,7 +256,8 @@ _decode_tool_call = msgspec.json.Decoder(ToolCall).decode
 def decode_tool_call(data: bytes) -> ToolCall | None:
     """`data` as a plain `tools/call`. None for everything else, mistakes included.
 
-    A shortcut, no second opinion: what it does not take is read, and judged, the general way.
+    A shortcut, no second opinion: what it does not take is read, and judged, the general way. So
+    is a call whose id is neither digits nor a string: whoever reads the id looks at that.
     """
     try:
         if not data.isascii():
@@ -264,8 +265,7 @@ def decode_tool_call(data: bytes) -> ToolCall | None:
         call = _decode_tool_call(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    id = bytes(call.id)
-    return call if call.params.name and (id.isdigit() or id.startswith(b'"')) else None
+    return call if call.params.name else None
 
 
 def negotiate(requested: str) -> str:

@@ -89,6 +89,8 @@ class AxConversation(Conversation):
         self.ended_by: RefusedError | None = None
         self._known: dict[bytes, _Said] = {}
         """What the parent has said in a `_meta`: it says much the same with every call."""
+        self._last_said = b""
+        self._last_known: _Said | None = None
         # Looked up once, and not for every call.
         self._heard = self._hear
         self._over = self._done
@@ -184,28 +186,39 @@ class AxConversation(Conversation):
         """Start a plain call. False: something about it wants the long look."""
         params = request.params
         id = bytes(request.id)
-        if params.meta is UNSET or id in self._under_way or id in self._subscriptions:
+        under_way, raw_meta = self._under_way, params.meta
+        if (
+            raw_meta is UNSET
+            or id in under_way
+            or id in self._subscriptions
+            or not (id.isdigit() or id[:1] == b'"')
+        ):
             return False
-        said = bytes(params.meta)
-        known = self._known.get(said) or self._understand(said)
-        if known is None or len(self._under_way) >= self.most_under_way:
+        said = bytes(raw_meta)
+        # To compare it with the last one costs less than to find it: it is long.
+        if said == self._last_said:
+            known = self._last_known
+        else:
+            known = self._known.get(said)
+            if known is None:
+                known = self._understand(said)
+            else:
+                self._last_said, self._last_known = said, known
+        if known is None or len(under_way) >= self.most_under_way:
             return False
+        client, meta, hop, credentials = known
         call = Call(
-            mcp.TOOLS_CALL, FACE, known.credentials, known.client, params.name, "", None,
-            params.arguments, known.meta,
+            mcp.TOOLS_CALL, FACE, credentials, client, params.name, "", None, params.arguments,
+            meta, None, None, self._heard, self._over, None, hop, id,
         )  # fmt: skip
-        call.hop = known.hop
-        call.on_notification = self._heard
-        call.context = id
-        call.on_done = self._over
-        self._under_way[id] = call
+        under_way[id] = call
         try:
             self._pipeline.begin(call)
         except Exception:
             _log.exception("a request could not be served")
-            self._under_way.pop(id, None)
+            under_way.pop(id, None)
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
-            self.send_error(id, failed, known.client)
+            self.send_error(id, failed, client)
         return True
 
     def _understand(self, said: bytes) -> _Said | None:

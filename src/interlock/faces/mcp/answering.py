@@ -42,21 +42,26 @@ class Answering:
         self._clock = clock
         self.metadata: ResourceMetadata | None = None
         """Where clients are sent for a token. None: there is nowhere to send them."""
-        self._pulse: asyncio.TimerHandle | None = None
+        self.pulse: asyncio.TimerHandle | None = None
+        """Shows, from time to time, that the node is alive. None: it has not begun."""
         self._unsettled: dict[HttpExchange, asyncio.Task[None]] = {}
         # Looked up once, and not for every call.
-        self._heard = self.hear
-        self._over = self._done
+        self.heard = self.hear
+        self.over = self._done
 
     def start(self, exchange: HttpExchange, facts: Facts, call: Call) -> None:
         """Send the call on its way; `exchange.request_id` is answered when it is over."""
         if facts.accepts_stream:
-            call.on_notification = self._heard
+            call.on_notification = self.heard
         call.context = exchange
-        call.on_done = self._over
-        if self._pulse is None:
-            self._pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
+        call.on_done = self.over
+        if self.pulse is None:
+            self.begin_pulse()
         self._pipeline.begin(call)
+
+    def begin_pulse(self) -> None:
+        """Calls are under way: from now on they are looked after."""
+        self.pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
 
     def refuse(
         self, exchange: HttpExchange, id: bytes, error: InterlockError, client: Client | None
@@ -109,9 +114,9 @@ class Answering:
         """The node stops: nothing is under way any more."""
         for task in self._unsettled.values():
             task.cancel()
-        if self._pulse is not None:
-            self._pulse.cancel()
-            self._pulse = None
+        if self.pulse is not None:
+            self.pulse.cancel()
+            self.pulse = None
 
     def hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         """Progress or a log message: it turns a plain answer into a stream, the first time."""
@@ -156,10 +161,9 @@ class Answering:
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         exchange: HttpExchange = call.context
-        session = exchange.session
+        session, id, client = exchange.session, exchange.request_id, call.client
         if session is not None:
-            session.calls.pop(exchange.request_id, None)
-        id, client = exchange.request_id, call.client
+            session.calls.pop(id, None)
         if outcome is not None:
             try:
                 result = outcome.result
@@ -196,7 +200,7 @@ class Answering:
 
     def _keep_alive(self) -> None:
         """Keep the connections of long calls from looking dead to whatever stands in between."""
-        self._pulse = None
+        self.pulse = None
         now = self._clock()
         waiting = bool(self._pipeline.enter.unsettled)
         for call in list(self._pipeline.under_way()):
@@ -208,7 +212,7 @@ class Answering:
             if isinstance(exchange, HttpExchange):
                 self._show_life(exchange)
         if waiting:
-            self._pulse = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
+            self.begin_pulse()
 
     def _show_life(self, exchange: HttpExchange) -> None:
         facts = exchange.head.facts

@@ -68,7 +68,7 @@ class SessionWire:
             except InterlockError:
                 return False
         id = bytes(request.id)
-        if id in session.calls:
+        if id in session.calls or not (id.isdigit() or id[:1] == b'"'):
             return False
         params = request.params
         meta = None
@@ -77,9 +77,11 @@ class SessionWire:
                 meta = jsonrpc.decode_members(params.meta) or None
             except ProtocolError:
                 return False
+        answering = self._answering
+        hear = answering.heard if facts.accepts_stream else None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
-            None, params.arguments, meta, None, None, None, None, session,
+            None, params.arguments, meta, None, None, hear, answering.over, session, None, exchange,
         )  # fmt: skip
         view = facts.view or session.view
         if view is not None and view is not PLAIN:
@@ -87,7 +89,9 @@ class SessionWire:
         exchange.request_id = id
         exchange.session = session
         session.calls[id] = call
-        self._answering.start(exchange, facts, call)
+        if answering.pulse is None:
+            answering.begin_pulse()
+        self._pipeline.begin(call)
         # While a call is under way nobody takes the session for a quiet one.
         session.last_seen = call.started
         return True

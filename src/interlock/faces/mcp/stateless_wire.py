@@ -78,20 +78,28 @@ class StatelessWire:
         said = bytes(raw_meta)
         if said != facts.said and not self._understand(facts, said):
             return False
+        id = bytes(request.id)
+        if not (id.isdigit() or id[:1] == b'"'):
+            return False
         client, meta = facts.client, facts.meta
         assert client is not None
+        answering = self._answering
+        hear = answering.heard if facts.accepts_stream else None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
-            params.arguments, meta, None, exchange.head.headers,
+            params.arguments, meta, None, exchange.head.headers, hear, answering.over, None, None,
+            exchange,
         )  # fmt: skip
         view = facts.viewed
         if view is not None and view is not PLAIN:
             call.view = view
-        exchange.request_id = bytes(request.id)
+        exchange.request_id = id
         # On this wire hanging up is how a client cancels.
         exchange.call = call
         exchange.on_disconnect = self._hung_up
-        self._answering.start(exchange, facts, call)
+        if answering.pulse is None:
+            answering.begin_pulse()
+        self._pipeline.begin(call)
         return True
 
     def _understand(self, facts: Facts, said: bytes) -> bool:
