@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.pipeline.aql.asking import Asked, Warning
+from interlock.pipeline.aql.warnings import truncated_warning
 from interlock.protocol.aql import fields as selecting
 from interlock.protocol.aql.collection import Kind, shape
 from interlock.protocol.aql.cursors import Cursors
@@ -50,16 +51,5 @@ def _part(
     kind = Kind(asked.operation.name)
     found = shape(items, asked.shaping or {}, kind, cursors, page=page, most=most)
     if found.clamped:
-        warnings.append(
-            Warning(
-                "VALIDATION_TRUNCATED_WARNING",
-                f"A page has {most} items: {found.clamped} were asked for.",
-                {
-                    "field": "items",
-                    "original_count": found.clamped,
-                    "truncated_count": most,
-                    "limit": most,
-                },
-            )
-        )
+        warnings.append(truncated_warning("items", found.clamped, most, most))
     return found.data()

@@ -24,6 +24,7 @@ from interlock.pipeline.aql.blame import Blame
 from interlock.pipeline.aql.confirming import Tokens
 from interlock.pipeline.aql.shaping import shaped
 from interlock.pipeline.aql.stage import Over
+from interlock.pipeline.aql.warnings import deprecation_warning, ranked, slow_warning
 from interlock.pipeline.fault import fault
 from interlock.protocol.aql import envelope
 from interlock.protocol.aql.cursors import Cursors
@@ -52,15 +53,17 @@ _UNSTRUCTURED: Final = frozenset({"2024-11-05", "2025-03-26"})
 """Revisions of the session wire that do not know structured content."""
 WHOLE: Final = frozenset({f"{SEGMENT}.batch", f"{SEGMENT}.read_modify_write"})
 """Tools of the node's own that give a whole answer: it is made of answers."""
+PAUSED: Final = f"{SEGMENT}.continue_quota"
+"""What a call has become whose caller has used up a quota."""
 FAILURE: Final = b'{"success":false'
 _STATUS: Final = STATUS.encode()
 _log = logging.getLogger("interlock.aql")
 
 
-class Ranked(Protocol):
-    """Puts warnings in order, and leaves some out."""
+class Quotas(Protocol):
+    """Says what is told of a quota that waits for a human."""
 
-    def __call__(self, warnings: list[Warning]) -> list[Warning]: ...
+    def paused(self, call: Call, required: Blame) -> Blame: ...
 
 
 class Teller:
@@ -74,7 +77,7 @@ class Teller:
         cursors: Cursors,
         settings: Callable[[str], OperationConfig],
         tokens: Tokens | None = None,
-        ranked: Ranked = lambda warnings: warnings[:10],
+        quotas: Quotas | None = None,
     ) -> None:
         """`settings`: what the config says of a tool, by its canonical name. `tokens`: where calls
         wait for humans."""
@@ -82,7 +85,7 @@ class Teller:
         self._cursors = cursors
         self._settings = settings
         self._tokens = tokens
-        self._ranked = ranked
+        self._quotas = quotas
         self.configure(config)
 
     def configure(self, config: AqlConfig) -> None:
@@ -145,46 +148,30 @@ class Teller:
             warnings = [*(warnings or ()), *more]
         took = self._clock() - call.started
         if took >= self._slow:
-            warnings = [*(warnings or ()), self._was_slow(asked, took)]
+            hint = "Ask with '_async': it goes on behind its answer."
+            slow = slow_warning(asked.operation.name, took, self._slow, [hint])
+            warnings = [*(warnings or ()), slow]
         if self._any_settings:
             warnings = self._deprecated(asked, warnings)
         if asked.request_id:
             meta = envelope.request_meta(asked.request_id, took * 1000)
         if warnings:
-            warnings = self._ranked(warnings)
+            warnings = ranked(warnings)
         written = envelope.success(raw, warnings or (), meta)
         check_response(len(written), self._limits)
         return written, data.blocks
-
-    def _was_slow(self, asked: Asked, took: float) -> Warning:
-        times = took / self._slow
-        severity = "high" if times > 10 else "medium" if times >= 2 else "low"
-        return Warning(
-            "PERFORMANCE_SLOW_QUERY_WARNING",
-            f"It took {took:.1f} seconds. '_async' lets it go on behind its answer.",
-            {
-                "operation": asked.operation.name,
-                "duration_ms": round(took * 1000),
-                "threshold_ms": round(self._slow * 1000),
-            },
-            severity,
-        )
 
     def _deprecated(self, asked: Asked, warnings: list[Warning] | None) -> list[Warning] | None:
         settings = self._settings(asked.operation.canonical)
         if settings.deprecated is None:
             return warnings
-        details: dict[str, Any] = {
-            "type": "operation",
-            "deprecated_item": asked.operation.name,
-            "since": settings.deprecated,
-        }
-        instead = ""
-        if settings.replacement is not None:
-            details["replacement"] = settings.replacement
-            instead = f" Use '{settings.replacement}'."
-        message = f"'{asked.operation.name}' should no longer be used.{instead}"
-        return [*(warnings or ()), Warning("DEPRECATION_WARNING", message, details, "low")]
+        warning = deprecation_warning(
+            "operation",
+            asked.operation.name,
+            since=settings.deprecated,
+            replacement=settings.replacement or "",
+        )
+        return [*(warnings or ()), warning]
 
     # -- failure
 
@@ -199,6 +186,8 @@ class Teller:
             if isinstance(call.asked, Asked):
                 required = self._tokens.required(call, result)
             if required is not None:
+                if call.name == PAUSED and self._quotas is not None:
+                    return self._quotas.paused(call, required)
                 return required
         return blame.of_result(result)
 

@@ -193,6 +193,12 @@ def beside(call: Call, asked: Asked, meta: dict[str, Raw]) -> Way:
     return "execution" if _flag(meta.get(request.ASYNC), request.ASYNC) else "call"
 
 
+def continued(meta: dict[str, Raw]) -> str:
+    """The token of a quota that a human let go on. Empty: there is none. Raises AqlError."""
+    raw = meta.get(request.QUOTA_CONTINUE) if meta else None
+    return "" if raw is None else _text(raw, request.QUOTA_CONTINUE, _LONGEST_TOKEN)
+
+
 def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, Raw]) -> Way:
     """Take what the request says of itself. Raises AqlError."""
     way: Way = "call"
