@@ -1,0 +1,85 @@
+"""What AQL saves, counted with o200k's ranks on a live node: lists of any size, and a session."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bench.synthetic_tools import synthetic_tool
+from bench.targets import TargetMissing
+from bench.tokenizer import count_tokens, installed
+from interlock.config.aql import AqlConfig, OperationConfig
+from tests.faces.aql import AqlClient
+from tests.faces.running import Running
+from tests.faces.workshop import Workshop
+
+TOOLS = 100
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tokenizer() -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    try:
+        installed()
+    except TargetMissing as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    shop = Workshop()
+    shop.tools = [synthetic_tool(number) for number in range(TOOLS)]
+    config = AqlConfig(operations={"shop.*": OperationConfig(danger="safe")})
+    running = Running(tmp_path_factory.mktemp("savings"), workshops={"shop": shop}, aql=config)
+    yield running
+    running.stop()
+
+
+def tokens(*values: Any) -> int:
+    texts = [json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values]
+    return sum(count_tokens(texts))
+
+
+@pytest.mark.spec("AQ-1.1-1", "AQ-A.1-1")
+def test_five_endpoints_save_85_percent_and_one_saves_96(node: Running) -> None:
+    plain = tokens(AqlClient(node, "").tools())
+    five = tokens(AqlClient(node, "?view=aql").tools())
+    one = tokens(AqlClient(node, "?view=aql-single").tools())
+    assert plain > 10_000
+    assert five <= 1_500
+    assert one <= 400
+    assert 1 - five / plain >= 0.85
+    assert 1 - one / plain >= 0.96
+
+
+@pytest.mark.spec("AQ-1.1-1")
+def test_everything_stays_reachable(node: Running) -> None:
+    client = AqlClient(node, "?view=aql-single")
+    told = {one["name"] for one in client.introspect()["operations"]}
+    for each in node.shop.tools:
+        name = f"shop_{each['name']}"
+        assert name in told
+        detail = client.introspect(name=name)["operation"]
+        params: dict[str, Any] = {"project": "p"}
+        if any(one["name"] == "input" for one in detail["parameters"]):
+            params = {one["name"]: "p" for one in detail["parameters"] if one["required"]}
+            params["input"] = {"state": "done"}
+        answer = client.ask(name, params)
+        code = answer.get("error", {}).get("code")
+        assert answer["success"] or code == "CONFIRMATION_REQUIRED", (name, answer)
+
+
+@pytest.mark.spec("AQ-A.2-1")
+def test_ten_operations_cost_a_few_thousand_tokens(node: Running) -> None:
+    """Registration, and for each operation its details: the example that the draft gives."""
+    client = AqlClient(node, "?view=aql-single")
+    registered = tokens(client.tools())
+    names = [f"shop_{each['name']}" for each in node.shop.tools[::10]][:10]
+    details = [client.introspect(name=name) for name in names]
+    assert len(details) == 10
+    assert registered + tokens(*details) <= 2_600 * 1.2
