@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from interlock.call import Call
 from interlock.catalog.aql import surface
@@ -20,6 +20,7 @@ from interlock.catalog.aql.search.searcher import LexicalSearcher
 from interlock.catalog.aql.search.usage import Usage
 from interlock.catalog.aql.trust import Trusting
 from interlock.catalog.catalog import Catalog
+from interlock.catalog.offering import Tool
 from interlock.config import Config
 from interlock.node.approving import Approving
 from interlock.node.aql_channels import channels_of
@@ -50,7 +51,6 @@ from interlock.pipeline.aql.safety.natives import (
 )
 from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
 from interlock.pipeline.aql.told import Teller
-from interlock.pipeline.aql.warnings import ranked
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.policy.decision import Action, Decision, decision
@@ -58,7 +58,7 @@ from interlock.pipeline.sealing import Seals
 from interlock.ports import Upstream
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.limits import published
-from interlock.protocol.aql.words import OWN
+from interlock.protocol.aql.words import OWN, Danger
 from interlock.stores.aql_counters import CounterStore
 from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
@@ -66,7 +66,9 @@ from interlock.stores.aql_safety import SafetyStore
 
 _log = logging.getLogger("interlock.aql")
 
-_FLOORS = {
+_BRIEFLY: Final = 120.0
+"""So long a human is asked about what is forbidden otherwise."""
+_FLOORS: Final = {
     "execute_agent": decision(
         Action.CONFIRM, "default:aql", "An agent that is started acts by itself."
     ),
@@ -118,16 +120,16 @@ class Aql:
             clock=time.monotonic,
             wall_clock=time.time,
         )
+        self._counters = CounterStore(folder / "aql-counters.db", deliver=loop.call_soon_threadsafe)
+        self.quotas = Quotas(settings, self._counters, time.monotonic, time.time)
         self._teller = Teller(
             settings,
             clock=time.monotonic,
             cursors=self._cursors,
             settings=self._books.settings,
             tokens=self.tokens,
-            ranked=ranked,
+            quotas=self.quotas,
         )
-        self._counters = CounterStore(folder / "aql-counters.db", deliver=loop.call_soon_threadsafe)
-        self.quotas = Quotas(settings, self._counters, time.monotonic, time.time)
         self._executions_kept = ExecutionStore(
             folder / "aql-executions.db", deliver=loop.call_soon_threadsafe
         )
@@ -195,6 +197,7 @@ class Aql:
         permit.firm_floors = frozenset({UNBLOCK, PROCEED, CONTINUE})
         permit.watched = self.safety.watched
         permit.watch = self.safety.watch
+        approving.approvals.let_wait(self._waits)
         pipeline.aql = self.stage
         catalog.post(self.own.offering())
         self._use(config)
@@ -248,6 +251,16 @@ class Aql:
         else:
             said = repr(principal(call.caller)).encode() if call.caller is not None else b""
         return "aql_" + hmac.new(self._session_key, said, "sha256").hexdigest()[:24]
+
+    def _waits(self, call: Call) -> float | None:
+        """For how long a human is asked about something that is out of the ordinary."""
+        route = call.route
+        if call.upstream == OWN:
+            unblocks = route is not None and route.upstream_name == UNBLOCK
+            return self._settings.safety.challenge if unblocks else None
+        if call.view is None or not isinstance(route, Tool):
+            return None
+        return _BRIEFLY if self.stage.book().of(route).danger is Danger.FORBIDDEN else None
 
     async def _start(self, asked: Asked) -> Any:
         child = (asked.params or {})["child"]

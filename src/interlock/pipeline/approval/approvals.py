@@ -133,6 +133,10 @@ class Approvals:
             note = "The policy changed since it was asked for. It was not executed."
             self._inbox.end(entry, VOID, note=note)
 
+    def let_wait(self, seconds_of: Callable[[Call], float | None]) -> None:
+        """Calls of some operations wait for so long. None: as long as any other."""
+        self._inbox.seconds_of = seconds_of
+
     def configure(self, settings: ApprovalsConfig) -> None:
         self._inbox.settings = settings
 

@@ -135,8 +135,8 @@ class Inbox:
         call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:
         self.settings = settings
-        self.most_seconds: Callable[[Call], float | None] = lambda _: None
-        """For how long a call may wait at most, where it is for something dangerous."""
+        self.seconds_of: Callable[[Call], float | None] = lambda _: None
+        """For how long calls of some operations wait. None: as long as any other."""
         self.wall_clock = wall_clock
         self._keeper = keeper
         self._recorder = recorder
@@ -152,8 +152,8 @@ class Inbox:
 
     def expiry_of(self, call: Call) -> float:
         """For how many seconds a call waits for a human."""
-        most = self.most_seconds(call)
-        return self.settings.expiry if most is None else min(most, self.settings.expiry)
+        own = self.seconds_of(call)
+        return self.settings.expiry if own is None else own
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))
