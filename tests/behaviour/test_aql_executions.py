@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.behaviour import test_approval_faults
 from tests.cli.program import RunningNode, World
 from tests.cli.waiting import PATIENCE, wait_until
 
@@ -21,9 +22,11 @@ TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 class Desk:
     """One machine with the demo server, and a client in the view of one endpoint."""
 
-    def __init__(self, folder: Path) -> None:
-        self.world = World(folder)
-        self.world.config({"demo": {"command": sys.executable, "args": ["-m", "interlock.demo"]}})
+    def __init__(self, folder: Path, world: World | None = None) -> None:
+        self.world = world or World(folder)
+        if world is None:
+            demo = {"command": sys.executable, "args": ["-m", "interlock.demo"]}
+            self.world.config({"demo": demo})
 
     def up(self) -> RunningNode:
         node = self.world.up()
@@ -165,3 +168,27 @@ def test_a_client_that_speaks_tasks_follows_one(desk: Desk) -> None:
     assert envelope["success"] is True
     [listed] = desk.data(node, "list_executions")["items"]
     assert listed["status"] == "completed"
+
+
+def test_one_that_a_human_has_to_confirm_is_collected_by_a_retry(tmp_path: Path) -> None:
+    approvals = test_approval_faults.Desk(tmp_path)
+    desk = Desk(tmp_path, approvals.world)
+    try:
+        node = approvals.up()
+        id = desk.data(node, "s_press", button="red", _async=True)["execution_id"]
+        held = desk.until(node, id, "failed")["error"]
+        assert held["code"] == "CONFIRMATION_REQUIRED"
+        again = desk.data(node, "retry_execution", execution_id=id)
+        assert desk.until(node, id, "failed")["attempt"] == again["attempt"] == 2
+        assert approvals.executed("red") == 0, "asking twice is no approval"
+        approval = held["details"]["confirmation_token"].removeprefix("conf_")
+        seen = approvals.seen(node, approval)
+        proof = approvals.proof({**seen, "confirmation_id": approval})
+        assert approvals.answer(node, {"confirmation_id": approval}, proof) is not None
+        desk.data(node, "retry_execution", execution_id=id)
+        done = desk.until(node, id, "completed")
+        assert done["attempt"] == 3
+        assert "press: done" in json.dumps(done["result"])
+        assert approvals.executed("red") == 1
+    finally:
+        approvals.world.close()
