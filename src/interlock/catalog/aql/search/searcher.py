@@ -6,7 +6,7 @@ it is asked, be it empty, a megabyte, or in a script that no tool is described i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from interlock.catalog.offering import Tool
 
 Sees = Callable[["Tool"], bool]
+Ranked = list[tuple[int, float]]
+"""Operations by number, with how well each fits, the best first."""
 
 _KIN: Final = 0.6
 _HINTED: Final = 0.4
@@ -123,9 +125,22 @@ class LexicalSearcher:
     ) -> list[Hit]:
         index = self.prepare()
         ranked, units = self.ranked(text, index)
+        return self.shown(ranked, units, index, sees, most, namespace, category, caller)
+
+    def shown(
+        self,
+        ranked: Ranked,
+        units: list[Unit],
+        index: Index,
+        sees: Sees | None,
+        most: int,
+        namespace: str = "",
+        category: Category | None = None,
+        caller: str = "",
+    ) -> list[Hit]:
+        """What of a ranking a caller sees and asks for, by what was used too."""
         found: list[Hit] = []
-        rated = self._rated(ranked, index, caller)
-        for number, score in rated:
+        for number, score in self._rated(ranked, index, caller):
             operation = index.operations[number]
             if namespace and operation.server != namespace:
                 continue
@@ -138,7 +153,7 @@ class LexicalSearcher:
                 break
         return found
 
-    def ranked(self, text: str, index: Index) -> tuple[list[tuple[int, float]], list[Unit]]:
+    def ranked(self, text: str, index: Index) -> tuple[Ranked, list[Unit]]:
         """Operations by number, with how well each fits, the best first; and what was asked."""
         words = wish_of(text)
         terms = terms_of(words, apart=True)
@@ -174,9 +189,7 @@ class LexicalSearcher:
         over = max(1.0, fitting[0][1])
         return [(number, fits / over) for number, fits in fitting], units
 
-    def _rated(
-        self, ranked: list[tuple[int, float]], index: Index, caller: str
-    ) -> Sequence[tuple[int, float]]:
+    def _rated(self, ranked: Ranked, index: Index, caller: str) -> Ranked:
         """Similarity, with what was used before and how that went."""
         weights, usage = self.weights, self.usage
         whole = (weights.similarity + weights.frequency + weights.recency + weights.success) or 1.0
