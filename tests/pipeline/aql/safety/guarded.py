@@ -164,9 +164,12 @@ class Guarded(Gated):
     async def report(
         self, hint: str, who: str = "ada", element: str = "agent", **more: Any
     ) -> dict[str, Any]:
-        return await self.answered(
+        directive = await self.answered(
             "record_execution_step", who, element_name=element, next_action_hint=hint, **more
         )
+        if self.loop.mode in ("enforcing", "monitoring"):
+            must_be_a_directive(directive)
+        return directive
 
     def act(self, tool: str, who: str = "ada", **arguments: Any) -> asyncio.Future[Any]:
         """A call of a tool of the server, by the plain view."""
@@ -253,3 +256,28 @@ def verification(directive: dict[str, Any]) -> str:
     }
     found: str = id
     return found
+
+
+TIERS = {"advisory", "confirm", "verify", "danger_zone"}
+NOTICES = {"permission_pending", "autonomy_pause", "danger_zone", "status", "error"}
+
+
+def must_be_a_directive(told: dict[str, Any]) -> None:
+    """What every one of them has, and nothing else."""
+    assert isinstance(told["continue"], bool)
+    assert all(isinstance(one, str) for one in told["factors"])
+    known = {"continue", "factors", "stopped", "reason", "stepsRemaining", "nextStepRisk"}
+    assert told.keys() <= known | {"notifications"}
+    assert told.get("nextStepRisk", "verify") in TIERS
+    assert told.get("stopped", True) is True
+    assert not (told["continue"] and "stopped" in told)
+    for text in (told.get("reason", ""), *told["factors"]):
+        assert lawful(text), text
+    for one in told.get("notifications", []):
+        assert one["type"] in NOTICES
+        assert one.keys() <= {"type", "message", "timestamp", "metadata"}
+        about = {"operation", "reason", "level", "verificationId"}
+        assert one.get("metadata", {}).keys() <= about
+        assert lawful(one["message"]), one
+        if one["type"] == "autonomy_pause" and one["metadata"]["level"] == "verify":
+            assert one["metadata"]["verificationId"]

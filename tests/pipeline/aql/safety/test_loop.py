@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.errors import DENIED, InterlockError
+from interlock.errors import DENIED, UNRECORDABLE, InterlockError
 from tests.pipeline.aql.safety.guarded import Guarded, types, verification
 
 
@@ -473,6 +473,75 @@ def test_what_happened_is_told_once(tmp_path: Path) -> None:
         assert told["metadata"]["operation"] == "s_list_issues"
         assert told["timestamp"].endswith("Z")
         assert types(await node.report("list_issues of docs")) == []
+        node.close()
+
+    run(test())
+
+
+def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(tmp_path: Path) -> None:
+    async def test() -> None:
+        one = Guarded(tmp_path)
+        (tmp_path / "beside").mkdir()
+        two = Guarded(tmp_path / "beside", keys=one.keys)
+        two.loop.keeper = two.loop.blocks._keeper = one.loop.keeper
+        await one.begin()
+        await one.report("drop_table users")
+        error = await two.native("execute_agent", element_name="new")
+        record = two.approvals.find(error["structuredContent"]["confirmation_id"])
+        assert record is not None
+        with pytest.raises(InterlockError, match="Blocked"):
+            await two.decide(record)
+        assert len(two.loop.blocks) == 1
+        await one.decide(await one.waiting("unblock"))
+        two.pass_time(2)
+        assert (await two.native("execute_agent", element_name="newer"))["structuredContent"]
+        assert len(two.loop.blocks) == 0
+        one.close()
+        two.close()
+
+    run(test())
+
+
+def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> None:
+    class Broken:
+        def __init__(self, keeper: Any) -> None:
+            self.load, self.drop, self.close = keeper.load, keeper.drop, keeper.close
+
+        def keep(self, record: Any) -> None:
+            raise InterlockError(UNRECORDABLE, "The disk is full.")
+
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        broken: Any = Broken(node.loop.keeper)
+        node.loop.blocks._keeper = node.loop.challenges._keeper = broken
+        stopped = await node.report("drop_table users")
+        assert stopped["stopped"] is True
+        node.pass_time(2)
+        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        # And nobody begins an execution that a restart would forget.
+        node.loop.keeper = broken
+        told = await node.native("execute_agent", "bob", element_name="robot")
+        record = node.approvals.find(told["structuredContent"]["confirmation_id"])
+        assert record is not None
+        with pytest.raises(InterlockError, match="disk is full"):
+            await node.decide(record)
+        assert all(who[0] != "bob" for who in node.loop.watched)
+        node.close()
+
+    run(test())
+
+
+def test_questions_of_one_agent_do_not_crowd_out_others(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path, max_steps=1_000)
+        await node.begin()
+        for number in range(40):
+            assert not (await node.report(f"delete_user {number}"))["continue"]
+        await node.report("drop_table users")
+        await node.decide(await node.waiting("unblock"))
+        waiting = [one for one in node.approvals.pending() if one.tool == "aql.proceed"]
+        assert len(waiting) == 10
         node.close()
 
     run(test())

@@ -23,6 +23,8 @@ class Blocks:
         self._keeper = keeper
         self._changed = changed
         self._blocked: dict[Principal, Block] = {}
+        self._unkept: set[Principal] = set()
+        """Who is blocked without the file knowing it."""
 
     def __iter__(self) -> Iterator[Block]:
         return iter(list(self._blocked.values()))
@@ -40,6 +42,15 @@ class Blocks:
                 self._blocked[block.who] = block
                 self._changed(block.who)
 
+    def sync(self, blocks: Iterable[Block]) -> None:
+        """What the file says now: others may have written it."""
+        found = {block.who: block for block in blocks}
+        self.load(found.values())
+        for who in list(self._blocked):
+            if who not in found and who not in self._unkept:
+                del self._blocked[who]
+                self._changed(who)
+
     def add(self, block: Block) -> None:
         """It counts at once, and is on disk when this returns. Where that fails it counts all the
         same, until the process ends."""
@@ -47,7 +58,9 @@ class Blocks:
         self._changed(block.who)
         try:
             self._keeper.keep(block)
+            self._unkept.discard(block.who)
         except InterlockError as error:
+            self._unkept.add(block.who)
             _log.error("%s is blocked, but only until the node stops: %s", block.who[0], error)
 
     def ask(self, who: Principal, challenge: str) -> None:
@@ -63,6 +76,7 @@ class Blocks:
         if block is None:
             return None
         self._keeper.drop(block)
+        self._unkept.discard(who)
         del self._blocked[who]
         self._changed(who)
         return block

@@ -116,19 +116,3 @@ class SafetyKeeper(Protocol):
         """Raises InterlockError when it cannot be written."""
 
     def close(self) -> None: ...
-
-
-class Unkept:
-    """For a node that has nowhere to keep it."""
-
-    def load(self) -> Saved:
-        return Saved()
-
-    def keep(self, record: Record) -> None:
-        return
-
-    def drop(self, record: Record) -> None:
-        return
-
-    def close(self) -> None:
-        return

@@ -15,6 +15,7 @@ from interlock.catalog.aql.operation import Book, Operation
 from interlock.catalog.offering import Tool
 from interlock.config.aql import SafetyConfig
 from interlock.config.redaction import redact
+from interlock.errors import InterlockError
 from interlock.pipeline.approval.proofs import Proofs
 from interlock.pipeline.approval.record import Approval
 from interlock.pipeline.aql.asking import Principal, principal
@@ -51,6 +52,7 @@ WHILE_BLOCKED: Final = frozenset({"introspect", "verify_challenge", "confirm_ope
 """What somebody who is blocked may still ask of the node."""
 SAFETY: Final = "safety"
 """What its entries in the journal are about."""
+_LOOK_EVERY: Final = 1.0
 _BY_EFFECT: Final = {
     "read_only": Danger.SAFE,
     "additive": Danger.REVERSIBLE,
@@ -109,6 +111,7 @@ class Loop:
         )
         self.pauses = Pauses(questions)
         self._loaded = False
+        self._look_at = 0.0
         self.violations = 0
         """Calls that nobody had reported."""
         self._approvals = approvals
@@ -140,6 +143,13 @@ class Loop:
         self.blocks.load(saved.blocks)
         self.challenges.tries.load(saved.attempts)
         self.challenges.load(saved.challenges)
+
+    def look(self) -> None:
+        """Heed what another process that shares the file wrote of blocks."""
+        try:
+            self.blocks.sync(self.keeper.load().blocks)
+        except InterlockError as error:
+            _log.warning("%s Who is blocked stays blocked.", error.message)
 
     def configure(self, config: SafetyConfig) -> None:
         self.config = self.challenges.config = self.challenges.tries.config = config
@@ -191,7 +201,13 @@ class Loop:
 
     def refuse_blocked(self, who: Principal) -> None:
         """Raises AqlError for somebody who is blocked."""
-        block = self.blocks.get(who) if self.config.mode == ENFORCING else None
+        if self.config.mode != ENFORCING or self.blocks.get(who) is None:
+            return
+        if self.clock() >= self._look_at:
+            # Another process that shares the file may have let it go.
+            self._look_at = self.clock() + _LOOK_EVERY
+            self.look()
+        block = self.blocks.get(who)
         if block is None:
             return
         if self.challenges.get(block.challenge) is None:
@@ -253,7 +269,7 @@ class Loop:
             if used is None or owner is None:
                 return self._unreported(call, doing, runs, found)
             run, report = owner, used
-            run.counts[doing.name] += 1
+            run.count(doing.name)
         run.remember(what, report)
         verdict = evaluate.call(
             doing,

@@ -20,6 +20,8 @@ from interlock.pipeline.aql.asking import Principal, principal
 from interlock.pipeline.aql.safety.holding import PROCEED, Questions
 from interlock.pipeline.aql.safety.patterns import Hint
 
+MOST_OPEN: Final = 10
+"""Steps of one principal that humans are asked about at once: they must not crowd out others."""
 _MOST_SHOWN: Final = 500
 _log = logging.getLogger("interlock.safety")
 
@@ -65,6 +67,8 @@ class Pauses:
         if known is not None:
             return known
         pause = Pause(str(uuid.uuid4()), principal(caller), execution, step, reason)
+        if sum(one.who == pause.who for one in self._open.values()) >= MOST_OPEN:
+            return pause
         self._open[pause.id] = pause
         asked = {
             "element_name": element,

@@ -19,6 +19,7 @@ MOST_OF_ONE: Final = 20
 """Executions of one principal that run at once."""
 _MOST_ENDED: Final = 200
 _MOST_SENT: Final = 200
+_MOST_COUNTED: Final = 1_000
 
 Sent = tuple[str, bytes]
 """What was called, and a digest of what with."""
@@ -46,6 +47,12 @@ class Run:
         """What was reported and sent: the same call may come again to say more, or to collect."""
         self.held: set[Sent] = set()
         """Calls that the gate holds."""
+
+    def count(self, what: str) -> None:
+        """It is done once more."""
+        self.counts[what] += 1
+        if len(self.counts) > _MOST_COUNTED:
+            self.counts = Counter(dict(self.counts.most_common(_MOST_COUNTED // 2)))
 
     def remember(self, what: Sent, report: Report) -> None:
         self.used[what] = report

@@ -58,7 +58,7 @@ class Steps:
             raise _no_choice("risk_tolerance", TOLERANCES)
         # Another process that shares the file may have blocked it meanwhile.
         saved = await _in_thread(loop.keeper.load)
-        loop.blocks.load(saved.blocks)
+        loop.blocks.sync(saved.blocks)
         loop.refuse_blocked(principal(caller))
         run = loop.runs.begin(caller, element, limit, tolerance)
         execution = run.execution
@@ -148,7 +148,7 @@ class Steps:
         if go_on or not enforcing:
             let = run.let.pop(step, None)
             if loop.meant(operation) is None:
-                run.counts[counted] += 1
+                run.count(counted)
             loop.reports.add(
                 who,
                 Report(
@@ -227,7 +227,10 @@ class Steps:
                 reason=verdict.reason,
                 level="confirm",
             )
-            loop.notices.stand(who, pause.id, told)
+            if loop.pauses.of(execution.id, step) is not None:
+                loop.notices.stand(who, pause.id, told)
+            else:
+                loop.notices.once(who, "status", "No human can be asked now. Report it later.")
         return Directive(
             go_on=False,
             factors=verdict.factors,
