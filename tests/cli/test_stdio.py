@@ -19,10 +19,10 @@ from tests.cli.waiting import PATIENCE, wait_until, wait_until_gone
 ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28")]
 
 
-def parameters(world: World) -> StdioServerParameters:
+def parameters(world: World, *options: str) -> StdioServerParameters:
     command, *arguments = INTERLOCK
     return StdioServerParameters(
-        command=command, args=[*arguments, "stdio"], env=world.environ, cwd=world.cwd
+        command=command, args=[*arguments, "stdio", *options], env=world.environ, cwd=world.cwd
     )
 
 
@@ -69,6 +69,25 @@ def test_with_a_node_it_attaches_to_it(world: World) -> None:
     status = node.status()
     assert status["calls"] == 2
     assert node.pids() == before
+
+
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_a_client_is_started_in_a_view(world: World, mode: str, attached: bool) -> None:
+    world.config({"demo": DEMO})
+    if attached:
+        world.up()
+
+    async def use() -> list[str]:
+        async with Client(parameters(world, "--view", "aql-single"), mode=mode) as client:
+            listed = await client.list_tools()
+            answer = await client.call_tool(
+                "mcp_aql", {"operation": "demo_text_stats", "params": {"text": "one two"}}
+            )
+            assert answer.structured_content["success"] is True
+            return [tool.name for tool in listed.tools]
+
+    assert asyncio.run(use()) == ["mcp_aql"]
 
 
 def test_without_a_node_and_without_a_config(world: World) -> None:

@@ -28,13 +28,15 @@ def connected(path: Path) -> socket.socket | None:
     return connection
 
 
-def pump(connection: socket.socket, *, stdin: int = 0, stdout: int = 1) -> bool:
-    """Carry bytes until either side ends. True when it was the client who ended it."""
+def pump(connection: socket.socket, *, stdin: int = 0, stdout: int = 1, first: bytes = b"") -> bool:
+    """Carry bytes until either side ends. True when it was the client who ended it. `first`: what
+    the node is told before the client says anything."""
     client_ended = threading.Event()
     node_ended = threading.Event()
 
     def carry_in() -> None:
         try:
+            connection.sendall(first)
             while data := os.read(stdin, _CHUNK):
                 connection.sendall(data)
         except OSError:

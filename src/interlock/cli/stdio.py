@@ -7,15 +7,31 @@ stdout.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from interlock.cli import running, say, where
 from interlock.cli.pump import connected, pump
 from interlock.cli.running import NodeOption
+from interlock.faces.mcp.views import CHOSEN
 from interlock.node.places import is_trusted
+from interlock.protocol.jsonrpc import encode_value, notification
 
 
-def stdio(config: where.ConfigOption = None, node: NodeOption = None) -> None:
+def stdio(
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    view: Annotated[
+        str | None,
+        typer.Option(
+            "--view",
+            metavar="VIEW",
+            help="What the client sees: plain, aql, aql-single, auto, or a profile of the config.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Speak MCP on stdin and stdout, for clients that only start programs.
 
     Attaches to the running node of the same config when there is one, else runs a node for as long
@@ -30,7 +46,7 @@ def stdio(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     meant = running.meant(config, node)
     connection = connected(meant.socket) if is_trusted(meant.socket.parent) else None
     if connection is not None:
-        if not pump(connection):
+        if not pump(connection, first=_choice(view)):
             say.problem("the node has ended the connection.")
             raise typer.Exit(say.UNREACHABLE)
         return
@@ -39,4 +55,9 @@ def stdio(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     from interlock.cli.event_loop import run
     from interlock.cli.stdio_node import serve_stdio
 
-    run(serve_stdio(meant.source))
+    run(serve_stdio(meant.source, _choice(view)))
+
+
+def _choice(view: str | None) -> bytes:
+    """What is said for a client that cannot say it itself."""
+    return b"" if view is None else notification(CHOSEN, encode_value({"view": view})) + b"\n"

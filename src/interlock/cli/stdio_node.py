@@ -23,14 +23,15 @@ _STDOUT: Final = 1
 _CHUNK: Final = 64 * 1024
 
 
-async def serve_stdio(source: ConfigSource) -> None:
-    """Serve until the client leaves, or a signal comes."""
+async def serve_stdio(source: ConfigSource, first: bytes = b"") -> None:
+    """Serve until the client leaves, or a signal comes. `first`: what is said for the client."""
     log_lines.log_to_stderr(logging.WARNING)
     run = NodeRun(source.load, base_dir=source.base_dir, watched=source.path, listening=False)
     node = await run.start()
     loop = asyncio.get_running_loop()
     output = _Output(lambda: loop.call_soon_threadsafe(run.stopping.set))
     stream = node.stream(output.write)
+    stream.feed(first)
     doorstep = _Doorstep(stream)
     ended = asyncio.Event()
     threading.Thread(

@@ -16,6 +16,7 @@ from interlock import __version__
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.introduction import merge
 from interlock.config import Config, ConfigChange, diff
+from interlock.config.aql_environment import with_environment
 from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Sessions
@@ -82,6 +83,7 @@ class Node:
         somebody has to run `interlock login`. A `leaf` stands for its one server in the tree of
         somebody else, and nobody registers with it."""
         loop = asyncio.get_running_loop()
+        config = with_environment(config, environ)
         self.config = config
         self.base_dir = base_dir
         self._environ = environ
@@ -316,6 +318,7 @@ class Node:
 
         Raises InterlockError, and changes nothing, when the new config cannot be used.
         """
+        config = with_environment(config, self._environ)
         self.trust.check(config)
         self.tree.check(config)
         change = diff(self.config, config)

@@ -32,13 +32,14 @@ from interlock.faces.mcp.reading import (
     read_initialize,
     read_meta,
     read_params,
+    read_string,
 )
 from interlock.faces.mcp.sessions import Session
-from interlock.faces.mcp.views import Views
+from interlock.faces.mcp.views import CHOSEN, Views
 from interlock.faces.mcp.writing import write_error, write_outcome
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.aql.words import Face
+from interlock.protocol.aql.words import PLAIN, Face
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 _PONG: Final = b"{}"
@@ -79,6 +80,8 @@ class Conversation:
         self._face = face
         self._credentials = credentials
         self._views = views
+        self._chosen: Face | None = None
+        """The view that the client named."""
         self._stateless = stateless
         self._way = _Channel(send, ping, end)
         self._session: Session | None = None
@@ -214,6 +217,8 @@ class Conversation:
         """What the client sees. A node above puts its own names before tools: it sees those."""
         if self._views is None or self._credentials.known_as:
             return None
+        if self._chosen is not None:
+            return None if self._chosen is PLAIN else self._chosen
         return self._views.of_client(client, caller)
 
     def _end_session(self) -> None:
@@ -226,11 +231,20 @@ class Conversation:
         session = self._session
         if message.method == mcp.CANCELLED:
             self._cancelled(message)
+        elif message.method == CHOSEN and self._views is not None:
+            self._choose(message, self._views)
         elif session is not None:
             if message.method == mcp.INITIALIZED:
                 self._listeners.add_session(session)
             else:
                 session.notified(message)
+
+    def _choose(self, message: Message, views: Views) -> None:
+        try:
+            self._chosen = views.by_name(read_string(read_params(message), "view") or "")
+        except ProtocolError as error:
+            # Nobody waits for an answer, but who starts a program reads what it says.
+            self.send_error(jsonrpc.NULL, error, None)
 
     def _cancelled(self, message: Message) -> None:
         try:

@@ -13,6 +13,8 @@ from interlock.config.aql import AqlConfig, ClientView, FamilyConfig
 from interlock.errors import INVALID_REQUEST, ProtocolError
 from interlock.protocol.aql.words import PLAIN, Category, Face, Family, Mode, fits
 
+CHOSEN: Final = "notifications/interlock/view"
+"""How a client of lines, which has no URL, names a view before it says anything else."""
 _OURSELVES: Final = frozenset({"interlock", "interlock-cli"})
 """What nodes and the command line call themselves as clients: they want tools."""
 CRUDE: Final = "crude"
@@ -77,13 +79,18 @@ class Views:
         views, namespaces = asked.get("view"), asked.get("namespace")
         if views is None and namespaces is None:
             return None
-        face = self._faces.get(views[-1]) if views else self._default or self._faces["aql"]
+        face = self.by_name(views[-1]) if views else self._default or self._faces["aql"]
+        if namespaces and face is not PLAIN:
+            face = Face(face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255])
+        return face
+
+    def by_name(self, name: str) -> Face:
+        """A view that somebody names. Raises ProtocolError."""
+        face = self._faces.get(name)
         if face is None:
             raise ProtocolError(
                 f"There is no such view; there are {', '.join(self._faces)}.", INVALID_REQUEST
             )
-        if namespaces and face is not PLAIN:
-            face = Face(face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255])
         return face
 
     def of_client(self, client: str, caller: str) -> Face | None:
