@@ -22,6 +22,7 @@ from interlock.catalog.aql.trust import Trusting
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.offering import Tool
 from interlock.config import Config
+from interlock.errors import InterlockError
 from interlock.node.approving import Approving
 from interlock.node.aql_channels import channels_of
 from interlock.node.places import make_private, state_dir
@@ -36,6 +37,7 @@ from interlock.pipeline.aql.merging import Merging
 from interlock.pipeline.aql.notes import Notes, note_natives
 from interlock.pipeline.aql.own import OwnOperations, hidden
 from interlock.pipeline.aql.preview import Preview
+from interlock.pipeline.aql.pulses import Pulses
 from interlock.pipeline.aql.quotas import CONTINUE, Quotas, quota_natives
 from interlock.pipeline.aql.reaching import Reaching, reach_natives
 from interlock.pipeline.aql.relations import Relations, relation_natives
@@ -198,7 +200,7 @@ class Aql:
         permit.watched = self.safety.watched
         permit.watch = self.safety.watch
         approving.approvals.let_wait(self._waits)
-        pipeline.aql = self.stage
+        pipeline.aql = Pulses(self.stage, clock=time.monotonic, call_later=loop.call_later)
         catalog.post(self.own.offering())
         self._use(config)
 
@@ -281,9 +283,11 @@ class Aql:
         begins."""
         if not self._started:
             self._started = True
-            self.quotas.start()
-            self.executions.load()
-            self.safety.load()
+            # Who is blocked or has used up a quota must not be guessed, where it matters.
+            safety = self._settings.safety.mode == "enforcing"
+            _taken_up("executions", self.executions.load, needed=False)
+            _taken_up("quotas", self.quotas.start, needed=self.quotas.active)
+            _taken_up("the safety loop", self.safety.load, needed=safety)
 
     def configure(self, config: Config) -> None:
         """Run by a new config, which was checked."""
@@ -325,6 +329,16 @@ class Aql:
             self.safety.close()
 
         await asyncio.get_running_loop().run_in_executor(None, close)
+
+
+def _taken_up(what: str, load: Callable[[], None], *, needed: bool) -> None:
+    """Raises InterlockError where the node cannot do without."""
+    try:
+        load()
+    except InterlockError as error:
+        if needed:
+            raise
+        _log.error("what was kept of %s is not used: %s", what, error.message)
 
 
 def _as_decided(call: Call, decided: Decision) -> Decision:

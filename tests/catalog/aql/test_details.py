@@ -88,6 +88,14 @@ def test_the_mcp_tool_is_the_one_to_call(query: str, prefix: str, tool: str) -> 
     assert ask(name="introspect")["operation"]["mcpTool"] in which.tools
 
 
+@pytest.mark.spec("AQ-8.4.5-1")
+def test_the_lifecycle_of_what_can_be_an_execution_is_shown_to_who_asks(ask: Asking) -> None:
+    found = ask(name="github_create_issue", include=["lifecycle"])["operation"]
+    assert found["lifecycle"]["supports_cancel"] is True
+    assert "running" in found["lifecycle"]["states"]
+    assert "lifecycle" not in ask(name="github_create_issue")["operation"]
+
+
 @pytest.mark.spec("AQ-6.1-1")
 def test_permissions_follow_the_category(ask: Asking) -> None:
     for one in ask.book.all():

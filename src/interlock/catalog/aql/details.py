@@ -14,11 +14,12 @@ from interlock.catalog.aql.book import LONGEST_LINE, OperationBook, OperationsAt
 from interlock.catalog.aql.described import parameters_info, surface_of
 from interlock.catalog.aql.operation import Operation
 from interlock.catalog.aql.parameters import one_line
+from interlock.protocol.aql.lifecycle import LIFECYCLE
 from interlock.protocol.aql.words import OWN, Category, Danger, Face
 
 INCLUDES: Final = (
     "parameters", "danger", "source", "input_schema", "output_schema", "field_selection",
-    "pagination", "description",
+    "pagination", "description", "lifecycle",
 )  # fmt: skip
 """What may be asked for besides."""
 LONGEST: Final = 1_000
@@ -141,6 +142,10 @@ class Details:
 
     def output_schema(self, one: Operation) -> Any:
         return types.output_schema(one)
+
+    def lifecycle(self, one: Operation) -> dict[str, Any] | None:
+        """What becomes of it as an execution, where it can be one."""
+        return LIFECYCLE if one.native is None or one.native.lifecycle else None
 
     def field_selection(self, one: Operation) -> dict[str, Any]:
         reads = one.category is Category.READ
