@@ -175,7 +175,7 @@ class Tokens:
         if record.state in (EXPIRED, VOID) or (record.state == PENDING and now >= record.expires):
             raise AqlError(
                 "TOKEN_EXPIRED",
-                "The confirmation is no longer valid. Repeat the request without its token.",
+                "The confirmation is no longer valid. Send the request again without its token.",
                 {
                     "token": hidden(token),
                     "expired_at": utc(record.ended or record.expires),
@@ -309,7 +309,7 @@ def invalid() -> AqlError:
     """The same for a token that never was, is malformed, or is another's."""
     return AqlError(
         "TOKEN_INVALID",
-        "The confirmation token is not valid. Repeat the request without it for a new one.",
+        "The confirmation token is not valid. Send the request without it for a new one.",
     )
 
 

@@ -1,0 +1,523 @@
+"""Calls that wait for a human: tokens that name approvals, and everything they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.call import Call, Caller, Credentials
+from interlock.config.aql import AqlConfig, OperationConfig
+from interlock.config.trust import PolicyConfig, RuleConfig
+from interlock.pipeline.approval.record import new_id
+from interlock.pipeline.aql.asking import Asked
+from interlock.pipeline.aql.confirming import expiry, hidden, token_of
+from interlock.pipeline.aql.wrong import MOST, WINDOW
+from interlock.pipeline.policy.policy import Policy
+from interlock.protocol.aql.faults import lawful
+from interlock.protocol.aql.words import Danger, Face
+from tests.pipeline.approval.gated import a_session_client, a_stateless_client
+from tests.pipeline.aql.staged import FIVE, SINGLE, Staged, gated, read, text_result
+from tests.pipeline.calls import tool_call
+
+TOKENS = {"a": "agent", "b": "ben"}
+REPO = {"owner": "o", "repo": "r"}
+
+
+def going(test: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(within())
+
+
+class Desk:
+    """A node whose deletions wait for a human."""
+
+    def __init__(self, folder: Path, config: AqlConfig | None = None, **settings: Any) -> None:
+        self.node: Staged = gated(folder, config, tokens=TOKENS, **settings)
+        assert self.node.gated is not None
+        self.gate = self.node.gated
+
+    async def ask(
+        self, params: Any = None, by: str = "a", view: Face = FIVE, **also: Any
+    ) -> dict[str, Any]:
+        operation = also.pop("operation", "hub_delete_repo")
+        endpoint = self.node.home(operation, view)
+        fields = {key: also.pop(key) for key in ("client", "extra") if key in also}
+        call = tool_call(
+            endpoint,
+            {"operation": operation, "params": REPO if params is None else params, **also},
+            view=view,
+            credentials=Credentials("10.0.0.1", by),
+            **fields,
+        )
+        outcome = await self.node.pipeline.run(call)
+        return self.node.read(read(outcome))
+
+    async def held(self, **fields: Any) -> dict[str, Any]:
+        answer = await self.ask(**fields)
+        assert answer["error"]["code"] == "CONFIRMATION_REQUIRED"
+        details: dict[str, Any] = answer["error"]["details"]
+        return details
+
+    async def approve(self, token: str) -> None:
+        approval = self.gate.approvals.find(token.removeprefix("conf_"))
+        assert approval is not None
+        number = len(self.node.sent)
+        task = asyncio.ensure_future(
+            self.gate.approvals.confirm(approval.id, self.gate.proof(approval))
+        )
+        (await self.node.reached(number + 1)).answer(**text_result('{"gone":true}'))
+        await task
+
+    def words(self) -> list[str]:
+        return [one["outcome"] for one in self.node.journal.entries if one["verb"] == "aql"]
+
+
+@pytest.mark.spec("AQ-ERR-5.4-1")
+@pytest.mark.spec("AQ-TOK-2.2-1")
+@pytest.mark.spec("AQ-EPM-6.4-1")
+@pytest.mark.parametrize("view", [FIVE, SINGLE])
+def test_a_deletion_waits_for_a_human(tmp_path: Path, view: Face) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path, page="https://node/approvals")
+        answer = await desk.ask(view=view)
+        error = answer["error"]
+        assert error["code"] == "CONFIRMATION_REQUIRED"
+        details = error["details"]
+        assert details["operation"] == "hub_delete_repo"
+        assert details["danger_level"] in ("destructive", "dangerous")
+        assert details["reasons"]
+        assert "'r'" in details["confirmation_message"]
+        token = details["confirmation_token"]
+        assert re.fullmatch(r"conf_[A-Za-z0-9_-]{1,64}", token)
+        assert 8 <= len(token) <= 80
+        assert re.fullmatch(r"20..-..-..T..:..:..Z", details["expires_at"])
+        assert details["url"].startswith("https://node/approvals/")
+        assert lawful(error["message"])
+        assert desk.node.sent == []
+        # To ask again is to be told the same.
+        assert (await desk.held(view=view))["confirmation_token"] == token
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-1.2-1")
+@pytest.mark.spec("AQ-TOK-6.4-1")
+@pytest.mark.spec("AQ-GK-5.1-1")
+@pytest.mark.spec("AQ-TOK-4-1")
+@pytest.mark.parametrize("spelled", ["confirmation_token", "_confirmation"])
+def test_the_life_of_a_token(tmp_path: Path, spelled: str) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        also = {spelled: token}
+        params = {**REPO, **also} if spelled[0] != "_" else REPO
+        also = also if spelled[0] == "_" else {}
+        # A token approves nothing.
+        again = await desk.ask(params, **also)
+        assert again["error"]["code"] == "CONFIRMATION_REQUIRED"
+        assert again["error"]["details"]["confirmation_token"] == token
+        assert desk.node.sent == []
+        await desk.approve(token)
+        answer = await desk.ask(params, **also)
+        assert answer == {"success": True, "data": {"gone": True}}
+        assert len(desk.node.sent) == 1
+        used = await desk.ask(params, **also)
+        assert used["error"]["code"] == "TOKEN_ALREADY_USED"
+        assert set(used["error"]["details"]) == {"token", "consumed_at"}
+        assert token not in json.dumps(used)
+        assert len(desk.node.sent) == 1
+        assert desk.words() == [
+            "CONFIRMATION_REQUIRED",
+            "TOKEN_ISSUED",
+            "CONFIRMATION_REQUIRED",
+            "CONFIRMATION_GRANTED",
+            "TOKEN_VALIDATED",
+            "TOKEN_REJECTED",
+        ]
+        entries = [one for one in desk.node.journal.entries if one["verb"] == "aql"]
+        assert all(one["name"] == "hub_delete_repo" for one in entries)
+        assert all(token not in one["detail"] for one in entries)
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-3.1-1")
+@pytest.mark.spec("AQ-TOK-2.2-1")
+def test_tokens_are_random_and_have_one_form() -> None:
+    tokens = {token_of(new_id()) for _ in range(1_000)}
+    assert len(tokens) == 1_000
+    for token in tokens:
+        assert re.fullmatch(r"conf_[A-Za-z0-9_-]{33}", token)
+        assert hidden(token) == token[:7] + "…"
+
+
+@pytest.mark.spec("AQ-TOK-6.2-1")
+@pytest.mark.spec("AQ-TOK-6.3-1")
+@pytest.mark.spec("AQ-TOK-4.1-1")
+def test_what_is_no_token_of_ones_own_is_all_the_same(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        answers = set()
+        wrong = [
+            token[:-1],
+            token + "A",
+            token.swapcase(),
+            "conf_" + token[5:].swapcase(),
+            token[5:],
+            token_of(new_id()),
+            "conf_",
+            "conf_" + "a" * 64,
+            "quota_continue_" + token[5:],
+            "\u0130",
+            "conf_../../x",
+        ]
+        for one in wrong:
+            answer = await desk.ask({**REPO, "confirmation_token": one})
+            assert answer["error"]["code"] == "TOKEN_INVALID", one
+            answers.add(json.dumps(answer))
+        # Somebody else's right one is no better.
+        answers.add(json.dumps(await desk.ask({**REPO, "confirmation_token": token}, by="b")))
+        assert len(answers) == 1
+        assert desk.node.sent == []
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-3.2-1")
+@pytest.mark.spec("AQ-TOK-4.1-1")
+@pytest.mark.spec("AQ-ERR-5.9-1")
+def test_a_token_is_for_one_operation_with_its_parameters(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        await desk.approve(token)
+        other = await desk.ask({"owner": "o", "repo": "other", "confirmation_token": token})
+        error = other["error"]
+        assert error["code"] == "TOKEN_SCOPE_MISMATCH"
+        assert error["details"] == {
+            "token": hidden(token),
+            "token_operation": "hub_delete_repo",
+            "requested_operation": "hub_delete_repo",
+        }
+        create = {"owner": "o", "issue_title": "t", "confirmation_token": token}
+        other = await desk.ask(create, operation="hub_create_issue")
+        assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
+        assert other["error"]["details"]["requested_operation"] == "hub_create_issue"
+        # In another order it is the same request.
+        answer = await desk.ask({"confirmation_token": token, "repo": "r", "owner": "o"})
+        assert answer["success"] is True
+        assert len(desk.node.sent) == 1
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-4.1-1")
+@pytest.mark.spec("AQ-ERR-5.9-1")
+def test_a_token_expires(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        desk.gate.pass_time(3_600)
+        answer = await desk.ask({**REPO, "confirmation_token": token})
+        error = answer["error"]
+        assert error["code"] == "TOKEN_EXPIRED"
+        assert set(error["details"]) == {"token", "expired_at", "current_time"}
+        assert error["details"]["token"] == hidden(token)
+        assert "TOKEN_REVOKED" not in desk.words()
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-5.3-1")
+@pytest.mark.spec("AQ-TOK-6.4-1")
+def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        rule = RuleConfig(name="new", then="confirm", tools=["*"])
+        desk.node.pipeline.permit.follow(Policy(PolicyConfig(rules=[rule])))
+        desk.gate.approvals.policy_changed()
+        await asyncio.sleep(0)
+        for _ in range(200):
+            if "TOKEN_REVOKED" in desk.words():
+                break
+            await asyncio.sleep(0.005)
+        assert "TOKEN_REVOKED" in desk.words()
+        answer = await desk.ask({**REPO, "confirmation_token": token})
+        assert answer["error"]["code"] == "TOKEN_EXPIRED"
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-5.2-1")
+def test_two_who_come_at_once_execute_it_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        await desk.approve(token)
+        params = {**REPO, "confirmation_token": token}
+        one, two = await asyncio.gather(desk.ask(params), desk.ask(params))
+        assert len(desk.node.sent) == 1
+        given = [answer for answer in (one, two) if answer["success"]]
+        assert len(given) == 1
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-6.5-1")
+def test_who_guesses_is_not_looked_at_any_more(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        codes = []
+        for _ in range(100):
+            answer = await desk.ask({**REPO, "confirmation_token": token_of(new_id())})
+            codes.append(answer["error"]["code"])
+        assert codes[:MOST] == ["TOKEN_INVALID"] * MOST
+        assert set(codes[MOST:]) == {"RATE_LIMIT_EXCEEDED"}
+        limited = await desk.ask({**REPO, "confirmation_token": token})
+        assert limited["error"]["details"]["retry_after_seconds"] > 0
+        # Others are not the worse for it, and it passes.
+        fine = await desk.ask({**REPO, "confirmation_token": "conf_x"}, by="b")
+        assert fine["error"]["code"] == "TOKEN_INVALID"
+        desk.gate.pass_time(WINDOW + 1)
+        answer = await desk.ask({**REPO, "confirmation_token": token})
+        assert answer["error"]["code"] == "CONFIRMATION_REQUIRED"
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-TOK-5.1-1")
+def test_what_is_forbidden_otherwise_has_less_time(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        operation = desk.node.stage.find("hub_delete_repo", FIVE)
+        assert operation is not None
+        call = tool_call(asked=Asked(operation, FIVE, None))
+        assert expiry(call, 300.0) == 300.0
+        operation.danger = Danger.FORBIDDEN
+        assert expiry(call, 300.0) == 120.0
+        assert expiry(call, 60.0) == 60.0
+        assert expiry(tool_call(), 300.0) == 300.0
+        desk.gate.close()
+
+    going(run)
+
+
+def test_a_human_reads_a_sentence_of_the_operators(tmp_path: Path) -> None:
+    async def run() -> None:
+        said = OperationConfig(confirmation_message="Really drop {owner}/{repo} ({nothing})?")
+        desk = Desk(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
+        details = await desk.held(params={"owner": "o\n`x`", "repo": "r" * 200})
+        shown = details["confirmation_message"]
+        assert shown.startswith("Really drop o_`x`/rrr")
+        assert "{nothing}" in shown
+        assert "\n" not in shown
+        assert len(shown) < 150
+        desk.gate.close()
+
+    going(run)
+
+
+def test_a_refused_call_is_told_as_that(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        await desk.gate.approvals.refuse(token[5:], local=True, reason="no, not today")
+        answer = await desk.ask({**REPO, "confirmation_token": token})
+        assert answer["error"]["code"] == "PERMISSION_DENIED"
+        assert "OPERATION_DENIED" in desk.words()
+        desk.gate.close()
+
+    going(run)
+
+
+def test_clients_that_open_pages_are_given_theirs(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path, page="https://node/approvals")
+        for client in (a_session_client(), a_stateless_client()):
+            call = tool_call(
+                "mcp_aql_delete",
+                {"operation": "hub_delete_repo", "params": REPO},
+                view=FIVE,
+                client=client,
+                credentials=Credentials("10.0.0.1", "a"),
+            )
+            over = await desk.gate.start(call)
+            if client is not None and isinstance(over, dict):
+                assert over["resultType"] == "input_required"
+            else:
+                assert over.code == -32042
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-GK-1.3-1")
+@pytest.mark.spec("AQ-EPM-5.3-1")
+@pytest.mark.spec("AQ-GK-6.3-1")
+def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
+    async def run() -> None:
+        rule = RuleConfig(name="no", then="deny", tools=["hub.delete_*"], callers=["agent"])
+        desk = Desk(tmp_path, default="allow", rules=[rule])
+        desk.node.pipeline.permit.follow(desk.gate.policy)
+        for view in (FIVE, SINGLE):
+            answer = await desk.ask(view=view)
+            assert answer["error"]["code"] == "PERMISSION_DENIED", view
+            answer = await desk.ask(view=view, params={"dry_run": True, **REPO})
+            assert answer["data"]["decision"] == "deny"
+            batch = tool_call(
+                desk.node.home("hub_delete_repo", view),
+                {"operations": [{"operation": "hub_delete_repo", "params": REPO}]},
+                view=view,
+                credentials=Credentials("10.0.0.1", "a"),
+            )
+            told = desk.node.read(read(await desk.node.pipeline.run(batch)))
+            assert told["results"][0]["result"]["error"]["code"] == "PERMISSION_DENIED"
+        assert desk.node.sent == []
+        # Another caller has other rights.
+        task = asyncio.ensure_future(desk.ask(by="b"))
+        (await desk.node.reached(1)).answer(**text_result("{}"))
+        assert (await task)["success"] is True
+        assert desk.words().count("OPERATION_DENIED") == 4
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.spec("AQ-GK-2.4-1")
+def test_the_most_restrictive_rule_wins(tmp_path: Path) -> None:
+    async def run() -> None:
+        rules = [
+            RuleConfig(name="all", then="allow", tools=["*"]),
+            RuleConfig(name="ask", then="confirm", tools=["hub.delete_*"]),
+            RuleConfig(name="no", then="deny", tools=["hub.delete_repo"]),
+        ]
+        desk = Desk(tmp_path, default="allow", rules=rules)
+        assert (await desk.ask())["error"]["code"] == "PERMISSION_DENIED"
+        desk.node.pipeline.permit.follow(Policy(PolicyConfig(default="allow", rules=rules[:2])))
+        assert (await desk.ask())["error"]["code"] == "CONFIRMATION_REQUIRED"
+        desk.gate.close()
+
+    going(run)
+
+
+# -- confirm_operation
+
+
+async def decide(desk: Desk, by: str = "b", **params: Any) -> dict[str, Any]:
+    return await desk.ask(params, by=by, operation="confirm_operation")
+
+
+def test_another_confirms_with_a_proof(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        approval = desk.gate.approvals.find(token[5:])
+        assert approval is not None
+        without = await decide(desk, confirmation_token=token, approve=True)
+        assert without["error"]["code"] == "PERMISSION_DENIED"
+        forged = await decide(desk, confirmation_token=token, approve=True, proof="x.y.z")
+        assert forged["error"]["code"] == "TOKEN_INVALID"
+        assert desk.node.sent == []
+        task = asyncio.ensure_future(
+            decide(desk, approval_id=approval.id, approve=True, proof=desk.gate.proof(approval))
+        )
+        (await desk.node.reached(1)).answer(**text_result('{"gone":true}'))
+        answer = await task
+        assert answer["data"]["status"] == "executed"
+        assert answer["data"]["result"] == {"gone": True}
+        assert token not in json.dumps(answer)
+        mine = await desk.ask({**REPO, "confirmation_token": token})
+        assert mine["data"] == {"gone": True}
+        desk.gate.close()
+
+    going(run)
+
+
+def test_nobody_confirms_their_own(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        approval = desk.gate.approvals.find(token[5:])
+        assert approval is not None
+        for params in (
+            {"approve": True},
+            {"approve": False},
+            {"approve": True, "proof": desk.gate.proof(approval)},
+        ):
+            answer = await decide(desk, by="a", confirmation_token=token, **params)
+            assert answer["error"]["code"] == "PERMISSION_DENIED"
+            assert answer["error"]["details"]["reason"] == "self_approval"
+        assert desk.node.sent == []
+        assert desk.gate.approvals.find(token[5:]) is approval
+        desk.gate.close()
+
+    going(run)
+
+
+def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        token = (await desk.held())["confirmation_token"]
+        answer = await decide(desk, confirmation_token=token, approve=False)
+        assert answer["error"]["code"] == "PERMISSION_DENIED"
+        callers = {"a": Caller("agent"), "b": Caller("ben", approves=True)}
+        desk.node.pipeline.enter.authenticate = type(desk.node.pipeline.enter.authenticate)(callers)
+        answer = await decide(desk, confirmation_token=token, approve=False, reason="no")
+        assert answer["data"]["status"] == "refused"
+        assert desk.node.sent == []
+        desk.gate.close()
+
+    going(run)
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"approve": True}, "VALIDATION_MISSING_PARAM"),
+        ({"confirmation_token": "conf_x"}, "VALIDATION_MISSING_PARAM"),
+        ({"approve": "yes", "approval_id": "x"}, "VALIDATION_INVALID_TYPE"),
+        ({"approve": True, "approval_id": "x"}, "TOKEN_INVALID"),
+        ({"approve": True, "confirmation_token": "x"}, "TOKEN_INVALID"),
+        ({"approve": True, "approval_id": "x", "caller": "root"}, "VALIDATION_UNKNOWN_PARAM"),
+    ],
+)
+def test_what_is_no_decision(tmp_path: Path, params: Any, code: str) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        assert (await decide(desk, **params))["error"]["code"] == code
+        desk.gate.close()
+
+    going(run)
+
+
+def test_a_call_for_an_approval_is_no_way_to_own_operations(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk(tmp_path)
+        call = Call(
+            "tools/call", "x", Credentials("10.0.0.1", "a"), a_session_client(), "aql.batch"
+        )
+        over = await desk.gate.start(call)
+        assert over.failure.name == "unknown_tool"
+        desk.gate.close()
+
+    going(run)
