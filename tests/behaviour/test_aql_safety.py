@@ -1,0 +1,120 @@
+"""The safety loop at a running node: what it says of itself, and where its operations are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.config.aql import AqlConfig, SafetyConfig
+from interlock.stores.journal_reader import JournalReader
+from tests.behaviour.adversary import TOKENS, Fortress
+from tests.behaviour.test_aql_adversary import Keep, View
+
+
+@pytest.mark.spec("AQ-8.6.1-2", "AQ-8.6.1-3", "AQ-8.6.7-1", "AQ-8.7.4-1", "AQ-8.7.2-2")
+@pytest.mark.parametrize("mode", ["enforcing", "monitoring", "logging", "disabled"])
+def test_a_node_says_how_it_watches(tmp_path: Path, mode: Any) -> None:
+    config = AqlConfig(safety=SafetyConfig(mode=mode, max_steps=7))
+    node = Fortress(tmp_path / "node", tokens=TOKENS, aql=config)
+    try:
+        model = View(node)
+        told = model.data("introspect", query="operations")
+        assert f'"execution_safety_loop": "{mode}"' in json.dumps(told["_protocol"])
+        policy = json.dumps(model.data("introspect", query="safety_policy"))
+        assert '"maxAutonomousSteps": 7' in policy
+        assert "rm -rf*" in policy
+        assert f'"{mode}"' in policy
+        # Without an execution nothing is directed.
+        assert model.do("vault_look")["success"]
+    finally:
+        node.stop()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    keep = Keep(tmp_path_factory.mktemp("safety") / "node")
+    try:
+        yield keep
+    finally:
+        keep.stop()
+
+
+@pytest.mark.spec("AQ-ESL-4.2-2")
+@pytest.mark.parametrize(
+    ("operation", "endpoint"),
+    [
+        ("introspect", "mcp_aql_read"),
+        ("record_execution_step", "mcp_aql_create"),
+        ("verify_challenge", "mcp_aql_create"),
+        ("execute_agent", "mcp_aql_execute"),
+        ("complete_execution", "mcp_aql_execute"),
+        ("abort_execution", "mcp_aql_execute"),
+        ("confirm_operation", "mcp_aql_execute"),
+    ],
+)
+def test_each_operation_has_its_endpoint(node: Keep, operation: str, endpoint: str) -> None:
+    model = View(node, "aql")
+    wrong = "mcp_aql_execute" if endpoint != "mcp_aql_execute" else "mcp_aql_create"
+    told = model.ask("tools/call", {"name": wrong, "arguments": {"operation": operation}})
+    error = json.loads(told["result"]["content"][0]["text"])["error"]
+    assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
+    assert error["details"]["expected_endpoint"] == endpoint
+
+
+@pytest.mark.spec("AQ-8.5.4-2")
+def test_the_spelling_of_the_draft_is_understood(node: Keep) -> None:
+    model = View(node)
+    id = node.begin(model, "speller")
+    try:
+        told = model.data(
+            "record_execution_step",
+            element_name="speller",
+            nextActionHint="look at the vault",
+            stepDescription="Nothing yet.",
+            outcome="skipped",
+        )
+        assert told["continue"] is True
+        shown = json.dumps(
+            model.data("introspect", query="operations", name="record_execution_step")
+        )
+        assert "next_action_hint" in shown
+        assert '"name": "nextActionHint"' not in shown
+    finally:
+        model.data("complete_execution", execution_id=id)
+
+
+@pytest.mark.spec("AQ-8.6.5-1", "AQ-ESL-3.3-1", "AQ-8.6.2-2")
+def test_an_agent_is_told_to_report_first(node: Keep) -> None:
+    model = View(node)
+    error = model.refused("execute_agent", element_name="told")
+    assert error["code"] == "CONFIRMATION_REQUIRED"
+    node.approve_id(error["details"]["confirmation_token"].removeprefix("conf_"))
+    begun = model.data("execute_agent", element_name="told")
+    assert "record_execution_step" in begun["instructions"]
+    assert begun["max_autonomous_steps"] == 50
+    model.data("complete_execution", execution_id=begun["execution_id"])
+
+
+@pytest.mark.spec("AQ-8.6.3-1")
+def test_the_journal_has_what_was_reported_before_what_was_done(tmp_path: Path) -> None:
+    node = Keep(tmp_path / "node")
+    try:
+        model = View(node)
+        node.begin(model)
+        model.refused("vault_look")
+        model.report("look at the vault", next_operation="vault_look")
+        assert model.do("vault_look")["success"]
+    finally:
+        node.stop()
+    [path] = (tmp_path / "node").glob("journal*.db")
+    rows = [(one.verb, one.name, one.outcome) for one in JournalReader(path).read()]
+    words = [
+        rows.index(("safety", "model", "unreported_action")),
+        rows.index(("tools/call", "vault.look", "denied_by_policy")),
+        rows.index(("safety", "model", "step_continue")),
+        rows.index(("tools/call", "vault.look", "ok")),
+    ]
+    assert words == sorted(words)
