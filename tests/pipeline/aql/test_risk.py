@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interlock.call import Caller
+from interlock.call import Caller, Credentials
 from interlock.catalog.aql.book import OperationsAt
 from interlock.catalog.aql.danger import TRUST, Trust, matrix
 from interlock.catalog.aql.trust import Trusting
+from interlock.config.trust import PolicyConfig
 from interlock.pipeline.aql.risk import Risk, journalled, least_trust
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.policy.decision import Action, Decision, decision
+from interlock.pipeline.policy.policy import Policy
 from interlock.protocol.aql import faults
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.words import OWN, Danger
 from tests.catalog.aql.shelf import book
 from tests.catalog.offers import definition, offer
+from tests.pipeline.aql.staged import SINGLE, gated, read
 from tests.pipeline.calls import tool_call
 from tests.pipeline.rig import KeptJournal
 
@@ -184,3 +189,43 @@ def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
     call = tool_call("aql.introspect")
     call.upstream = OWN
     assert bench.risk(call, DENY) is DENY
+
+
+@pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-4-1", "AQ-TRU-5.4-1")
+def test_in_a_view_what_destroys_waits_at_the_gate_though_the_policy_allows_it(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        node = gated(tmp_path, tokens={"a": "agent"})
+        permit = node.pipeline.permit
+        permit.follow(Policy(PolicyConfig(default="allow")))
+        levels: dict[str, Trust] = {}
+        trusting = Trusting(levels, wall_clock=lambda: 0.0)
+        permit.danger = Risk(node.stage.book, trusting, journalled(node.rig.audit))
+
+        async def ask(operation: str, **params: Any) -> Any:
+            arguments = {"operation": operation, "params": params}
+            call = tool_call(
+                SINGLE.single, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", "a")
+            )
+            return node.read(read(await node.pipeline.run(call)))
+
+        held = await ask("hub_delete_repo", owner="o", repo="secret-name")
+        assert held["error"]["code"] == "CONFIRMATION_REQUIRED"
+        assert node.sent == []
+        trusting.change("hub", "untested", "operator")
+        refused = await ask("hub_list_issues")
+        assert refused["error"]["code"] == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
+        denied = await ask("hub_delete_repo", owner="o", repo="secret-name")
+        assert denied["error"]["code"].startswith("PERMISSION_")
+        assert node.sent == []
+        notes = [one for one in node.journal.entries if one["verb"] == "danger"]
+        assert [(one["name"], one["outcome"]) for one in notes] == [
+            ("hub_delete_repo", "held"),
+            ("hub_list_issues", "denied"),
+            ("hub_delete_repo", "denied"),
+        ]
+        assert "parameters:owner,repo" in notes[0]["detail"]
+        assert "secret-name" not in str(notes)
+
+    asyncio.run(work())
