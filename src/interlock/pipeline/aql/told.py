@@ -141,6 +141,9 @@ class Teller:
         raw = data.raw
         if asked is None or asked.operation.canonical in WHOLE:
             return raw, data.blocks
+        if asked.operation.native is not None and not data.json:
+            # The one thing that structured content cannot say.
+            raw = envelope.NULL
         warnings, meta = asked.warnings, None
         if asked.fields is not None or asked.shaping is not None:
             limits = self._limits
