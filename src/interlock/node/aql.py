@@ -240,6 +240,7 @@ class Aql:
         return {
             "limits": published(self._settings.limits),
             "session_id": self._session_of(asked.call),
+            "profile": asked.face.profile,
             "execution_safety_loop": self._settings.safety.mode,
         }
 

@@ -59,6 +59,8 @@ class Native(msgspec.Struct, frozen=True, kw_only=True):
     """Takes an `Asked`; gives data, an `Answer`, or an awaitable of one. Raises AqlError."""
     parameters: tuple[Parameter, ...] = ()
     returns: str = "object"
+    gives: tuple[tuple[str, str, str], ...] = ()
+    """The fields of what it returns: name, type, and what it is."""
     free: bool = False
     """As free as asking for a list: it looks at identity itself, and shows what its caller sees."""
     lifecycle: bool = False

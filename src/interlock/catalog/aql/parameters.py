@@ -216,7 +216,7 @@ FEATURES: Final[dict[str, Parameter]] = {
 FIRST: Final = Parameter(
     "first", "first", "integer", False,
     {"type": "integer", "minimum": 1},
-    "So many of them, no more than 100.",
+    "So many of them: 20 unless you say so, no more than 100.",
 )  # fmt: skip
 AFTER: Final = Parameter(
     "after", "after", "string", False, {"type": "string", "maxLength": 1024},

@@ -174,7 +174,8 @@ def of_operation(operation: Operation) -> Iterator[TypeDetails]:
     native = operation.native
     if native is not None:
         if native.returns not in PROTOCOL:
-            yield _record(native.returns, f"What {operation.name} gives.")
+            fields = [_field(*one, required=False) for one in native.gives]
+            yield _record(native.returns, f"What {operation.name} gives.", *fields)
         return
     signature = operation.signature
     surface = surface_of(operation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -208,7 +209,9 @@ class Conversation:
         caller = self._pipeline.admit(Call(mcp.INITIALIZE, self._face, self._credentials, client))
         # Whoever introduces itself again starts anew.
         self._end_session()
-        self._session = session = Session("", client, caller.name, 0.0, self._way)
+        self._session = session = Session(
+            secrets.token_urlsafe(16), client, caller.name, 0.0, self._way
+        )
         session.view = view = self._view_of(client.name, caller.name)
         result = self._hello.initialize_result(client.revision, view)
         self._send(jsonrpc.result_response(id, result))

@@ -145,7 +145,8 @@ class McpHttpFace:
         client = _STRANGER if session is None else session.client
         if facts.stateless:
             client = Client(Era.STATELESS, LATEST_STATELESS)
-        call = Call(TOOLS_CALL, "http", facts.credentials, client, view=view)
+        endpoint = next(iter(view.tools)) if view is not None else ""
+        call = Call(TOOLS_CALL, "http", facts.credentials, client, endpoint, view=view)
         self._pipeline.enter(call)
         error = encoding("arguments", offset)
         self._pipeline.refused(call, error)

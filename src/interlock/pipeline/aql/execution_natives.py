@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from interlock.catalog.aql.operation import Native
 from interlock.pipeline.aql.asking import Answer, Asked, Warning
 from interlock.pipeline.aql.execution_ends import data_in
@@ -37,6 +39,24 @@ KIND: Final = Kind(
     sort=(("created_at", True),),
 )
 PRESETS: Final = {"minimal": ("execution_id", "status", "operation")}
+_GIVES: Final = {
+    "Execution": (
+        ("execution_id", "string", "Given by the node."),
+        ("status", "string", "pending, running, completed, failed or cancelled."),
+        ("operation", "string", "What is done."),
+        ("created_at", "string", "When it was asked for."),
+        ("started_at", "string", "When it began."),
+        ("finished_at", "string", "When it ended."),
+        ("attempt", "integer", "How often it was tried."),
+        ("progress", "object", "As far as its server tells."),
+        ("result", "any", "Its data, once it is completed."),
+        ("error", "OperationError", "Why it failed."),
+    ),
+    "ExecutionList": (
+        ("items", "array", "Executions."),
+        ("pageInfo", "object", "Whether there are more, cursors, totalCount."),
+    ),
+}
 COMPUTED: Final = ("age_seconds",)
 _ID: Final = parameter("execution_id", "string", "The id of an execution.", required=True)
 
@@ -92,7 +112,7 @@ def execution_natives(
             ),
         )
 
-    return [
+    natives = [
         Native(
             name="get_execution",
             category=Category.READ,
@@ -142,3 +162,4 @@ def execution_natives(
             example={"execution_id": "exec_0123456789abcdef01234567"},
         ),
     ]
+    return [replace(one, gives=_GIVES[one.returns]) for one in natives]

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from interlock.catalog.aql.operation import Native
 from interlock.errors import InterlockError
@@ -63,6 +64,25 @@ _INPUT: Final = {
         "tags": {"type": ["array", "null"], "items": {"type": "string"}},
         "metadata": {"type": ["object", "null"]},
     },
+}
+
+_FIELDS: Final = (
+    ("id", "string", "Given by the node, read-only."),
+    ("title", "string", "A line about it."),
+    ("body", "string", "The text."),
+    ("tags", "array", "Words to find it by."),
+    ("metadata", "object", "Anything else."),
+    ("created_at", "string", "When it was made, read-only."),
+    ("updated_at", "string", "When it was changed, read-only."),
+    ("_etag", "string", "Its version, for if_match, read-only."),
+)
+_GIVES: Final = {
+    "Note": _FIELDS,
+    "NoteList": (
+        ("items", "array", "Notes."),
+        ("pageInfo", "object", "Whether there are more, cursors, totalCount."),
+    ),
+    "DeletedNote": (("id", "string", "Of the note."), ("deleted", "boolean", "Always true.")),
 }
 
 T = TypeVar("T")
@@ -265,7 +285,7 @@ def note_natives(
         params = asked.params or {}
         return await notes.delete(owner_of(asked), str(params["id"]), params.get("if_match"))
 
-    return [
+    natives = [
         Native(
             name="create_note",
             category=Category.CREATE,
@@ -357,3 +377,4 @@ def note_natives(
             example={"id": _EXAMPLE},
         ),
     ]  # fmt: skip
+    return [replace(one, gives=_GIVES[one.returns]) for one in natives]
