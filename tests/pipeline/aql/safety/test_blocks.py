@@ -1,0 +1,194 @@
+"""Who is blocked does nothing, by no name, no door and no restart, until a human says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.errors import UNRECORDABLE, InterlockError
+from tests.pipeline.aql.safety.guarded import Guarded, types, verification
+from tests.pipeline.aql.safety.test_loop import run
+
+
+@pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4")
+def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        await node.begin("bob", "robot")
+        stopped = await node.report("drop_table users")
+        assert (stopped["continue"], stopped["stopped"]) == (False, True)
+        assert types(stopped) == ["danger_zone"]
+        id = verification(stopped)
+        # Everything of it is refused, whatever it is called and wherever it comes from.
+        for operation, params in [
+            ("execute_agent", {"element_name": "another"}),
+            ("record_execution_step", {"element_name": "agent", "next_action_hint": "list_x y"}),
+            ("complete_execution", {"element_name": "agent"}),
+            ("abort_execution", {"element_name": "agent"}),
+        ]:
+            error = await node.refused(operation, **params)
+            assert error.code == "PERMISSION_DENIED"
+            assert error.data is not None
+            assert error.data["reason"] == "hard_blocked"
+            assert error.data["verification_id"] == id
+            assert error.data["directive"]["stopped"] is True
+        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        # Another principal works on, and is told; what the other wrote is not told to it.
+        told = await node.report("list_issues of docs", "bob", "robot")
+        assert told["continue"] is True
+        assert types(told) == ["danger_zone"]
+        assert verification(told) == id
+        assert "drop_table" not in str(told)
+        assert await node.done("list_issues", "bob")
+        await node.decide(await node.waiting("unblock"))
+        assert types(await node.report("list_issues of docs", "bob", "robot")) == []
+        assert types(await node.report("list_issues of docs")) == []
+        assert await node.done("list_issues")
+        assert [word for word in node.words("ada") if word in ("blocked", "unblocked")] == [
+            "blocked",
+            "unblocked",
+        ]
+        node.close()
+
+    run(test())
+
+
+@pytest.mark.spec("AQ-8.8.3-1")
+def test_a_block_outlives_the_process(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        id = verification(await node.report("drop_table users"))
+        await node.waiting("unblock")
+        code = node.code(id)
+        node.close()
+
+        again = Guarded(tmp_path, keys=node.keys)
+        assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        error = await again.refused("execute_agent", element_name="new")
+        assert error.data is not None
+        assert error.data["verification_id"] == id
+        # The code is gone with the process that drew it; who wrote it down can still enter it.
+        assert again.codes.reveal(id) is None
+        assert (await again.answered("verify_challenge", challenge_id=id, code=code))["unblocked"]
+        # The execution of before still runs, and is watched.
+        assert (await again.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
+        assert (await again.report("list_issues of docs"))["continue"]
+        assert await again.done("list_issues")
+        again.close()
+
+        third = Guarded(tmp_path, keys=node.keys)
+        assert (await third.report("list_issues of docs"))["continue"]
+        third.close()
+
+    run(test())
+
+
+@pytest.mark.spec("AQ-8.8.3-1")
+def test_an_operator_can_override(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        await node.report("drop_table users")
+        # Nobody answered in time: the block stays, and can be asked about again.
+        node.pass_time(400)
+        assert len(node.loop.blocks) == 1
+        [block] = node.loop.blocks
+        node.loop.ask_again(block)
+        await node.decide(await node.waiting("unblock"))
+        assert len(node.loop.blocks) == 0
+        assert "unblocked" in node.words("ada")
+        assert (await node.report("list_issues of docs"))["continue"]
+        node.close()
+
+    run(test())
+
+
+def test_what_is_really_called_is_judged_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        # A kind name for something that is denied.
+        assert (await node.report("look at the notes", next_operation="s_drop_table"))["stopped"]
+        await node.decide(await node.waiting("unblock"))
+        # Said in words that let nobody think of it, and then done: it is stopped there.
+        going = await node.report("get s.drop_table documentation text")
+        assert going.get("stopped") is True
+        node.close()
+
+    run(test())
+
+
+def test_a_call_that_was_reported_harmlessly_stops_where_it_is_denied(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path, deny=["drop_table"])
+        await node.begin()
+        going = await node.report("remove the old table of the archive")
+        assert going["continue"] is False
+        await node.decide(await node.waiting("proceed"))
+        assert (await node.report("remove the old table of the archive"))["continue"]
+        error = await node.refusal("drop_table")
+        assert error.data is not None
+        assert error.data["reason"] == "hard_blocked"
+        assert not node.upstream.started
+        assert len(node.loop.blocks) == 1
+        node.close()
+
+    run(test())
+
+
+def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(tmp_path: Path) -> None:
+    async def test() -> None:
+        one = Guarded(tmp_path)
+        (tmp_path / "beside").mkdir()
+        two = Guarded(tmp_path / "beside", keys=one.keys)
+        two.loop.keeper = two.loop.blocks._keeper = one.loop.keeper
+        await one.begin()
+        await one.report("drop_table users")
+        error = await two.native("execute_agent", element_name="new")
+        record = two.approvals.find(error["structuredContent"]["confirmation_id"])
+        assert record is not None
+        with pytest.raises(InterlockError, match="Blocked"):
+            await two.decide(record)
+        assert len(two.loop.blocks) == 1
+        await one.decide(await one.waiting("unblock"))
+        two.pass_time(2)
+        assert (await two.native("execute_agent", element_name="newer"))["structuredContent"]
+        assert len(two.loop.blocks) == 0
+        one.close()
+        two.close()
+
+    run(test())
+
+
+def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> None:
+    class Broken:
+        def __init__(self, keeper: Any) -> None:
+            self.load, self.drop, self.close = keeper.load, keeper.drop, keeper.close
+
+        def keep(self, record: Any) -> None:
+            raise InterlockError(UNRECORDABLE, "The disk is full.")
+
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        broken: Any = Broken(node.loop.keeper)
+        node.loop.blocks._keeper = node.loop.challenges._keeper = broken
+        stopped = await node.report("drop_table users")
+        assert stopped["stopped"] is True
+        node.pass_time(2)
+        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        # And nobody begins an execution that a restart would forget.
+        node.loop.keeper = broken
+        told = await node.native("execute_agent", "bob", element_name="robot")
+        record = node.approvals.find(told["structuredContent"]["confirmation_id"])
+        assert record is not None
+        with pytest.raises(InterlockError, match="disk is full"):
+            await node.decide(record)
+        assert all(who[0] != "bob" for who in node.loop.watched)
+        node.close()
+
+    run(test())
