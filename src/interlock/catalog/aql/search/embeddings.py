@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
-from interlock.catalog.aql.operation import Operation
+from interlock.catalog.aql.operation import Book, Operation
 from interlock.catalog.aql.search.index import Index
 from interlock.catalog.aql.search.minilm import NAME, MiniLm, model_folder
 from interlock.catalog.aql.search.searcher import Hit, LexicalSearcher, Sees
@@ -84,9 +84,9 @@ class EmbeddingSearcher:
 
     # -- getting ready
 
-    def prepare(self) -> Index:
+    def prepare(self, book: Book | None = None) -> Index:
         """The index of the catalog as it is now. Vectors that are missing are begun."""
-        index = self.lexical.prepare()
+        index = self.lexical.prepare(book)
         ready = self._ready
         if (ready is None or ready.index is not index) and not self.problem:
             self._begin(index)

@@ -103,9 +103,10 @@ class LexicalSearcher:
         self._index = Index((), {})
         self._units: dict[str, Unit | None] = {}
 
-    def prepare(self) -> Index:
-        """The index of the catalog as it is now; made if it changed. May be called in a thread."""
-        book = self._book()
+    def prepare(self, book: Book | None = None) -> Index:
+        """The index of the catalog as it is now; made if it changed. May be called in a thread,
+        with a book that was asked for outside of it."""
+        book = book or self._book()
         if book.number != self._number:
             operations = book.all()
             said = {one.tool: self._said[one.tool] for one in operations if one.tool in self._said}
