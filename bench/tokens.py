@@ -3,9 +3,11 @@
 Catalogs are made of the lists of public servers, put behind a real node, and asked for in each
 view. A task is what a client does to get one thing done: read the list, look for the operation,
 read its details, call it, read the answer; in the plain view only the first and the last two.
-Every message is counted once, by the o200k ranks of ``gpt-tokenizer``.
+Every message is counted once, by the o200k ranks of ``gpt-tokenizer``. A list is counted as it is
+sent, and as clients show it to models: names, descriptions and input schemas. Tasks are made of the
+latter.
 
-The break-even is the size of a plain list from which on a task costs less in the view: what
+The break-even is the size of plain tools from which on a task costs less in the view: what
 ``view: auto`` goes by.
 """
 
@@ -111,6 +113,7 @@ class Said(msgspec.Struct):
 
     texts: list[str] = []
     labels: list[tuple[str, ...]] = []
+    bytes: dict[str, int] = {}
 
     def hear(self, text: str, *label: str) -> None:
         self.texts.append(text)
@@ -134,6 +137,7 @@ def listen(said: Said, url: str, tasks: Sequence[Task]) -> dict[str, int]:
         client = Client(url, mode, "session")
         tools = client.request("tools/list", {})["tools"]
         said.hear(compact(tools), view, "list")
+        said.bytes[view] = len(compact(tools).encode())
         shown = [{k: t.get(k) for k in ("name", "description", "inputSchema")} for t in tools]
         said.hear(compact(shown), view, "shown")
         if mode is None:
@@ -241,6 +245,7 @@ def measure_size(size: int, listed: Sequence[Listed]) -> dict[str, Any]:
         "servers": len(catalog.servers),
         "tasks": len(tasks),
         "views": views,
+        "bytes_per_token": round(said.bytes["plain"] / views["plain"]["list"], 2),
         "found_by_first_search": right,
     }
 
@@ -253,24 +258,25 @@ def summed(view: str, counted: dict[tuple[str, ...], list[int]], tasks: int) -> 
 
     (whole,) = counted[(view, "list")]
     (shown,) = counted[(view, "shown")]
-    parts = {"list": float(whole), "as a model is shown it": float(shown), "call": mean("call")}
+    parts = {"list": float(whole), "shown": float(shown), "call": mean("call")}
     if view != "plain":
         parts |= {step: mean(step) for step in ("search", "search with parameters", "details")}
-        parts["task"] = whole + parts["search"] + parts["details"] + parts["call"]
-        parts["task, one search"] = whole + parts["search with parameters"] + parts["call"]
+        parts["task"] = shown + parts["search"] + parts["details"] + parts["call"]
+        parts["task, one search"] = shown + parts["search with parameters"] + parts["call"]
     else:
-        parts["task"] = parts["task, one search"] = whole + parts["call"]
+        parts["task"] = parts["task, one search"] = shown + parts["call"]
     return parts
 
 
 def break_even(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """From how many tokens of a plain list on a view costs less, by tasks of a conversation."""
+    """From how many tokens of plain tools, as a model is shown them, a view costs less: by how
+    many tasks a conversation has."""
     found: dict[str, dict[str, float]] = {}
     for view in ("five", "one"):
-        lists = [each["views"][view]["list"] for each in results]
+        lists = [each["views"][view]["shown"] for each in results]
         extra = [
-            each["views"][view]["task, one search"]
-            - each["views"][view]["list"]
+            each["views"][view]["task"]
+            - each["views"][view]["shown"]
             - each["views"]["plain"]["call"]
             for each in results
         ]
@@ -287,7 +293,8 @@ def measure(settings: TokenSettings) -> dict[str, Any]:
     if not listed:
         raise TargetMissing("no public server could be listed here")
     results = [measure_size(size, listed) for size in settings.sizes]
-    each = [one["views"]["plain"]["list"] / one["tools"] for one in results]
+    each = [one["views"]["plain"]["shown"] / one["tools"] for one in results]
+    more = [one["views"]["plain"]["list"] / one["views"]["plain"]["shown"] for one in results]
     even = break_even(results)
     return {
         "servers": {
@@ -296,6 +303,7 @@ def measure(settings: TokenSettings) -> dict[str, Any]:
         "sizes": results,
         "tokens_of_a_tool": [round(one, 1) for one in each],
         "break_even_tokens": even,
+        "auto_tokens": round(even["five"]["1"] * statistics.median(more), -2),
         "break_even_tools": {
             view: {tasks: round(tokens / statistics.median(each)) for tasks, tokens in row.items()}
             for view, row in even.items()
@@ -325,25 +333,29 @@ def show(result: dict[str, Any], bars: list[Bar]) -> None:
             [
                 view,
                 parts["list"],
-                parts["as a model is shown it"],
+                parts["shown"],
                 parts.get("search", 0.0),
                 parts.get("details", 0.0),
                 parts["call"],
                 parts["task"],
                 parts["task, one search"],
-                f"{100 * (1 - parts['task'] / plain['task']):.0f} %",
+                f"{100 * (1 - parts['task'] / plain['task']):.1f} %",
             ]
             for view, parts in each["views"].items()
         ]
-        columns = ["view", "list", "as shown", "search", "details", "call", "task"]
-        show_table(title, [*columns, "task, one search", "saved"], rows)
+        columns = ["view", "list", "shown", "search", "details", "call", "task", "1 search"]
+        show_table(title, [*columns, "saved"], rows)
     even, sizes = result["break_even_tokens"], result["break_even_tools"]
     rows = [
         [view, *(f"{even[view][n]:,.0f} ({sizes[view][n]} tools)" for n in map(str, CONVERSATIONS))]
         for view in even
     ]
     heads = [f"{tasks} task{'s' * (tasks > 1)}" for tasks in CONVERSATIONS]
-    show_table("plain is cheaper below, tokens of its list", ["view", *heads], rows)
+    show_table("plain is cheaper below, tokens of its tools as shown", ["view", *heads], rows)
+    note(
+        f"in tokens of whole lists that is {result['auto_tokens']:,.0f} for five endpoints and one "
+        "task: what aql.auto_tokens should be"
+    )
     show_bars(bars)
 
 

@@ -58,7 +58,7 @@ def test_an_update_takes_what_it_changes_inside_its_input() -> None:
 
 
 def test_the_break_even_grows_with_the_tasks_of_a_conversation() -> None:
-    view = {"list": 900.0, "task, one search": 900 + 600 + 80.0}
+    view = {"shown": 900.0, "task": 900 + 600 + 80.0}
     each = {"views": {"plain": {"call": 60.0}, "five": view, "one": view}}
     assert tokens.break_even([each])["five"] == {"1": 1520, "3": 2760, "10": 7100}
 
