@@ -1,0 +1,123 @@
+"""A node with the safety loop as a program, its operator at a terminal, and an agent over HTTP."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.cli.program import DEMO, World
+from tests.cli.waiting import PATIENCE, wait_until
+from tests.faces.wire import META, STATELESS, meta
+
+
+def ask(world: World, operation: str, **params: Any) -> dict[str, Any]:
+    """What the agent is told, in the view of one endpoint."""
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {
+            "name": "mcp_aql",
+            "arguments": {"operation": operation, "params": params},
+            "_meta": {**meta(), META + "clientCapabilities": {}},
+        },
+    }
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{world.port}/mcp?view=aql-single",
+        json.dumps(body).encode(),
+        {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": STATELESS,
+            "Mcp-Method": "tools/call",
+            "Mcp-Name": "mcp_aql",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        told = json.load(answer)
+    envelope: dict[str, Any] = json.loads(told["result"]["content"][0]["text"])
+    return envelope
+
+
+def done(world: World, *arguments: str) -> str:
+    ran = world.run_here(*arguments)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def begin(world: World) -> str:
+    """An execution that the operator let begin."""
+    ask(world, "execute_agent", element_name="agent")
+    [one] = json.loads(done(world, "approvals", "--json"))["approvals"]
+    done(world, "approve", one["id"], "--yes")
+    started: str = ask(world, "execute_agent", element_name="agent")["data"]["execution_id"]
+    return started
+
+
+def report(world: World, hint: str) -> dict[str, Any]:
+    return ask(world, "record_execution_step", element_name="agent", next_action_hint=hint)
+
+
+@pytest.mark.spec("AQ-8.8.2-5", "AQ-8.8.3-1", "AQ-8.8.6-1")
+def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> None:
+    mail = world.cwd / "mail"
+    program = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
+    channels = [
+        {"kind": "terminal"},
+        {"kind": "command", "command": [sys.executable, "-c", program, str(mail)]},
+    ]
+    world.config({"demo": DEMO}, aql={"safety": {"mode": "enforcing"}, "channels": channels})
+    node = world.up()
+    node.wait_for_line("demo is ready")
+    done(world, "keys", "new", "ann", "--no-passphrase")
+    begin(world)
+    assert report(world, "drop_table users")["data"]["stopped"] is True
+    # Who was told: the operator at the terminal, and the operator's mail.
+    [shown] = json.loads(done(world, "operator", "--json"))["nodes"]
+    [challenge] = shown["challenges"]
+    code = challenge["code"]
+    wait_until("the mail came", lambda: mail.exists() and code in mail.read_text())
+    # Killed in the middle, it comes back as strict as it was; the code is not known any more.
+    node.send(signal.SIGKILL)
+    node.process.wait(PATIENCE)
+    first, node = node, world.up()
+    node.wait_for_line("demo is ready")
+    refused = ask(world, "demo_notes_list")["error"]
+    assert refused["details"]["reason"] == "hard_blocked"
+    assert ask(world, "execute_agent", element_name="other")["error"]["details"]["reason"] == (
+        "hard_blocked"
+    )
+    [shown] = json.loads(done(world, "operator", "--json"))["nodes"]
+    [challenge] = shown["challenges"]
+    assert challenge["code"] is None
+    assert "renew" in done(world, "operator")
+    renewed = json.loads(done(world, "operator", "renew", "--json", challenge["id"][:8]))
+    told = ask(world, "verify_challenge", challenge_id=renewed["id"], code=renewed["code"])
+    assert told["data"]["unblocked"] is True
+    # The execution goes on, watched as before.
+    unreported = ask(world, "demo_notes_list")["error"]
+    assert unreported["details"]["reason"] == "unreported_action"
+    assert report(world, "list the notes of the demo")["data"]["continue"] is True
+    assert ask(world, "demo_notes_list")["success"]
+    # And by key, without a code.
+    assert report(world, "drop_table users")["data"]["stopped"] is True
+    assert "may act again" in done(world, "operator", "unblock", "local", "--yes")
+    assert report(world, "list the notes of the demo")["data"]["continue"] is True
+    node.end()
+    codes = {code, renewed["code"]}
+    logged = ""
+    for one in (first, node):
+        assert one.process.stdout is not None
+        logged += "".join(one.seen) + "".join(iter(lambda line=one: line._lines.get() or "", ""))
+    kept = b"".join(path.read_bytes() for path in world.state.rglob("*") if path.is_file()).decode(
+        "latin-1"
+    )
+    for one in codes:
+        for text in (logged, kept):
+            assert one not in text
+            assert one.replace("-", "") not in text
