@@ -102,6 +102,7 @@ class Aql:
         loop = asyncio.get_running_loop()
         settings = config.aql
         self._settings = settings
+        self._concurrent_calls = config.limits.concurrent_calls
         self._started = False
         self._closing: set[asyncio.Future[None]] = set()
         self._pipeline = pipeline
@@ -242,6 +243,9 @@ class Aql:
             "session_id": self._session_of(asked.call),
             "profile": asked.face.profile,
             "execution_safety_loop": self._settings.safety.mode,
+            "concurrency": "fully-concurrent",
+            "supports_etag": True,
+            "max_concurrent_requests": self._concurrent_calls,
         }
 
     def _session_of(self, call: Call | None) -> str:
@@ -294,6 +298,7 @@ class Aql:
         """Run by a new config, which was checked."""
         settings = config.aql
         self._settings = settings
+        self._concurrent_calls = config.limits.concurrent_calls
         old = self._channels
         self._channels = channels_of(settings.channels, self.codes, self._environ, self._base_dir)
         for channel in old:
