@@ -14,7 +14,7 @@ import pytest
 from interlock.call import Call, Caller, Credentials
 from interlock.config.aql import AqlConfig, OperationConfig
 from interlock.config.trust import PolicyConfig, RuleConfig
-from interlock.pipeline.approval.record import new_id
+from interlock.pipeline.approval.record import VOID, new_id
 from interlock.pipeline.aql.asking import Asked
 from interlock.pipeline.aql.confirming import expiry, hidden, token_of
 from interlock.pipeline.aql.wrong import MOST, WINDOW
@@ -251,12 +251,10 @@ def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
         token = (await desk.held())["confirmation_token"]
         rule = RuleConfig(name="new", then="confirm", tools=["*"])
         desk.node.pipeline.permit.follow(Policy(PolicyConfig(rules=[rule])))
+        revoked = asyncio.Event()
+        desk.gate.approvals.watch(lambda one: revoked.set() if one.state == VOID else None)
         desk.gate.approvals.policy_changed()
-        await asyncio.sleep(0)
-        for _ in range(200):
-            if "TOKEN_REVOKED" in desk.words():
-                break
-            await asyncio.sleep(0.005)
+        await revoked.wait()
         assert "TOKEN_REVOKED" in desk.words()
         answer = await desk.ask({**REPO, "confirmation_token": token})
         assert answer["error"]["code"] == "TOKEN_EXPIRED"

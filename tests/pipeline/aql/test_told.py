@@ -285,6 +285,7 @@ def test_other_verbs_pass() -> None:
 
 
 @pytest.mark.spec("AQ-9.3-1")
+@pytest.mark.spec("AQ-9.3.1-1")
 def test_independent_requests_end_in_any_order() -> None:
     node = staged()
     look(node, also={"_request_id": "slow"})
