@@ -1,0 +1,99 @@
+"""`interlock operations`: listing, finding, explaining, exporting, counting."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from interlock.catalog.aql import bundle
+from tests.cli.program import DEMO, World
+
+PROGRAM = "from interlock.cli.operations import operations; operations()"
+
+
+@pytest.fixture
+def demo(world: World) -> World:
+    world.config({"demo": DEMO})
+    return world
+
+
+def run(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=world.cwd,
+        env=world.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def told(world: World, *arguments: str) -> dict[str, Any]:
+    done = run(world, *arguments)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.spec("AQ-INT-6.3-1")
+def test_operations_are_shown_by_endpoint_and_by_category(demo: World) -> None:
+    done = run(demo, "list")
+    assert done.returncode == 0, done.stderr
+    assert "operations by endpoint" in done.stdout
+    assert "operations by category" in done.stdout
+    assert "mcp_aql_delete" in done.stdout
+    assert "demo_notes_delete" in done.stdout
+    semantic = told(demo, "list", "--view", "semantic", "--json")["operations"]
+    assert {one["endpoint"] for one in semantic} <= {
+        "mcp_aql_discover", "mcp_aql_query", "mcp_aql_manage", "mcp_aql_operate",
+    }  # fmt: skip
+
+
+def test_an_operation_is_found_in_other_words(demo: World) -> None:
+    found = told(demo, "search", "throw a die for me", "--words", "--json")["found"]
+    assert found[0]["name"] == "demo_roll_dice"
+    assert 0 < found[0]["score"] <= 1
+    nothing = run(demo, "search", "the of and", "--words")
+    assert nothing.returncode == 1
+    assert "Nothing fits" in nothing.stderr
+
+
+def test_an_operation_is_explained(demo: World) -> None:
+    about = told(demo, "explain", "demo_notes_delete")
+    assert about["semantic_category"] == "DELETE"
+    assert about["origins"]["category"]
+    assert about["input_schema"]["type"] == "object"
+    wrong = run(demo, "explain", "demo_note_delete")
+    assert wrong.returncode == 2
+    assert "demo_notes_delete" in wrong.stderr
+
+
+def test_a_bundle_is_written_and_can_be_read_again(demo: World) -> None:
+    made = told(demo, "bundle", "demo")
+    names = {one["operation_name"] for one in made["normalized_bundle"]["operations"]}
+    assert "demo_roll_dice" in names
+    assert {one.name for one in bundle.read(made).all()} == names
+    wrong = run(demo, "bundle", "nobody")
+    assert wrong.returncode == 2
+    assert "there is no server 'nobody'" in wrong.stderr
+
+
+def test_views_are_counted(demo: World) -> None:
+    tokens = told(demo, "tokens", "--json")["tokens"]
+    assert tokens["aql-single"] < tokens["aql"]
+    assert tokens["plain"] > 0
+
+
+def test_it_asks_the_node_that_runs(demo: World) -> None:
+    node = demo.up()
+    node.pids()
+    found = told(demo, "list", "--json")["operations"]
+    assert "demo_roll_dice" in {one["name"] for one in found}
+    wrong = run(demo, "list", "--view", "nonsense")
+    assert wrong.returncode == 2
+    assert "there is no view 'nonsense'" in wrong.stderr
