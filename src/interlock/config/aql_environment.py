@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
@@ -17,6 +18,8 @@ PROFILE: Final = "MCP_AQL_ENDPOINT_PROFILE"
 PREFIX: Final = "MCP_AQL_TOOL_PREFIX"
 SAFETY: Final = "MCPAQL_SAFETY_LOOP"
 _MODES: Final = {"semantic": "aql", "crude": "aql", "single": "aql-single", "all": "aql-all"}
+_PREFIX: Final = re.compile(r"[a-z][a-z0-9_]{0,17}_")
+"""As the file's own; see `AqlConfig.prefix`."""
 
 _log = logging.getLogger("interlock.config")
 
@@ -39,12 +42,12 @@ def with_environment(config: Config, environ: Mapping[str, str]) -> Config:
             aql = replace(aql, view=profile)
     prefix = environ.get(PREFIX)
     if prefix:
-        if not (prefix.endswith("_") and prefix[:-1].replace("_", "a").isalnum()):
+        if not _PREFIX.fullmatch(prefix):
             raise ConfigError.of(
                 f"{PREFIX}={quoted(prefix)} cannot be a prefix",
-                "write small letters, and _ as the last one",
+                "write small letters, digits and _, fewer than 20, and _ as the last one",
             )
-        aql = replace(aql, prefix=prefix[:19])
+        aql = replace(aql, prefix=prefix)
     safety = environ.get(SAFETY)
     if safety:
         if safety not in get_args(SafetyMode):
