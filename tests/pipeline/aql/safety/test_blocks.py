@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
+from interlock.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
+from interlock.pipeline.aql.safety.evaluate import Verdict
+from interlock.pipeline.aql.safety.patterns import read
+from interlock.pipeline.aql.safety.reports import Report
+from interlock.pipeline.policy.decision import Action, decision
+from interlock.protocol.aql.faults import AqlError
 from tests.pipeline.aql.safety.guarded import Guarded, types, verification
 from tests.pipeline.aql.safety.test_loop import run
+from tests.pipeline.calls import LOCAL, SESSION
+
+ALLOW = decision(Action.ALLOW, "default:allow")
 
 
 @pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4")
@@ -189,6 +198,49 @@ def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> No
         with pytest.raises(InterlockError, match="disk is full"):
             await node.decide(record)
         assert all(who[0] != "bob" for who in node.loop.watched)
+        node.close()
+
+    run(test())
+
+
+def other(verb: str, upstream: str = "s") -> Call:
+    call = Call(verb, "test", LOCAL, SESSION, upstream=upstream)
+    call.caller = Caller("ada", kind="token")
+    return call
+
+
+def test_requests_that_call_no_tool(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        watch = node.loop.watch
+        node.loop.runs.begin(Caller("ada", kind="token"), "agent", None, "")
+        # What is understood here only reads.
+        for verb in ("resources/read", "prompts/get", "completion/complete"):
+            assert watch(other(verb), ALLOW) is ALLOW
+        # What nobody but the server understands may be anything, and is held as an action.
+        with pytest.raises(AqlError, match="not reported"):
+            watch(other("vault/open"), ALLOW)
+        assert node.loop.violations == 1
+        hint = Report("", read("x"), node.rig.clock(), 0, "vault/open")
+        [agent] = node.loop.runs.of(("ada", "token", ""))
+        hint.execution = agent.execution.id
+        node.loop.reports.add(agent.execution.who, hint)
+        with pytest.raises(AqlError, match="has to confirm"):
+            watch(other("vault/open"), ALLOW)
+        hint.let = "confirm"
+        node.loop.reports.add(agent.execution.who, hint)
+        assert watch(other("vault/open"), ALLOW) is ALLOW
+        node.loop.block(agent, "drop_table", Verdict("stop", 3, [], "Denied."))
+        for verb in ("resources/read", "prompts/get", "vault/open", "tasks/get"):
+            with pytest.raises(AqlError, match="Blocked"):
+                watch(other(verb), ALLOW)
+        for verb, upstream in [
+            ("tools/list", ""),
+            ("resources/list", ""),
+            ("mcpax/confirm", ""),
+            ("tasks/cancel", "s"),
+        ]:
+            assert watch(other(verb, upstream), ALLOW) is ALLOW
         node.close()
 
     run(test())

@@ -40,10 +40,11 @@ from interlock.pipeline.aql.safety.reports import Called, Reports
 from interlock.pipeline.aql.safety.running import Run, Runs, sent
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.policy.decision import ACTIONS, Action, Decision, decision
+from interlock.pipeline.scopes import is_passed_on
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.words import OWN, Danger
 from interlock.protocol.input_required import REQUEST_STATE
-from interlock.protocol.mcp import TOOLS_CALL
+from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
 
 ENFORCING: Final = "enforcing"
 MONITORING: Final = "monitoring"
@@ -188,8 +189,12 @@ class Loop:
         own = call.upstream == OWN and call.route is not None
         if own and call.route is not None and call.route.upstream_name in WHILE_BLOCKED:
             return self._as_held(call, found)
+        acts = call.verb == TOOLS_CALL or is_passed_on(call)
+        if not acts and (not call.upstream or call.verb == TASKS_CANCEL):
+            # Lists, a proof that somebody brings, and stopping what is under way.
+            return found
         self.refuse_blocked(who)
-        if own or call.verb != TOOLS_CALL or self.config.mode not in WATCHING:
+        if own or not acts or self.config.mode not in WATCHING:
             return self._as_held(call, found)
         if call.approval:
             # A human let exactly this through: it was reported when it was held.
@@ -197,7 +202,14 @@ class Loop:
         runs = self.runs.of(who)
         if not runs:
             return found
-        return self._judged(call, caller, who, runs, found)
+        decided = self._judged(call, caller, who, runs, found)
+        if call.verb != TOOLS_CALL and decided.gated:
+            raise AqlError(
+                "PERMISSION_DENIED",
+                "A human has to confirm this, and only calls of tools can wait for one.",
+                {"reason": "confirmation_required", "operation": call.verb},
+            )
+        return decided
 
     def refuse_blocked(self, who: Principal) -> None:
         """Raises AqlError for somebody who is blocked."""
@@ -326,6 +338,9 @@ class Loop:
         """What is called, as the node knows it."""
         route = call.route
         canonical = call.name if route is None else route.canonical
+        if call.verb != TOOLS_CALL:
+            # Nobody but its server knows what such a request does.
+            canonical = call.verb
         operation: Operation | None = None
         if self._book is not None and isinstance(route, Tool):
             operation = self._book().of(route)

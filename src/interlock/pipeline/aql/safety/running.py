@@ -27,7 +27,7 @@ Sent = tuple[str, bytes]
 
 def sent(call: Call) -> Sent:
     name = call.name if call.route is None else call.route.canonical
-    return name, blake2b(bytes(call.arguments), digest_size=16).digest()
+    return f"{call.verb} {name}", blake2b(bytes(call.arguments), digest_size=16).digest()
 
 
 class Run:
