@@ -58,7 +58,7 @@ def client(node: Running) -> AqlClient:
         ("NOT_FOUND_OPERATION", "shop_ecko", {}),
         ("NOT_FOUND_RESOURCE", "get_note", {"id": "nobody"}),
         ("PERMISSION_DENIED", "shop_report", {}),
-        ("INTERNAL_ERROR", "shop_fail", {}),
+        ("INTERNAL_ERROR", "shop_fail", {"code": -32050}),
     ],
 )
 def test_each_code_of_the_base_registry(
