@@ -291,6 +291,12 @@ def test_a_pause_is_not_confirmed_by_whoever_paused(node: Keep) -> None:
     ):
         assert not model.raw(**sent)["success"]
     node.must_be_intact()
+    # Anna approves it: then the same token collects what came of it, once.
+    node.allowed.append({})
+    node.approve_id(token.removeprefix("conf_"))
+    assert model.raw(operation="vault_open", _confirmation=token)["success"]
+    assert not model.raw(operation="vault_open", _confirmation=token)["success"]
+    node.must_be_intact()
     # And the report was for one call.
     with HttpSession(node, "2025-11-25") as plain:
         assert is_refused(plain.call(fresh()), "not reported")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from interlock.config import Config
 from interlock.config.aql import AqlConfig, SafetyConfig
+from interlock.protocol.aql.words import RESERVED
 from interlock.stores.journal_reader import JournalReader
 from tests.behaviour.adversary import TOKENS, Fortress
 from tests.behaviour.test_aql_adversary import Keep, View
@@ -118,3 +120,34 @@ def test_the_journal_has_what_was_reported_before_what_was_done(tmp_path: Path) 
         rows.index(("tools/call", "vault.look", "ok")),
     ]
     assert words == sorted(words)
+
+
+class Dongle(Keep):
+    """A node that has nothing to call: it only judges what agents are about to do elsewhere."""
+
+    def config(self, **changes: Any) -> Config:
+        return super().config(servers={}, **changes)
+
+
+@pytest.mark.spec("AQ-8.6.6-1", "AQ-GK-7.2-1")
+def test_a_node_without_servers_judges_what_is_done_elsewhere(tmp_path: Path) -> None:
+    node = Dongle(tmp_path / "node")
+    try:
+        model = View(node)
+        told = model.data("introspect", query="operations")
+        assert {one["name"] for one in told["operations"]} >= RESERVED.keys()
+        node.begin(model)
+        directives = {
+            hint: model.report(hint)
+            for hint in (
+                "read the file README.md",
+                "git push origin topic",
+                "write the changelog file",
+                "run rm -rf /var/lib on the host",
+            )
+        }
+        assert [one["continue"] for one in directives.values()] == [True, False, True, False]
+        assert directives["run rm -rf /var/lib on the host"]["stopped"] is True
+        assert model.refused("record_execution_step", element_name="agent", next_action_hint="x")
+    finally:
+        node.stop()
