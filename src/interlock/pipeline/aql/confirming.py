@@ -28,7 +28,7 @@ from interlock.pipeline.approval.record import (
     exact,
     utc,
 )
-from interlock.pipeline.aql.asking import Asked, principal
+from interlock.pipeline.aql.asking import Asked, Principal, principal
 from interlock.pipeline.aql.blame import Blame
 from interlock.pipeline.aql.wrong import WrongTries
 from interlock.pipeline.audit import Audit
@@ -85,6 +85,8 @@ class Tokens:
         self._wrong = WrongTries(clock, wall_clock)
         self._issued: dict[str, str] = {}
         """The operations of approvals whose tokens were given out."""
+        self._below: dict[str, tuple[Principal, str]] = {}
+        """Of those that a node below holds: whose they are, and for which call."""
         self.close = approvals.watch(self._stepped)
         """Ends that it hears of approvals."""
 
@@ -119,9 +121,14 @@ class Tokens:
         self._note(call, operation, "CONFIRMATION_REQUIRED", token)
         if id not in self._issued:
             if len(self._issued) >= _MOST_FOLLOWED:
-                del self._issued[next(iter(self._issued))]
+                oldest = next(iter(self._issued))
+                del self._issued[oldest]
+                self._below.pop(oldest, None)
             self._issued[str(id)] = operation.name
             self._note(call, operation, "TOKEN_ISSUED", token)
+        record = self._approvals.find(str(id))
+        if (record is None or record.at) and call.caller is not None:
+            self._below[str(id)] = principal(call.caller), _digest(call, operation)
         message = (
             f"A human must confirm '{operation.name}' first: {where}. You cannot do it yourself. "
             "Ask your user, then send the same request again with 'confirmation_token'."
@@ -151,15 +158,22 @@ class Tokens:
         caller = call.caller
         assert caller is not None
         self._wrong.must_be_few(principal(caller))
+        pending = True
         try:
-            record = self._own(token, caller)
-            self._must_count(record, token)
-            self._must_be_about(record, token, call, operation)
+            below = self._below.get(token[len(PREFIX) :]) if _TOKEN.fullmatch(token) else None
+            if below is not None and below[0] == principal(caller):
+                # Whether it still counts is for the node to say that holds it.
+                self._must_be_about(token, below[1], call, operation)
+            else:
+                record = self._own(token, caller)
+                self._must_count(record, token)
+                self._must_be_about(token, record.digest, call, operation)
+                pending = record.state == PENDING
         except AqlError as refused:
             self._wrong.another(principal(caller))
             self._note(call, operation, "TOKEN_REJECTED", token, refused.code)
             raise
-        if record.state != PENDING:
+        if not pending:
             self._note(call, operation, "TOKEN_VALIDATED", token)
 
     def _own(self, token: str, caller: Caller) -> Approval:
@@ -189,21 +203,17 @@ class Tokens:
                 {"token": hidden(token), "consumed_at": utc(record.decided or record.ended)},
             )
 
-    def _must_be_about(
-        self, record: Approval, token: str, call: Call, operation: Operation
-    ) -> None:
-        assert call.caller is not None
-        tool = operation.tool
-        digest = digest_of(
-            tool.canonical, exact(call.arguments), contract_digest(tool), call.caller
-        )
-        if digest != record.digest:
+    def _must_be_about(self, token: str, digest: str, call: Call, operation: Operation) -> None:
+        if _digest(call, operation) != digest:
+            id = token[len(PREFIX) :]
+            record = self._approvals.find(id)
+            known = self._issued.get(id) or ("" if record is None else record.tool)
             raise AqlError(
                 "TOKEN_SCOPE_MISMATCH",
                 "The token is for another operation, or for other parameters.",
                 {
                     "token": hidden(token),
-                    "token_operation": self._issued.get(record.id, record.tool),
+                    "token_operation": known,
                     "requested_operation": operation.name,
                 },
             )
@@ -303,6 +313,13 @@ class Tokens:
             "status": status,
             "result": decode_value(data.raw),
         }
+
+
+def _digest(call: Call, operation: Operation) -> str:
+    """What the approval of a call would be about."""
+    assert call.caller is not None
+    tool = operation.tool
+    return digest_of(tool.canonical, exact(call.arguments), contract_digest(tool), call.caller)
 
 
 def invalid() -> AqlError:

@@ -117,7 +117,7 @@ class Teller:
                         _code_in(written), self._policy
                     )
                     return self._result(call.client, written, failed, blocks, item), None
-                found = self._failed(call, outcome.result)
+                found = self._failed(call, outcome)
             elif error is None or (self._is_of_mcp(error) and not item):
                 return outcome, error
             else:
@@ -183,11 +183,16 @@ class Teller:
             return True
         return not isinstance(error, AqlError) and error.failure.name in _PASSED
 
-    def _failed(self, call: Call, result: bytes) -> Blame:
-        if _STATUS in result and needed_below(result) is not None and self._tokens is not None:
-            required = None
-            if isinstance(call.asked, Asked):
-                required = self._tokens.required(call, result)
+    def _failed(self, call: Call, outcome: Outcome) -> Blame:
+        result = outcome.result
+        if (
+            self._tokens is not None
+            and isinstance(call.asked, Asked)
+            and _STATUS in result
+            and _may_hold(call, outcome)
+            and needed_below(result) is not None
+        ):
+            required = self._tokens.required(call, result)
             if required is not None:
                 if call.name == PAUSED and self._quotas is not None:
                     return self._quotas.paused(call, required)
@@ -260,6 +265,12 @@ class Teller:
         wrapped = self._result(call.client, written, is_error, blocks, False).result
         members["result"] = Raw(wrapped)
         return Outcome(encode_members(members), outcome.era, outcome.glance)
+
+
+def _may_hold(call: Call, outcome: Outcome) -> bool:
+    """Whether a result that says so really waits for a human: this node made it, or one below. Any
+    other server could send people to a page of its own with it."""
+    return outcome.glance is None or (call.route is not None and bool(call.route.way))
 
 
 def _code_in(written: bytes) -> str:
