@@ -1,8 +1,9 @@
 """What people and agents ask for, in their words, and which tools of public servers would do it.
 
-Written from what the tools do, not from what they say, before the search was tuned. Every second
-one is held out: nothing was tuned to it. A tool is named `server.tool`, with `*` for any; several
-of them are alternatives.
+Written from what the tools do, not from what they say. The search was developed with the first
+ones; those that are held out were written afterwards, for tools chosen by lot, and nothing was
+changed for what they showed. A tool is named `server.tool`, with `*` for any; several of them are
+alternatives.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ Propose merging a feature branch into main on GitHub = github.create_pull_reques
 Enumerate proposed changes awaiting review in a GitHub project = github.list_pull_requests
 Store several changed source files in one commit on a remote = *.push_files
 Leave feedback on a GitHub proposal and request changes = github.create_pull_request_review
-Locate usages of a function across public codebases = *.search_code *_search_github
+Locate usages of a function across public codebases = *.search_code *.*_search_github
 Respond inside an existing Slack conversation = slack.slack_reply_to_thread
 Look up a Slack colleague's title and status = slack.slack_get_user_profile
 Upload an attachment through a web form in the browser = *.browser_file_upload *.upload_file
@@ -152,14 +153,84 @@ Retrieve rows of a Notion database satisfying a condition = notion.API-query-dat
 Reason through a difficult problem step by step = sequential-thinking.*
 """
 
+_HELD_PERSON: Final = """
+what's 17 plus 25? = everything.get-sum
+I need a fresh container for user profiles in mongo = mongodb.create-collection
+start a discussion on Kim's gitlab merge request = gitlab.create_*note gitlab.create_*thread
+look at the watched website straight away instead of waiting = firecrawl.firecrawl_monitor_run
+what kinds of tickets can I make in this jira project = atlassian.jira_get_project_issue_types
+catch my github pull request up with main = github.update_pull_request_branch
+let people push straight to that branch again on gitlab = gitlab.unprotect_branch
+show me all my google sheets = google-workspace.list_spreadsheets
+read me that whole mail exchange with the plumber = *.get_gmail_thread*_content*
+block two hours so I can concentrate tomorrow = *.manage_focus_time *.manage_event
+which gitlab account am I using? = gitlab.whoami gitlab.get_user*
+comment on just this sentence of the confluence page = atlassian.confluence_add_inline_comment
+which files does that github pull request touch = github.get_pull_request_files
+give me the photos that are on this confluence page = atlassian.confluence_get_page_images
+take that paragraph out of my notion page = notion.API-delete-a-block
+film what happens in the browser while I test = chrome-devtools.screencast_start
+why does this mongo lookup take forever = mongodb.explain
+set up a new empty project on gitlab = gitlab.create_repository
+which versions of our product are in jira = atlassian.jira_get_project_versions
+oops, I don't want those files in the next commit after all = git-reference.git_reset
+what does our marketing automation in hubspot do, which flows exist = hubspot.hubspot-*-workflow*
+how full is the mongo database = mongodb.db-stats mongodb.collection-storage-size
+make me a folder called receipts on this computer = filesystem.create_directory
+move this notion page under another one = notion.API-move-page
+shrink the browser to phone size = *.browser_resize *.resize_page *.emulate
+hit enter on the web page = *.browser_press_key *.press_key
+which tabs have I got open in chrome = *.list_pages *.browser_tabs
+take off the label urgent from the issue tracker's labels, gitlab = gitlab.delete_label
+make the column a bit wider in my sheet = *.resize_sheet_dimensions *.format_sheet_range
+who's watching this jira ticket = atlassian.jira_get_issue_watchers
+"""
 
-def _read(kind: Kind, text: str) -> list[TaskSentence]:
-    lines = [line for line in text.splitlines() if line.strip()]
+_HELD_AGENT: Final = """
+Rate the usefulness of an earlier web lookup = *.firecrawl_*feedback
+Determine current configuration of a page watcher = *.firecrawl_monitor_get *.firecrawl_monitor_list
+Look up the internal id of a custom Jira attribute = atlassian.jira_*_fields
+Invoke a procedure of an Apps Script deployment = google-workspace.run_script_function
+Alter attributes such as status of a Notion document = notion.API-patch-page
+Host an attachment to embed in GitLab text = gitlab.upload_markdown
+Reveal process settings available to the server = everything.get-env
+Change several slides in one go = google-workspace.batch_update_presentation
+Examine how an Elastic index is distributed over nodes = elasticsearch.get_shards
+Show permitted choices of a Jira dropdown = atlassian.jira_get_field_options
+Check background jobs of the Meilisearch instance = meilisearch.get-task*
+Find out which permissions the CRM token carries = hubspot.hubspot-get-user-details
+Enumerate Sentry tenants available to me = sentry.find_organizations
+Rename a CRM attribute's display label = hubspot.hubspot-update-property
+Terminate a tunnel to a cluster service = kubernetes.stop_port_forward
+Erase all documents matching a condition in Mongo = mongodb.delete-many
+Obtain the differences between two GitLab branches = gitlab.get_branch_diffs
+Retrieve the review remarks left on a GitHub pull request = github.get_pull_request_*s
+Create a shortcut link allowing anyone to open a Drive file = *.*_drive_shareable_link *.*_drive_access
+Apply a YAML manifest to the cluster = kubernetes.kubectl_apply kubernetes.kubectl_create
+Drop an obsolete search index = meilisearch.delete-index mongodb.drop-index
+Inspect events and state of a failing pod = *.kubectl_describe *.kubectl_get *.kubectl_logs
+Duplicate a cloud document = google-workspace.copy_drive_file
+Post an answer to a wiki discussion = *.confluence_reply_to_comment *.confluence_add_comment
+Attach a screenshot to a wiki article = atlassian.confluence_upload_attachment*
+List direct descendants of a wiki article = *.*_page_children *.*_page_tree
+Combine two cells' worth of text into a document table = *.create_table_with_data *.insert_doc_*
+Move the pointer above a menu without pressing = *.browser_hover *.hover
+Read response body of one request the page made = *.browser_network_request *.get_network_request
+Compress a file for transfer = everything.gzip-file-as-resource
+"""
+
+
+def _read(kind: Kind, text: str, *, held_out: bool = False) -> list[TaskSentence]:
     found = []
-    for number, line in enumerate(lines):
+    for line in text.strip().splitlines():
         sentence, _, right = line.rpartition(" = ")
-        found.append(TaskSentence(kind, sentence, tuple(right.split()), number % 2 == 1))
+        found.append(TaskSentence(kind, sentence, tuple(right.split()), held_out))
     return found
 
 
-TASKS: Final = (*_read("person", _PERSON), *_read("agent", _AGENT))
+TASKS: Final = (
+    *_read("person", _PERSON),
+    *_read("agent", _AGENT),
+    *_read("person", _HELD_PERSON, held_out=True),
+    *_read("agent", _HELD_AGENT, held_out=True),
+)

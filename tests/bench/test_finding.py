@@ -1,0 +1,78 @@
+"""The finding benchmark's own arithmetic, on a catalog that is small and all its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench import finding
+from bench.finding import Found, PlainBm25, book_of, judged, percent, right, shares
+from bench.real_servers import Listed
+from bench.task_sentences import TASKS, TaskSentence
+
+
+def tool(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "description": description, "inputSchema": {"type": "object"}}
+
+
+SERVERS = [
+    Listed("post", "post@1", [tool("sendMail", "Send mail"), tool("delete_mail", "Delete mail")]),
+    Listed("disk", "disk@1", [tool("make-directory", "Create a directory")]),
+]
+
+
+def task(text: str, *right: str, kind: Any = "person", held_out: bool = False) -> TaskSentence:
+    return TaskSentence(kind, text, right, held_out)
+
+
+def test_there_are_enough_sentences_of_both_kinds() -> None:
+    assert len(TASKS) >= 100
+    people = sum(one.kind == "person" for one in TASKS)
+    assert abs(people - (len(TASKS) - people)) <= 5
+    assert sum(one.held_out for one in TASKS) >= 50
+    assert len({one.text for one in TASKS}) == len(TASKS)
+    assert all("." in glob for one in TASKS for glob in one.right)
+
+
+def test_a_right_tool_is_named_with_its_server() -> None:
+    send, *_ = (one for one in book_of(SERVERS).all() if one.local == "send_mail")
+    assert right(send, task("x", "post.sendMail"))
+    assert right(send, task("x", "*.send*"))
+    assert not right(send, task("x", "disk.sendMail", "post.delete_mail"))
+
+
+def test_plain_bm25_knows_only_the_words() -> None:
+    book = book_of(SERVERS)
+    find = PlainBm25(book.all()).find
+    assert find("delete mail", 1)[0].local == "delete_mail"
+    tasks = [task("delete mail", "post.delete_mail"), task("shred it", "nobody.knows")]
+    assert [one.place for one in judged(find, book.all(), tasks)] == [0, None]
+
+
+def test_shares_are_counted_by_kind_and_without_each_server() -> None:
+    found = [
+        Found(task("a", "post.x"), 0),
+        Found(task("b", "post.y", kind="agent"), 4),
+        Found(task("c", "disk.z", held_out=True), 5),
+        Found(task("d", "disk.w", kind="agent"), None),
+    ]
+    told = shares(found)
+    assert told["all"] == told["person"] == told["agent"] == 50.0
+    assert told["held_out"] == 0.0
+    assert told["first"] == 25.0
+    assert told["without_one_server"] == (0.0, 100.0)
+    assert percent([]) == 0.0
+
+
+def test_a_small_catalog_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "installed", lambda: None)
+    tasks = [
+        task("make a folder", "disk.*"),
+        task("get rid of that letter", "post.delete_mail", kind="agent", held_out=True),
+        task("not in this catalog", "other.*"),
+    ]
+    told = finding.judge(SERVERS, tasks)
+    assert (told["tools"], told["sentences"]) == (3, 2)
+    assert told["ways"]["words"]["all"] == 100.0
+    assert [bar["met"] for bar in told["bars"][:2]] == [True, True]
