@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from interlock.call import Credentials
+from interlock.call import Client, Credentials
 from interlock.config.aql import AqlConfig
 from interlock.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.pipeline.policy.policy import Policy
-from interlock.protocol.mcp import TOOLS_LIST
+from interlock.protocol.mcp import TOOLS_LIST, Era
 from tests.catalog.offers import definition, offer
 from tests.pipeline.aql.staged import ALL, AUTO, FIVE, READS, SINGLE, props, staged, text_result
 from tests.pipeline.calls import STATELESS, tool_call
@@ -247,3 +248,34 @@ def test_an_unknown_tool_is_an_error_of_mcp() -> None:
     error = node.rig.refused(tool_call("mcp_aql", {}, view=FIVE))
     assert isinstance(error, InterlockError)
     assert error.failure.code == -32602
+
+
+def test_a_question_of_the_server_is_answered_with_the_same_request() -> None:
+    node = staged()
+    asks = {
+        "resultType": "input_required",
+        "inputRequests": {"q": {"method": "elicitation/create", "params": {"message": "Sure?"}}},
+        "requestState": "s1",
+    }
+    client = Client(Era.STATELESS, "2026-07-28", "tests", b'{"elicitation":{"form":{}}}')
+    asked = {"operation": "hub_create_issue", "params": {"owner": "o", "issue_title": "t"}}
+    node.begin("mcp_aql_create", asked, client=client)
+    node.last.answer(**asks)
+    _, question = node.rig.done[-1]
+    assert question["resultType"] == "input_required"
+    state = question["requestState"]
+    assert state != "s1"
+    extra = {
+        "requestState": Raw(json.dumps(state).encode()),
+        "inputResponses": Raw(b'{"q":{"action":"accept","content":{}}}'),
+    }
+    # In another spelling it is the same request; with another value it is not.
+    same = {"operation": "hub_create_issue", "params": {"issueTitle": "t", "owner": "o"}}
+    node.begin("mcp_aql_create", same, client=client, extra=dict(extra))
+    assert node.last.call.extra is not None
+    assert json.loads(bytes(node.last.call.extra["requestState"])) == "s1"
+    node.last.answer(**text_result("{}"))
+    assert node.answered()["success"] is True
+    other = {"operation": "hub_create_issue", "params": {"owner": "x", "issue_title": "t"}}
+    call = tool_call("mcp_aql_create", other, view=FIVE, client=client, extra=dict(extra))
+    assert node.rig.refused(call).failure.name == "invalid_request_state"
