@@ -22,6 +22,7 @@ from interlock.pipeline.aql import translate
 from interlock.pipeline.aql.asking import Asked
 from interlock.pipeline.aql.children import Unread, child_of
 from interlock.pipeline.aql.own import OwnOperations
+from interlock.pipeline.aql.shortcut import Shortcut
 from interlock.pipeline.fault import fault
 from interlock.protocol.aql import faults, formats, request
 from interlock.protocol.aql.request import Batch, Single
@@ -145,6 +146,7 @@ class Stage:
         self._homes: dict[Operation, Family] = {}
         self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
         self._sizes: dict[Any, int] = {}
+        self._shortcut = Shortcut()
         self.configure(config)
 
     def configure(self, config: AqlConfig) -> None:
@@ -153,6 +155,7 @@ class Stage:
         self._auto_tokens = config.auto_tokens
         self._rewrites = any(one.read_modify_write for one in config.operations.values())
         self._snapshot = None
+        self._shortcut.forget()
 
     def book(self) -> OperationsAt:
         """The operations of now."""
@@ -161,6 +164,7 @@ class Stage:
         if book is None or snapshot is not self._snapshot:
             book = self._book = self._books.at(snapshot)
             self._snapshot = snapshot
+            self._shortcut.forget()
             self._homes.clear()
             self._formats.clear()
             self._sizes.clear()
@@ -183,6 +187,12 @@ class Stage:
                 self.quotas.admit(call, asked)
             return False
         if call.verb == TOOLS_CALL:
+            if (
+                self._catalog.current is self._snapshot
+                and self.quotas is None
+                and self._shortcut.take(call, face)
+            ):
+                return False
             tools = face.tools
             name = call.name
             if name not in tools:
@@ -264,7 +274,7 @@ class Stage:
             checked = self._formats[operation] = _formats_of(operation)
         if checked:
             _check_formats(checked, call.arguments)
-        call.name = operation.canonical
+        endpoint, call.name = call.name, operation.canonical
         call.asked = asked
         if asked.confirmation and self.tokens is not None:
             self.tokens.check(call, asked)
@@ -274,6 +284,8 @@ class Stage:
             reads = self._books.settings(operation.canonical).read_modify_write
             if reads:
                 self._call_instead(call, asked, MERGE, reads=reads)
+        elif not checked and not item:
+            self._shortcut.remember(call, endpoint, asked, name)
         quotas = self.quotas
         if quotas is not None and quotas.active and call.asked is asked:
             quotas.admit(call, asked, translate.continued(single.meta))

@@ -18,7 +18,7 @@ from interlock.call import Call, Client, Outcome, UpstreamAnsweredError
 from interlock.config.aql import AqlConfig, OperationConfig
 from interlock.errors import InterlockError, ProtocolError
 from interlock.pipeline.approval.answer import URL_FIRST, needed_below
-from interlock.pipeline.aql import blame, fitting
+from interlock.pipeline.aql import blame, fitting, shortcut
 from interlock.pipeline.aql.asking import Asked, Warning
 from interlock.pipeline.aql.blame import Blame
 from interlock.pipeline.aql.confirming import Tokens
@@ -101,6 +101,16 @@ class Teller:
             if call.verb == TASKS_GET and outcome is not None and call.upstream != OWN:
                 return self._task(call, outcome), None
             return outcome, error
+        if (
+            error is None
+            and outcome is not None
+            and not self._any_settings
+            and self._clock() - call.started < self._slow
+        ):
+            structured = self._structured and call.client.revision not in _UNSTRUCTURED
+            ordinary = shortcut.told(call, outcome, structured)
+            if ordinary is not None:
+                return ordinary, None
         asked = call.asked
         if asked is None and (call.view is None or call.name not in call.view.tools):
             # It named no endpoint: that is for MCP to tell.
@@ -113,9 +123,9 @@ class Teller:
                     return outcome, None
                 if not glance.is_error:
                     written, blocks = self._success(call, asked, outcome.result)
-                    failed = written.startswith(FAILURE) and envelope.is_error(
-                        _code_in(written), self._policy
-                    )
+                    failed = False
+                    if written.startswith(FAILURE):
+                        failed = envelope.is_error(_code_in(written), self._policy)
                     return self._result(call.client, written, failed, blocks, item), None
                 found = self._failed(call, outcome)
             elif error is None or (self._is_of_mcp(error) and not item):

@@ -1,0 +1,163 @@
+"""The short way of requests that are like nearly all others: an operation with flat parameters that
+are its tool's own, answered with text or structured content.
+
+Whatever is out of the ordinary in any way takes the long way (`stage.py`, `told.py`), and means
+the same there. So this decides nothing: it only knows when there is nothing to decide.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from interlock.call import Call, Outcome
+from interlock.catalog.aql.operation import Operation
+from interlock.pipeline.aql.asking import Asked
+from interlock.protocol.aql.words import Face, Family
+from interlock.protocol.mcp import COMPLETE, Era
+
+MOST: Final = 4 * 1024
+"""Bytes of a request. Longer ones are held against every limit."""
+MOST_ANSWERED: Final = 64 * 1024
+_MOST_FACES: Final = 64
+_LONG_NUMBER: Final = re.compile(rb"\d{16}")
+_ONE_TEXT: Final = b'[{"type":"text","text":"'
+_MAYBE_JSON: Final = b'{[ \\"'
+_ORDINARY: Final = ("", COMPLETE)
+
+
+class _Request(msgspec.Struct, forbid_unknown_fields=True):
+    operation: str
+    params: Raw | UnsetType = UNSET
+
+
+class _Result(msgspec.Struct):
+    content: Raw | UnsetType = UNSET
+    structuredContent: Raw | UnsetType = UNSET
+
+
+_read = msgspec.json.Decoder(_Request).decode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_read_result = msgspec.json.Decoder(_Result).decode
+_encode = msgspec.json.Encoder().encode
+_EMPTY: Final = Raw(b"{}")
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Ready(NamedTuple):
+    """An operation by one endpoint of one face, as far as that is always the same."""
+
+    operation: Operation
+    family: Family | None
+    canonical: str
+    names: frozenset[str]
+    required: frozenset[str]
+
+
+class Shortcut:
+    """Remembers which operations can be called quickly, until the book is another one."""
+
+    def __init__(self) -> None:
+        self._faces: dict[int, tuple[Face, dict[tuple[str, str], Ready]]] = {}
+
+    def forget(self) -> None:
+        self._faces.clear()
+
+    def remember(self, call: Call, endpoint: str, asked: Asked, spelled: str) -> None:
+        """A call was made the long way, as an ordinary one: the next one need not be."""
+        signature = asked.operation.signature
+        if not signature.same or asked.operation.native is not None:
+            return
+        face = asked.face
+        known = self._faces.get(id(face))
+        if known is None or known[0] is not face:
+            if len(self._faces) >= _MOST_FACES:
+                self._faces.clear()
+            known = self._faces[id(face)] = (face, {})
+        known[1][(endpoint, spelled)] = Ready(
+            asked.operation, asked.family, call.name, signature.names, signature.required
+        )
+
+    def take(self, call: Call, face: Face) -> bool:
+        """Make it a call of its tool. False: it is for the long way to say what it is."""
+        known = self._faces.get(id(face))
+        if known is None or known[0] is not face:
+            return False
+        raw = bytes(call.arguments)
+        if len(raw) > MOST or raw.count(b"{") > 2 or b'"_' in raw or b"\\u" in raw:
+            return False
+        try:
+            if not raw.isascii():
+                raw.decode()
+            request = _read(raw)
+            ready = known[1].get((call.name, request.operation))
+            if ready is None:
+                return False
+            params = request.params
+            if params is UNSET:
+                params, given = _EMPTY, {}
+            else:
+                given = _members(params)
+        except _UNREADABLE:
+            return False
+        # As many keys as were written: none twice, on either level.
+        if raw.count(b'":') != len(given) + (1 if params is _EMPTY else 2):
+            return False
+        keys = given.keys()
+        if not (keys <= ready.names and ready.required <= keys) or _LONG_NUMBER.search(raw):
+            return False
+        call.header_params = None
+        call.name = ready.canonical
+        call.arguments = params
+        call.asked = Asked(ready.operation, face, ready.family)
+        return True
+
+
+def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
+    """The answer to an ordinary call that came to an ordinary result. None: one of them is not."""
+    asked = call.asked
+    glance = outcome.glance
+    if (
+        type(asked) is not Asked
+        or asked.item
+        or asked.request_id
+        or asked.warnings
+        or asked.fields is not None
+        or asked.shaping is not None
+        or asked.operation.native is not None
+        or glance is None
+        or glance.is_error
+        or glance.result_type not in _ORDINARY
+    ):
+        return None
+    result = outcome.result
+    if len(result) > MOST_ANSWERED:
+        return None
+    try:
+        if not result.isascii():
+            result.decode()
+        found = _read_result(result)
+        content = b"[]" if found.content is UNSET else bytes(found.content)
+        one_text = content.startswith(_ONE_TEXT) and content.count(b'"type":') == 1
+        if not one_text and content != b"[]":
+            return None
+        if found.structuredContent is not UNSET:
+            data = bytes(found.structuredContent)
+            if data == b"null":
+                return None
+        elif one_text and content[len(_ONE_TEXT)] not in _MAYBE_JSON:
+            data = b'{"content":%b}' % content
+        else:
+            return None
+    except _UNREADABLE:
+        return None
+    written = b'{"success":true,"data":%b}' % data
+    head = b'{"resultType":"complete",' if call.client.era is Era.STATELESS else b"{"
+    text = _encode(written.decode())
+    if structured:
+        answer = b'%b"content":[{"type":"text","text":%b}],"structuredContent":%b}'
+        return Outcome(answer % (head, text, written), call.client.era)
+    return Outcome(b'%b"content":[{"type":"text","text":%b}]}' % (head, text), call.client.era)
