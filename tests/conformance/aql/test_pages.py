@@ -1,0 +1,94 @@
+"""What the front page of AQL says is what a node does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import tokens
+from interlock.faces.mcp.views import Views
+from tools.aql_conformance.live import Client, started_node
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "aql.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with started_node() as url:
+        yield Client(url, "single", "session")
+
+
+def blocks() -> list[Any]:
+    """The JSON of the conversation, in its order."""
+    return [json.loads(raw) for raw in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+
+
+def within(small: Any, large: Any) -> bool:
+    """Whether everything that the page shows is there; what it shortens with … may be longer."""
+    if isinstance(small, dict):
+        return isinstance(large, dict) and all(
+            key in large and within(value, large[key]) for key, value in small.items()
+        )
+    if isinstance(small, list):
+        return len(small) <= len(large) and all(map(within, small, large))
+    if isinstance(small, str) and "…" in small:
+        start = small.partition("…")[0].partition("http://")[0]
+        return isinstance(large, str) and large.startswith(start)
+    return bool(small == large)
+
+
+@pytest.mark.spec("AQ-7.1-1")
+def test_the_conversation_on_the_page_is_what_a_node_answers(client: Client) -> None:
+    search, found, call, counted, mistake, held = blocks()
+    for sent, answer in (
+        (search, found),
+        (call, counted),
+        ({"operation": "demo_text_stats", "params": {"txt": "x"}}, mistake),
+        ({"operation": "demo_notes_delete", "params": {"id": 1}}, held),
+    ):
+        said = client.call("mcp_aql", sent)
+        assert within(answer, said), said
+
+
+def test_the_views_on_the_page_are_those_of_a_node() -> None:
+    shown = set(re.findall(r"\?view=([a-z-]+)", PAGE))
+    assert {"plain", "auto", "aql", "aql-single", "aql-all", "semantic"} <= shown
+    assert shown <= set(Views().names)
+
+
+@pytest.mark.spec("AQ-1.3-1", "AQ-2.2-1", "AQ-10.3-1")
+def test_the_page_tells_the_language_from_the_node_s_own(client: Client) -> None:
+    """Each operation of the node's own, and each extension, is in the docs."""
+    everything = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("aql*.md"))
+    told = client.ask("introspect", {"query": "operations"})["data"]["operations"]
+    for one in told:
+        if not one["name"].startswith("demo_"):
+            assert one["name"] in everything, one["name"]
+    own = client.ask("introspect", {"query": "operations", "name": "introspect"})["data"]
+    for parameter in own["operation"]["parameters"]:
+        assert f"`{parameter['name']}`" in everything, parameter["name"]
+    assert "the text of the draft decides" in PAGE
+    assert "Level 2" in PAGE
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page, anchor in re.findall(r"\]\(([a-z-]+\.md)(#[a-z-]+)?\)", PAGE):
+        assert (DOCS / page).exists(), page
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.M)
+            slugs = {re.sub(r"[^a-z0-9 -]", "", one.lower()).replace(" ", "-") for one in headings}
+            assert anchor[1:] in slugs, (page, anchor)
+
+
+def test_the_break_even_on_the_page_is_about_what_auto_goes_by() -> None:
+    from interlock.config.aql import AUTO_TOKENS
+
+    said = int(re.search(r"below about ([\d,]+) tokens", PAGE)[1].replace(",", ""))  # type: ignore[index]
+    assert said <= AUTO_TOKENS <= 2.5 * said
+    assert tokens.LIMITS == {"five": 1_500, "one": 400}
