@@ -115,47 +115,68 @@ class Patterns:
     def found(self, hint: Hint) -> str | None:
         """The first glob that fits it, or any part of it that begins where a word begins."""
         plain, lower = hint.plain, hint.lower
-        for glob, pattern in self._found:
-            if pattern.search(plain) or pattern.search(lower):
+        for glob, parts in self._found:
+            if _follow(parts, plain) or _follow(parts, lower):
                 return glob
         return None
 
     def said(self, hint: Hint) -> str | None:
         """The first glob whose words stand in it one after the other."""
-        return next((glob for glob, pattern in self._said if pattern.search(hint.plain)), None)
+        return next((glob for glob, parts in self._said if _follow(parts, hint.plain)), None)
 
     def whole(self, hint: Hint) -> str | None:
         """The first glob that fits all of it, where it is one action and hides nothing."""
         if hint.hides or hint.chained:
             return None
-        return next((glob for glob, pattern in self._whole if pattern.match(hint.lower)), None)
+        return next((glob for glob, parts in self._whole if _follow(parts, hint.lower)), None)
+
+
+Parts = tuple[re.Pattern[str], ...]
+"""What stands between the stars of a glob, in its order."""
+
+
+def _follow(parts: Parts, text: str) -> bool:
+    """Whether they stand in a text one after the other. Each is looked for once, from where the one
+    before it ended: whoever writes the text cannot make this take long."""
+    at = 0
+    for part in parts:
+        found = part.search(text, at)
+        if found is None:
+            return False
+        at = found.end()
+    return True
 
 
 @lru_cache(1024)
-def _anywhere(glob: str, *, loose: bool) -> re.Pattern[str]:
+def _anywhere(glob: str, *, loose: bool) -> Parts:
     between = r"[\s_\-.]+" if loose else r"[_\-]+"
-    body = _body(glob.lower(), between)
-    start = "" if glob.startswith("*") else r"(?<![a-z0-9])"
-    end = "" if glob.endswith("*") else r"(?![a-z0-9])"
-    return re.compile(f"{start}{body}{end}", re.DOTALL)
+    return _parts(glob, between, r"(?<![a-z0-9])", r"(?![a-z0-9])")
 
 
 @lru_cache(1024)
-def _exactly(glob: str) -> re.Pattern[str]:
-    return re.compile(_body(glob.lower(), "_") + r"\Z", re.DOTALL)
+def _exactly(glob: str) -> Parts:
+    return _parts(glob, "_", r"\A", r"\Z")
 
 
-def _body(glob: str, between: str) -> str:
-    parts = []
-    for one in re.sub(r"\*+", "*", glob):
-        if one == "*":
-            parts.append(".*?")
-        elif one == "?":
-            parts.append(".")
+def _parts(glob: str, between: str, start: str, end: str) -> Parts:
+    """`start` and `end`: where it has to begin and to end, unless a star stands there."""
+    bodies = [_body(part, between) for part in glob.lower().split("*")]
+    if len(bodies) == 1:
+        return (re.compile(start + bodies[0] + end, re.DOTALL),)
+    first, *middle, last = bodies
+    made = [start + first if first else "", *middle, last + end if last else ""]
+    return tuple(re.compile(one, re.DOTALL) for one in made if one)
+
+
+def _body(part: str, between: str) -> str:
+    written = []
+    for one in part:
+        if one == "?":
+            written.append(".")
         elif one == "_":
-            parts.append(between)
+            written.append(between)
         elif one.isspace():
-            parts.append(r"\s+")
+            written.append(r"\s+")
         else:
-            parts.append(re.escape(one))
-    return "".join(parts)
+            written.append(re.escape(one))
+    return "".join(written)

@@ -76,7 +76,9 @@ _BULK: Final = _of(
     "all every everything everyone everybody entire whole bulk mass recursive recursively "
     "any each database databases cluster"
 )
-_BULK_SIGNS: Final = re.compile(r"(?<!\w)-[a-z]*r[a-z]*f|(?<!\w)-[a-z]*f[a-z]*r|\*|--all\b")
+_BULK_SIGNS: Final = re.compile(
+    r"(?<!\w)-[a-z]{0,8}r[a-z]{0,8}f|(?<!\w)-[a-z]{0,8}f[a-z]{0,8}r|\*|--all\b"
+)
 _EMPTY: Final = _of(
     "a an the this that it its of to in on at by for from with as is are be do does doing "
     "did done i we you they he she me my our your some something anything thing things "
