@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from interlock.call import Credentials
 from interlock.catalog.aql.trust import Trusting
 from interlock.config.trust import PolicyConfig, RuleConfig
+from interlock.pipeline.approval.record import Approval
 from interlock.pipeline.aql.confirming import token_of
 from interlock.pipeline.aql.risk import Risk, journalled
 from interlock.pipeline.policy.policy import Policy
@@ -154,3 +156,51 @@ def test_a_namespace_has_its_own_operations_and_the_nodes() -> None:
     error = node.ask("mcp_aql", {"operation": "hub_list_issues"}, view=view)["error"]
     assert error["code"] == "NOT_FOUND_OPERATION"
     assert "hub_list_issues" not in error["details"]["available"]
+
+
+@pytest.mark.spec("AQ-TOK-5.5-1")
+def test_a_thousand_tokens_at_once_and_none_for_ever(tmp_path: Path) -> None:
+    async def run() -> None:
+        callers = {f"t{number}": f"agent{number}" for number in range(20)}
+        node = gated(tmp_path, tokens=callers)
+        assert node.gated is not None
+
+        async def ask(by: str, repo: int, **also: Any) -> dict[str, Any]:
+            params = {"owner": "o", "repo": str(repo)}
+            call = tool_call(
+                "mcp_aql_delete",
+                {"operation": "hub_delete_repo", "params": params, **also},
+                view=FIVE,
+                credentials=Credentials("10.0.0.1", by),
+            )
+            answer = node.read(read(await node.pipeline.run(call)))
+            details: dict[str, Any] = answer["error"]["details"]
+            return details
+
+        which = [(by, repo) for by in callers for repo in range(50)]
+        tokens = []
+        for start in range(0, len(which), 50):
+            held = await asyncio.gather(*(ask(*one) for one in which[start : start + 50]))
+            tokens += [details["confirmation_token"] for details in held]
+        assert len(set(tokens)) == 1_000
+        for (by, repo), token in zip(which, tokens, strict=True):
+            again = await ask(by, repo, _confirmation=token)
+            assert again["confirmation_token"] == token
+        expiry, keep = 300.0, 3_600.0
+        node.gated.pass_time(expiry + 1)
+        left = {one.id for one in node.gated.approvals.recent(2_000) if not one.over}
+        all_over = asyncio.Event()
+
+        def ended(one: Approval) -> None:
+            left.discard(one.id)
+            if not left:
+                all_over.set()
+
+        node.gated.approvals.watch(ended)
+        await all_over.wait()
+        node.gated.pass_time(keep)
+        node.gated.pass_time(2.0)
+        assert node.gated.approvals.recent(2_000) == []
+        node.gated.close()
+
+    going(run)
