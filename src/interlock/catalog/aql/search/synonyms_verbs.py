@@ -290,4 +290,109 @@ fly travel
 navigate direct
 geocode locate coordinate
 locate find where position
+obtain get retrieve fetch acquire receive
+retrieve obtain look_up find
+determine find get check identify
+enumerate list show
+ascertain check determine
+reveal show get display
+inspect examine look_at get view
+examine inspect analysis check
+fetch retrieve get pull load
+compile gather collect assemble generate
+assemble build collect
+modify update edit change alter amend
+amend update edit
+alter change update modify
+adjust update change configure
+append add insert
+erase delete remove wipe
+eliminate delete remove
+purge delete clear
+terminate stop kill end close
+halt stop pause
+invoke call run execute
+initiate start begin create launch
+launch start open run
+commence start begin
+conduct run perform
+perform run execute do
+establish create set_up connect
+construct build create
+formulate write create
+transmit send deliver
+dispatch send
+convey send tell
+relay forward send
+broadcast send announce publish
+announce post notify publish send
+circulate send share
+respond reply answer
+acknowledge confirm approve mark
+confirm verify approve check
+validate check verify
+grant give allow share
+revoke remove withdraw cancel
+restrict limit block
+withhold hide block
+conceal hide
+hide archive remove
+expose publish show
+transfer move send
+relocate move
+duplicate copy clone
+clone copy duplicate
+substitute replace
+convert transform change
+transform convert
+extract get parse
+filter search select
+locate find search
+discover find search explore
+monitor watch track observe
+observe watch monitor
+supervise monitor
+evaluate assess check run analysis
+assess evaluate review check
+estimate calculate predict
+compute calculate
+aggregate sum group combine
+categorize label tag classify
+classify label tag
+prioritize order rank
+designate assign set
+allocate assign
+appoint assign
+delegate assign
+transition move change update
+advance move promote
+promote deploy advance
+release publish deploy
+unpublish hide withdraw take_down
+deploy release publish
+provision create set_up
+decommission delete remove
+schedule plan book
+postpone reschedule delay update
+reserve book
+document record write describe
+annotate comment note
+highlight mark format
+visual plot chart draw graph
+depict draw show chart
+illustrate draw chart
+render draw generate
+populate fill insert
+fill enter type
+submit send post
+upload send attach add
+attach add upload
+embed insert add
+import load upload
+export download save
+archive close store hide
+restore recover undelete reopen
+recover restore
+synchronise update refresh pull
+refresh update reload
 """

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from interlock.catalog.aql.search.hints import HINTS
+from interlock.catalog.aql.search.hints_by_trade import HINTS_BY_TRADE
 from interlock.catalog.aql.search.products import PRODUCTS
 from interlock.catalog.aql.search.stems import stem
 from interlock.catalog.aql.search.synonyms_nouns import NOUNS
@@ -60,7 +61,7 @@ def vocabulary() -> Vocabulary:
     classes: dict[str, list[int]] = {}
     hints: dict[str, list[str]] = {}
     known: set[str] = set()
-    for left, right in read_classes(VERBS + NOUNS + TECHNICAL + HINTS):
+    for left, right in read_classes(VERBS + NOUNS + TECHNICAL + HINTS + HINTS_BY_TRADE):
         known.update(left, right)
         if right:
             for one in left:
