@@ -191,6 +191,7 @@ class Aql:
         self.stage.tokens = self.tokens
         self.quotas.hidden = lambda: self.own.hidden.get(CONTINUE)
         self._risk = Risk(self.stage.book, self.trusting, journalled(audit))
+        self.trusting.on_change = self._risk.forget
         self._merging = Merging(pipeline, self.stage.find)
         tasks = pipeline.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
@@ -315,6 +316,9 @@ class Aql:
     def _use(self, config: Config) -> None:
         """What the permit and the stage ask only where there is something to be asked."""
         settings = config.aql
+        self._risk.forget()
+        for problem in self.trusting.configure(settings.trust):
+            _log.warning("%s", problem)
         self.quotas.configure(settings)
         self.stage.quotas = self.quotas if self.quotas.active else None
         permit = self._pipeline.permit

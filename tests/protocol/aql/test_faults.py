@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -171,3 +174,28 @@ def test_every_failure_of_the_node_has_a_code() -> None:
         code = code_of(InterlockError(row, "m"))
         assert code.startswith(PREFIXES) or code in ALONE
     assert code_of(AqlError("TOKEN_EXPIRED", "m")) == "TOKEN_EXPIRED"
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """Every text that a failure or a warning of AQL is made with, and its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if called in ("AqlError", "Blame", "Warning"):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    yield inner.lineno, inner.value
+
+
+def test_no_sentence_in_any_room_of_aql_looks_like_a_stack_trace() -> None:
+    source = Path(faults.__file__).parents[2]
+    files = [
+        path
+        for room in ("protocol/aql", "catalog/aql", "pipeline/aql")
+        for path in sorted((source / room).rglob("*.py"))
+    ]
+    found = [(path, line, text) for path in files for line, text in sentences(path)]
+    assert len(found) > 100
+    unlawful = [f"{path.name}:{line}: {text}" for path, line, text in found if not lawful(text)]
+    assert unlawful == []

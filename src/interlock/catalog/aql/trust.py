@@ -49,6 +49,8 @@ class Trusting:
         self._declared = dict(declared)
         self._levels: dict[str, Trust] = dict(declared)
         self._history: dict[str, list[Change]] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Told when some server is trusted more or less than before."""
 
     def __call__(self, server: str) -> Trust:
         known = self._levels.get(server)
@@ -85,6 +87,7 @@ class Trusting:
                 "one level after the other."
             )
         self._levels[server] = to
+        self.on_change()
         history = self._history.setdefault(server, [])
         history.append(Change(now, to, self._wall_clock(), by, reason))
         del history[:-_MOST_CHANGES]

@@ -171,13 +171,13 @@ class Executions:
             # Its record says that it ran, not what was in it.
             raise AqlError(
                 "CONFLICT_INVALID_STATE",
-                "A batch is not run again by its id: what it has done would be done twice. Send "
-                "the operations that failed.",
+                "A batch is not run again by its id: some would be done twice. Send "
+                "the failed operations again.",
                 {"current_status": live.record.status.value, "action": "retry"},
             )
         operation = self._book().find(live.record.operation)
         if operation is None or operation.canonical != live.record.tool:
-            raise no_operation(live.record.operation, self._book().near(live.record.operation))
+            raise no_operation(live.record.operation, ())
         call = _again(parent, asked, operation, live.record.arguments)
         before = live.record
         live.record = msgspec.structs.replace(

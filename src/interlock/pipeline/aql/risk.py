@@ -55,15 +55,24 @@ class Risk:
         self._book = book
         self._trust = trust
         self._note = note
+        self._harmless: set[object] = set()
+        """Tools about which there is nothing to weigh. Nearly all calls are of one of them."""
+
+    def forget(self) -> None:
+        """What is dangerous, or who is trusted, may be something else from now on."""
+        self._harmless.clear()
 
     def __call__(self, call: Call, decided: Decision) -> Decision:
         """The stricter of what the policy says and what the danger asks for. Raises AqlError."""
-        if call.upstream == OWN or call.route is None:
+        if call.route in self._harmless or call.upstream == OWN or call.route is None:
             return decided
         operation = self._book().of(cast("Tool", call.route))
         trust = self._trust(operation.server)
         danger = operation.danger
         if danger is Danger.SAFE and trust != TRUST[0]:
+            if len(self._harmless) >= _MOST_NAMES * 100:
+                self._harmless.clear()
+            self._harmless.add(call.route)
             return decided
         try:
             found = self._weigh(operation, trust, decided)
