@@ -268,7 +268,6 @@ wireframe mockup > design
 component_library > component
 ui_element widget > component
 icon > icon
-lights_on lights_off > light turn
 too_cold too_warm > thermostat climate temperature
 lock_the_door > lock
 alarm_system > alarm
