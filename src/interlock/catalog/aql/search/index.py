@@ -27,6 +27,8 @@ _FLATTENING: Final = (0.3, 0.0, 0.4, 0.6, 0.5, 0.6, 0.0)
 _SATURATION: Final = 1.2
 _MOST_PARAMETERS: Final = 40
 _MOST_ALLOWED: Final = 20
+_PART: Final = 0.4
+_ALIKE: Final = 0.6
 
 Postings = list[tuple[int, float]]
 """Which documents have it, and how much it says of them."""
@@ -35,8 +37,8 @@ Postings = list[tuple[int, float]]
 class Said(NamedTuple):
     """What one tool says, field by field: term → how often."""
 
-    fields: tuple[dict[str, int], ...]
-    lengths: tuple[int, ...]
+    fields: tuple[dict[str, float], ...]
+    lengths: tuple[float, ...]
 
 
 def said_by(operation: Operation) -> Said:
@@ -57,7 +59,7 @@ def said_by(operation: Operation) -> Said:
         _counted(words_of(rest)),
         _counted(words_of(names)),
         _counted(words_of(details)),
-        dict.fromkeys(about, 1),
+        dict.fromkeys(about, 1.0),
     ]
     return Said(tuple(fields), tuple(sum(field.values()) for field in fields))
 
@@ -94,12 +96,13 @@ def _details(about: dict[str, Any]) -> list[str]:
     return found
 
 
-def _counted(words: Sequence[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _counted(words: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
     for one in terms_of(words):
-        found[one.term] = found.get(one.term, 0) + 1
+        found[one.term] = found.get(one.term, 0.0) + 1.0
         for part in one.parts:
-            found[part] = found.get(part, 0) + 1
+            # Whoever says `pull` does not mean a pull request, mostly.
+            found[part] = found.get(part, 0.0) + _PART
     return found
 
 
@@ -160,8 +163,16 @@ class Index:
         for one in wanted:
             for known in self._by_trigram.get(one, ()):
                 shared[known] = shared.get(known, 0) + 1
-        near = [(2 * count / (len(wanted) + len(known)), known) for known, count in shared.items()]
-        return [(known, how) for how, known in sorted(near, reverse=True)[:most] if how >= 0.5]
+        letters = sorted(term)
+        near = []
+        for known, count in shared.items():
+            how = 2 * count / (len(wanted) + len(known))
+            if count >= 2 and known[0] == term[0] and sorted(known) == letters:
+                # Letters that changed places leave few trigrams as they were.
+                how = max(how, 0.8)
+            if how >= _ALIKE:
+                near.append((how, known))
+        return [(known, how) for how, known in sorted(near, reverse=True)[:most]]
 
 
 def _weighed(postings: Postings, many: int) -> Postings:

@@ -268,7 +268,7 @@ class LexicalSearcher:
         for hint in (*known.hints.get(key, ()), *known.products.get(key, ())):
             if hint in index.terms:
                 found.append((index.terms[hint], _HINTED))
-        if not found and len(key) >= 4:
+        if not found and len(key) >= 5:
             found += [
                 (index.terms[near], _MISSPELT + 0.5 * max(0.0, how - 0.5))
                 for near, how in index.alike(key)
