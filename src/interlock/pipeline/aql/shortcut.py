@@ -24,6 +24,7 @@ MOST: Final = 4 * 1024
 MOST_ANSWERED: Final = 64 * 1024
 _MOST_FACES: Final = 64
 _LONG_NUMBER: Final = re.compile(rb"\d{16}")
+_NO_DIGIT: Final = bytes(byte for byte in range(256) if not 0x30 <= byte <= 0x39)
 _ONE_TEXT: Final = b'[{"type":"text","text":"'
 _MAYBE_JSON: Final = b'{[ \\"'
 _ORDINARY: Final = ("", COMPLETE)
@@ -107,7 +108,10 @@ class Shortcut:
         if raw.count(b'":') != len(given) + (1 if params is _EMPTY else 2):
             return False
         keys = given.keys()
-        if not (keys <= ready.names and ready.required <= keys) or _LONG_NUMBER.search(raw):
+        if not (keys <= ready.names and ready.required <= keys):
+            return False
+        # Where there are few digits there is no long number: that is quicker to see.
+        if len(raw.translate(None, _NO_DIGIT)) >= 16 and _LONG_NUMBER.search(raw):
             return False
         call.header_params = None
         call.name = ready.canonical
