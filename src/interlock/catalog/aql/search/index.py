@@ -28,6 +28,9 @@ _SATURATION: Final = 1.2
 _MOST_PARAMETERS: Final = 40
 _MOST_ALLOWED: Final = 20
 _PART: Final = 0.4
+_RARITY: Final = 0.6
+"""How much it counts that few say a word: less than BM25 has it. A rare word of a wish is often
+only what it is about today."""
 _ALIKE: Final = 0.6
 
 Postings = list[tuple[int, float]]
@@ -177,5 +180,6 @@ class Index:
 
 def _weighed(postings: Postings, many: int) -> Postings:
     """How loudly each says it, times how telling it is that it is said."""
-    telling = log(1 + (many - len(postings) + 0.5) / (len(postings) + 0.5))
+    have = len(postings)
+    telling = log(1 + (many - have + 0.5) / (have + 0.5)) ** _RARITY
     return [(number, telling * loud / (_SATURATION + loud)) for number, loud in postings]
