@@ -38,6 +38,7 @@ MISTAKES = {
     "aql: {profiles: {mine: {families: {all: {categories: [READ]}}}}}": "CREATE is in none of",
     "aql: {profiles: {semantic: {families: {}}}}": '"semantic" is a view already',
     "aql: {quotas: [{metric: cost_per_day, warn: 5m, pause: 2}]}": "expected a number",
+    "aql: {safety_only: true}\nservers: {a: 'http://127.0.0.1:9/mcp'}": "has no servers",
     "aql: {prefix: Home}": "aql.prefix",
     "aql: {limits: {depth: 65}}": "aql.limits.depth: this must be at most 64",
     "aql: {limits: {array_elements: 99}}": "this must be at least 100",

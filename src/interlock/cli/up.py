@@ -27,6 +27,13 @@ def up(
     plain: Annotated[
         bool, typer.Option("--plain", help="Log lines instead of the live view.")
     ] = False,
+    safety_only: Annotated[
+        bool,
+        typer.Option(
+            "--safety-only",
+            help="Serve only the safety loop, to which agents report their steps.",
+        ),
+    ] = False,
     stdio_parent: Annotated[
         bool,
         typer.Option(
@@ -46,12 +53,18 @@ def up(
       interlock up                            the config that is found
       interlock up --demo                     look around without a config
       interlock up -c team.yaml --listen 9000
+      interlock up --safety-only              only watch what agents say they do
     """
     if demo and config is not None:
         raise typer.BadParameter("--demo reads no config: leave one of the two out.")
     if stdio_parent and listen is not None:
         raise typer.BadParameter("--stdio-parent listens nowhere: leave --listen out.")
-    source = where.source(config, demo=demo, listen=where.listen_address(listen))
+    if safety_only and (demo or stdio_parent):
+        raise typer.BadParameter("--safety-only stands alone: leave the other option out.")
+    if safety_only:
+        source = where.safety_source(config, where.listen_address(listen))
+    else:
+        source = where.source(config, demo=demo, listen=where.listen_address(listen))
     if stdio_parent:
         source.load()
         from interlock.cli.child import run_as_child

@@ -55,10 +55,15 @@ class ConfigSource(Struct, frozen=True):
     base_dir: Path
     """Where relative paths of the config start."""
     listen: str | None = None
+    safety_only: bool = False
+    """Whether it is for a node that only watches agents."""
 
     def load(self) -> Config:
         """The config as it is now. Raises ConfigError."""
-        config = demo_config() if self.path is None else load_config(self.path)
+        if self.safety_only:
+            config = safety_config(Config() if self.path is None else load_config(self.path))
+        else:
+            config = demo_config() if self.path is None else load_config(self.path)
         if self.listen is not None:
             config = replace(config, listen=self.listen)
             refuse_exposure(config)
@@ -92,6 +97,13 @@ def source(given: Path | None, *, demo: bool = False, listen: str | None = None)
     return ConfigSource(path, path.absolute().parent, listen)
 
 
+def safety_source(given: Path | None, listen: str | None) -> ConfigSource:
+    """The config of a node that only watches agents. It needs none."""
+    path = find(given)
+    folder = Path.cwd() if path is None else path.absolute().parent
+    return ConfigSource(path, folder, listen, safety_only=True)
+
+
 def source_if_any(given: Path | None) -> ConfigSource | None:
     """The config to use, or None. A node may run without one: `interlock up --demo` does."""
     path = find(given)
@@ -114,6 +126,16 @@ def user_config(environ: Mapping[str, str] = os.environ) -> Path:
     """The config of this user, for every folder."""
     home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "interlock" / DEFAULT_NAME
+
+
+def safety_config(config: Config) -> Config:
+    """The same without its servers: what is left is the safety loop, which agents report to."""
+    aql = config.aql
+    safety = aql.safety
+    if safety.mode == "disabled":
+        safety = replace(safety, mode="enforcing")
+    view = "aql" if aql.view == "plain" else aql.view
+    return replace(config, servers={}, aql=replace(aql, view=view, safety=safety, safety_only=True))
 
 
 def demo_config() -> Config:

@@ -268,6 +268,9 @@ class AqlConfig(Section, frozen=True):
     batch_confirmation: Annotated[
         Literal["halt", "skip"], says("What a batch does at an operation that waits for a human.")
     ] = "halt"
+    safety_only: Annotated[
+        bool, says("Whether the node serves the operations of the safety loop and nothing else.")
+    ] = False
     notes: Annotated[bool, says("Whether the node keeps notes for its callers.")] = True
     slow_ms: Annotated[Count, says("From here on answers say that the operation was slow.")] = 5_000
     auto_tokens: Annotated[

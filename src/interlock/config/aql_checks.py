@@ -39,6 +39,12 @@ def check_aql(reader: NodeReader, values: dict[str, Any]) -> None:
     aql: AqlConfig | None = values.get("aql")
     if aql is None or ("aql",) not in reader.places:
         return
+    if aql.safety_only and servers:
+        reader.report(
+            ("aql", "safety_only"),
+            "a node for the safety loop alone has no servers",
+            "take the servers out, or write safety_only: false",
+        )
     _check_views(reader, aql)
     for name, profile in aql.profiles.items():
         _check_profile(reader, ("aql", "profiles", name), name, profile)

@@ -60,7 +60,7 @@ from interlock.pipeline.sealing import Seals
 from interlock.ports import Upstream
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.limits import published
-from interlock.protocol.aql.words import OWN, Danger
+from interlock.protocol.aql.words import OWN, RESERVED, Danger
 from interlock.stores.aql_counters import CounterStore
 from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
@@ -236,6 +236,8 @@ class Aql:
         ]
         if config.aql.notes:
             found += note_natives(Notes(self._notes_kept, time.time), listing, time.time)
+        if config.aql.safety_only:
+            return [one for one in found if one.name in RESERVED]
         return found
 
     def _about(self, asked: Asked) -> dict[str, Any]:

@@ -4,6 +4,7 @@ blocked, and no guess of its own is ever a code."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ def test_whatever_an_agent_does(steps: list[tuple[str, Any]]) -> None:
             else:
                 for record in node.approvals.pending():
                     if record.tool == "aql.unblock":
-                        await node.decide(record)
+                        # The end of one that a wrong guess used up may still be written.
+                        with contextlib.suppress(InterlockError):
+                            await node.decide(record)
         node.close()
 
     with tempfile.TemporaryDirectory() as folder:

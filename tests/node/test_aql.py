@@ -1,0 +1,84 @@
+"""A node with views, put together: what it says of itself, how its config changes, and what it is
+without any server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.config import ConfigError
+from interlock.config.aql import AqlConfig, SafetyConfig
+from interlock.config.trust import PolicyConfig, RuleConfig
+from tests.faces.aql import AqlClient
+from tests.faces.running import Running
+
+FREE = PolicyConfig(
+    default="allow",
+    rules=[RuleConfig(name="agents", tools=["aql.execute_agent"], then="allow")],
+)
+
+
+@pytest.mark.spec("AQ-9.3.1-1", "AQ-9.3.3-1", "AQ-ESL-8.2-1")
+def test_what_it_says_of_itself(tmp_path: Path) -> None:
+    node = Running(tmp_path, environ={"MCPAQL_SAFETY_LOOP": "monitoring"})
+    try:
+        said = AqlClient(node).introspect()["_protocol"]
+    finally:
+        node.stop()
+    assert said["concurrency"] == "fully-concurrent"
+    assert said["supports_etag"] is True
+    assert said["max_concurrent_requests"] == 10_000
+    assert said["execution_safety_loop"] == "monitoring"
+    assert said["profile"] == "crude"
+    assert said["limits"]["max_nesting_depth"] == 32
+
+
+@pytest.mark.spec("AQ-8.6.6-1")
+def test_without_a_server_it_watches_what_is_done_elsewhere(tmp_path: Path) -> None:
+    """A stand-alone node: an agent asks it before it does things that never pass through it."""
+    safety = SafetyConfig(mode="enforcing")
+    node = Running(tmp_path, workshops={}, policy=FREE, aql=AqlConfig(view="aql", safety=safety))
+    try:
+        client = AqlClient(node, "")
+        begun = client.ask("execute_agent", {"element_name": "cleaner"}, "mcp_aql_execute")
+        assert begun["success"], begun
+
+        def report(hint: str) -> dict[str, Any]:
+            params = {"element_name": "cleaner", "next_action_hint": hint}
+            told = client.ask("record_execution_step", params, "mcp_aql_create")
+            directive: dict[str, Any] = told["data"]
+            return directive
+
+        lists = report("list files of the project")
+        drops = report("drop_database production")
+    finally:
+        node.stop()
+    assert lists["continue"] is True
+    assert drops["continue"] is False
+    assert drops["stopped"] is True
+
+
+@pytest.mark.spec("AQ-ESL-2.1-1")
+def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None:
+    settings = AqlConfig(view="aql", safety_only=True, safety=SafetyConfig(mode="enforcing"))
+    node = Running(tmp_path, workshops={}, aql=settings)
+    try:
+        listed = AqlClient(node, "").introspect()["operations"]
+    finally:
+        node.stop()
+    assert {one["name"]: one["semantic_category"] for one in listed} == {
+        "introspect": "READ",
+        "record_execution_step": "CREATE",
+        "verify_challenge": "CREATE",
+        "execute_agent": "EXECUTE",
+        "complete_execution": "EXECUTE",
+        "abort_execution": "EXECUTE",
+        "confirm_operation": "EXECUTE",
+    }
+
+
+def test_a_variable_that_nobody_knows_keeps_it_from_starting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="MCP_AQL_ENDPOINT_MODE"):
+        Running(tmp_path, environ={"MCP_AQL_ENDPOINT_MODE": "five"})
