@@ -241,14 +241,11 @@ def _line(one: Operation, face: Face) -> dict[str, Any]:
 
 
 def _searcher(found: Shelf, *, words: bool) -> Searcher:
-    from interlock.catalog.aql.search.embeddings import EmbeddingSearcher, installed
-    from interlock.catalog.aql.search.searcher import LexicalSearcher
+    from interlock.catalog.aql.search.embeddings import EmbeddingSearcher, searcher_for
+    from interlock.catalog.aql.search.usage import NO_USAGE
 
-    lexical = LexicalSearcher(lambda: found.book)
-    load = None if words or found.config.aql.search.embeddings == "off" else installed()
-    if load is None:
-        return lexical
-    searcher = EmbeddingSearcher(lexical, load)
-    if not searcher.wait():
+    asked = "off" if words else found.config.aql.search.embeddings
+    searcher = searcher_for(lambda: found.book, NO_USAGE, asked)
+    if isinstance(searcher, EmbeddingSearcher) and not searcher.wait():
         say.note(f"Note: found by words only: {searcher.problem}")
     return searcher

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from interlock.catalog.aql.search.embeddings import searcher_for
 from interlock.catalog.aql.search.searcher import LexicalSearcher
+from interlock.catalog.aql.search.usage import NO_USAGE
 from tests.catalog.aql.search.shelf import SMALL, book, names
 
 
@@ -33,3 +35,11 @@ def searcher() -> LexicalSearcher:
 )
 def test_it_finds_what_is_meant(searcher: LexicalSearcher, wish: str, operation: str) -> None:
     assert operation in names(searcher.search(wish, None, 2))
+
+
+def test_a_config_may_leave_it_at_words() -> None:
+    shelf = book(SMALL)
+    made = searcher_for(lambda: shelf, NO_USAGE, "off")
+    assert isinstance(made, LexicalSearcher)
+    assert names(made.search("make a folder", None, 1)) == ["files.create_directory"]
+    made.close()

@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol
 from interlock.catalog.aql.operation import Book, Operation
 from interlock.catalog.aql.search.index import Index
 from interlock.catalog.aql.search.minilm import NAME, MiniLm, model_folder
-from interlock.catalog.aql.search.searcher import Hit, LexicalSearcher, Sees
+from interlock.catalog.aql.search.searcher import Hit, LexicalSearcher, Sees, Weights
+from interlock.catalog.aql.search.usage import Usage
 from interlock.catalog.aql.search.words import first_sentence, split_names
 from interlock.protocol.aql.words import Category
 
@@ -26,7 +27,7 @@ _log = logging.getLogger("interlock.search")
 _SHARES: Final = (0.4, 0.4, 0.2)
 """Of what a tool says of itself at length, of its server and its first sentence, of what it
 takes."""
-_WORDS: Final = 0.25
+_WORDS: Final = 0.3
 """How much the search by words adds. A vector adds at most 1, and usually half of it."""
 _MOST_QUERIES: Final = 512
 _AT_ONCE: Final = 24
@@ -237,3 +238,17 @@ def installed() -> Callable[[], Encoder] | None:
     """What loads the model of the extra. None: it is not installed."""
     folder = model_folder()
     return None if folder is None else lambda: MiniLm(folder)
+
+
+def searcher_for(
+    book: Callable[[], Book],
+    usage: Usage,
+    embeddings: str,
+    keeper: VectorKeeper | None = None,
+    weights: Weights | None = None,
+) -> LexicalSearcher | EmbeddingSearcher:
+    """The searcher that a config asks for: by meaning too, where `embeddings` is `auto` and the
+    extra is installed."""
+    lexical = LexicalSearcher(book, usage, weights)
+    load = installed() if embeddings == "auto" else None
+    return lexical if load is None else EmbeddingSearcher(lexical, load, keeper)

@@ -115,6 +115,9 @@ class LexicalSearcher:
             self._index, self._number = index, book.number
         return self._index
 
+    def close(self) -> None:
+        """Nothing is under way that would have to end."""
+
     def search(
         self,
         text: str,
