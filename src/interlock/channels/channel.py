@@ -79,7 +79,8 @@ class Endpoint(ABC):
         self.bearer = bearer
         self.names = names
         self.close_reason = ""
-        self._open = True
+        self.open = True
+        """Whether messages can be sent. An attribute: it is looked at for each of them."""
         self._deliver: Callable[[bytes], None] = self._keep
         self._kept: list[bytes] = []
         self._kept_bytes = 0
@@ -93,10 +94,6 @@ class Endpoint(ABC):
         self._waiting: list[asyncio.Future[None]] = []
 
     # -- what the owner sees
-
-    @property
-    def open(self) -> bool:
-        return self._open
 
     @property
     def on_message(self) -> Callable[[bytes], None]:
@@ -151,7 +148,7 @@ class Endpoint(ABC):
 
     def _ignore(self, why: str) -> None:
         """The owner hears nothing more but that it is over, and that when it is."""
-        self._open = False
+        self.open = False
         self._ignoring = True
         self._deliver = _nobody
         self._kept = []
@@ -160,7 +157,7 @@ class Endpoint(ABC):
 
     def _over(self, why: str) -> None:
         """No message comes any more. The first reason is the one that is told."""
-        self._open = False
+        self.open = False
         self._deliver = _nobody
         if self._ending is None:
             self._ending = why

@@ -72,7 +72,7 @@ class LinesChannel(Endpoint):
         self._vanished()
 
     def send(self, payload: bytes) -> None:
-        if not self._open:
+        if not self.open:
             return
         if self._unread is not None and self._unread() > MOST_UNREAD:
             self._cut_off(DOES_NOT_READ)
@@ -80,7 +80,7 @@ class LinesChannel(Endpoint):
         self._write(on_one_line(payload) + b"\n")
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if not self._open:
+        if not self.open:
             return
         self._ignore(CLOSED_HERE)
         self._hang_up(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl as tls
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -47,15 +47,15 @@ _MOST_REFUSAL: Final = 16 * 1024
 _WORDS_SHOWN: Final = 300
 
 
-def _chance() -> Iterator[bytes]:
-    """Masks: fresh for each frame, unpredictable, and not a system call each."""
-    while True:
-        pool = os.urandom(4096)
-        for at in range(0, 4096, 4):
-            yield pool[at : at + 4]
+_masks: Final[list[bytes]] = []
+"""For frames to come: fresh for each, unpredictable, and not a system call each."""
 
 
-_masks: Final = _chance()
+def _fresh_mask() -> bytes:
+    """One mask, and many more for those who come next."""
+    pool = os.urandom(4096)
+    _masks.extend(pool[at : at + 4] for at in range(0, 4096, 4))
+    return _masks.pop()
 
 
 class WebSocketChannel(Endpoint, asyncio.Protocol):
@@ -90,7 +90,8 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for event in self._decoder.feed(data):
             if type(event) is bytes:
-                self._deliver(event)
+                deliver = self._deliver
+                deliver(event)
             else:
                 self._take(event)
 
@@ -111,7 +112,7 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
     # -- Channel
 
     def send(self, payload: bytes) -> None:
-        if not self._open:
+        if not self.open:
             return
         if len(payload) >= _LARGE and not self._dialled:
             self._flush()
@@ -121,7 +122,8 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         unwritten = self._unwritten
         if not unwritten:
             self._soon(self._flush)
-        unwritten.append(text_frame(payload, next(_masks) if self._dialled else b""))
+        mask = b"" if not self._dialled else _masks.pop() if _masks else _fresh_mask()
+        unwritten.append(text_frame(payload, mask))
 
     def _flush(self) -> None:
         """Write everything that was sent in this turn of the loop at once: each write is a call of
@@ -135,7 +137,7 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
             self._write(unwritten[0] if len(unwritten) == 1 else b"".join(unwritten))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self._open:
+        if self.open:
             self._ignore(CLOSED_HERE)
             self._say_close(code, reason)
 
@@ -144,7 +146,7 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
     def _take(self, event: Event) -> None:
         """Everything that is not a message."""
         match event:
-            case Ping(payload) if self._open:
+            case Ping(payload) if self.open:
                 self._write(pong_frame(payload, self._mask()))
             case Close(code, reason):
                 self.close_reason = reason
@@ -153,7 +155,7 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
                 self._say_close(code, "")
                 if not self._dialled:
                     self._transport.close()
-            case Binary() if self._open:
+            case Binary() if self.open:
                 self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
             case Violation():
                 self._fail(event)
@@ -185,7 +187,9 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         self._transport.abort()
 
     def _mask(self) -> bytes:
-        return next(_masks) if self._dialled else b""
+        if not self._dialled:
+            return b""
+        return _masks.pop() if _masks else _fresh_mask()
 
 
 def _because(code: int, reason: str) -> str:

@@ -7,9 +7,10 @@ like. The opening handshake is in `websocket_opening`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Final
 
-from msgspec import Struct
+import msgspec
 
 from interlock.errors import PAYLOAD_TOO_LARGE, ProtocolError
 
@@ -32,30 +33,35 @@ _WHOLE_TEXT: Final = _FINAL | _TEXT
 _KNOWN: Final = frozenset((_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG))
 _MOST_IN_CONTROL: Final = 125
 _SMALL_HEADS: Final = tuple(bytes((_WHOLE_TEXT, length)) for length in range(126))
+_SMALL_MASKED_HEADS: Final = tuple(bytes((_WHOLE_TEXT, 0x80 | length)) for length in range(126))
+_MEDIUM: Final = Struct(">BBH")
+"""How a frame begins whose length takes two bytes more."""
+_pack_medium: Final = _MEDIUM.pack
+_unpack_medium: Final = _MEDIUM.unpack_from
 
 
-class Binary(Struct, frozen=True):
+class Binary(msgspec.Struct, frozen=True):
     """A whole message that is not text."""
 
     payload: bytes
 
 
-class Ping(Struct, frozen=True):
+class Ping(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Pong(Struct, frozen=True):
+class Pong(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Close(Struct, frozen=True):
+class Close(msgspec.Struct, frozen=True):
     """The other side closes. Nothing that it says after this counts."""
 
     code: int
     reason: str
 
 
-class Violation(Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """What the other side got wrong, and the code to close with. Nothing is read after it.
 
     It is an item of the list and not an exception, so that what came before it is not lost.
@@ -121,11 +127,15 @@ class FrameDecoder:
         events: list[Event] = []
         at = 0
         small_start, mask_bit = self._small_start, self._mask_bit
-        while size - at > 8 and data[at] == _WHOLE_TEXT:
-            length = data[at + 1] ^ mask_bit
+        while size - at > 8:
+            # Of a short frame the last of the three is the beginning of something else.
+            first, length, longer = _unpack_medium(data, at)
+            if first != _WHOLE_TEXT:
+                break
+            length ^= mask_bit
             start = at + small_start
             if length == 126:
-                length = data[at + 2] << 8 | data[at + 3]
+                length = longer
                 start += 2
                 if length < 126:
                     break
@@ -281,11 +291,17 @@ def _is_utf8(payload: bytes) -> bool:
 def text_frame(payload: bytes, mask: bytes = b"") -> bytes:
     """A whole text message. A client gives four fresh, unpredictable bytes as `mask`."""
     length = len(payload)
+    if length < 126:
+        head = _SMALL_MASKED_HEADS[length] if mask else _SMALL_HEADS[length]
+    elif length < 1 << 16:
+        head = _pack_medium(_WHOLE_TEXT, 254 if mask else 126, length)
+    else:
+        head = _head(_WHOLE_TEXT, length, 0x80 if mask else 0)
     if not mask:
-        if length < 126:
-            return _SMALL_HEADS[length] + payload
-        return text_head(length) + payload
-    return _masked(_WHOLE_TEXT, payload, mask)
+        return head + payload
+    if len(mask) != 4:
+        raise ValueError("a mask has four bytes")
+    return head + mask + apply_mask(payload, mask)
 
 
 def text_head(length: int) -> bytes:

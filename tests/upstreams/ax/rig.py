@@ -114,11 +114,11 @@ class End(Endpoint):
         self.closed_with: tuple[int, str] | None = None
 
     def send(self, payload: bytes) -> None:
-        if self._open and self.other._open:
+        if self.open and self.other.open:
             self.other._deliver(payload)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self._open:
+        if self.open:
             self.closed_with = (code, reason)
             self._ignore("closed by this side")
             self._over("closed by this side")

@@ -44,11 +44,11 @@ class StartedChannel(Endpoint):
     # -- Channel
 
     def send(self, payload: bytes) -> None:
-        if self._open:
+        if self.open:
             self._process.post(payload, b"")
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        if self._open:
+        if self.open:
             self._ignore("it was closed by this side")
 
     async def wait_closed(self) -> None:
