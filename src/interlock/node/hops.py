@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.call import Caller, Credentials
 from interlock.errors import InterlockError
 from interlock.faces.ax.registrant import Registrant
 from interlock.node.identity import Identity
@@ -87,7 +86,8 @@ class Hops:
 
         roster.prepare = prepare
         roster.stamp = self.stamp
-        identity.minted = self.minted
+        # By its method: to call an object costs more than to call a method of it.
+        identity.minted = self._tokens.__call__
 
     # -- life
 
@@ -148,10 +148,6 @@ class Hops:
         return Raw(self._keys.jwks())
 
     # -- from above
-
-    def minted(self, credentials: Credentials) -> Caller | None:
-        """Who calls, by the parent's token. None: it does not say. Raises InterlockError."""
-        return self._tokens(credentials)
 
     def _above(self) -> Above | None:
         registrant = self._registrant()

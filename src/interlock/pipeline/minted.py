@@ -79,13 +79,14 @@ class MintedTokens:
             if self._demanded:
                 raise _refused("it came without one")
             return None
-        above = self._above()
+        find_above, wall_clock = self._above, self._wall_clock
+        above = find_above()
         if above is not self._by:
             self._by = above
             self._keys = {} if above is None else _read_keys(above.jwks)
             self._kept.clear()
         kept = self._kept.get(token)
-        if kept is not None and self._wall_clock() < kept.until:
+        if kept is not None and wall_clock() < kept.until:
             return kept.caller
         if above is None:
             raise _refused("nobody is above this node")

@@ -148,7 +148,9 @@ class Stamp:
         self._clock = minter.clock
         self._kept: dict[tuple[Caller, object], _Kept] = {}
         self._same: dict[tuple[int, int], _Kept] = {}
-        """The same by the very objects: callers and tools are mostly those of the call before."""
+        """The same by the very objects: callers and tools are mostly those of a call before."""
+        self._last: _Kept | None = None
+        """The one that was sent last, for which not even a look-up is needed."""
         self._own: _Kept | None = None
 
     def __call__(self, call: Call) -> bytes:
@@ -157,14 +159,16 @@ class Stamp:
             return b""
         # Everything that is not about a tool takes the same scope.
         what = call.route or call.name if call.verb == TOOLS_CALL else None
-        same = (id(caller), id(what))
-        kept, now = self._same.get(same), self._clock()
+        clock, kept = self._clock, self._last
+        now, deadline = clock(), call.deadline
+        if kept is None or kept.caller is not caller or kept.what is not what:
+            kept = self._last = self._same.get((id(caller), id(what)))
         if (
             kept is not None
             and kept.caller is caller
             and kept.what is what
             and now < kept.renew_at
-            and (kept.ends <= call.deadline or not call.deadline)
+            and (kept.ends <= deadline or not deadline)
         ):
             return kept.shown
         kept = self._kept.get((caller, what))
@@ -173,7 +177,7 @@ class Stamp:
         if kept.caller is caller and kept.what is what:
             if len(self._same) >= _MOST_KEPT:
                 self._same.clear()
-            self._same[same] = kept
+            self._same[id(caller), id(what)] = self._last = kept
         return kept.shown
 
     def _mint(self, call: Call, caller: Caller, what: object, now: float) -> _Kept:
@@ -196,7 +200,7 @@ class Stamp:
         """Make every token anew."""
         self._kept.clear()
         self._same.clear()
-        self._own = None
+        self._last = self._own = None
 
     def _make_room(self) -> None:
         now = self._clock()

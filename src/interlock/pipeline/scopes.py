@@ -40,15 +40,15 @@ def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> No
     `tool` is None for one that no list names. `limits`: the highest level of the subservers that
     may not be asked for everything, by the key of their upstream.
     """
-    limit = limits.get(call.upstream)
-    scopes = None if call.caller is None else call.caller.scopes
+    limit, caller = limits.get(call.upstream), call.caller
+    scopes = None if caller is None else caller.scopes
     if limit is None and scopes is None:
         return
     if scopes is not None:
         name = name_of(call)
         lacks = _lacks(scopes, tool, name)
         if lacks:
-            raise _missing(call.caller, lacks, name)
+            raise _missing(caller, lacks, name)
     if limit is not None:
         level = WRITE if tool is None else level_of(tool)
         if not within(level, limit):

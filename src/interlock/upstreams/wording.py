@@ -7,16 +7,18 @@ byte strings one behind the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, cast
 
 from msgspec import Raw
 
-from interlock.call import Call, Route
+from interlock.call import Call
 from interlock.protocol import ax as tree
 from interlock.protocol import headers, mcp
 from interlock.protocol.jsonrpc import decode_value, encode_members, encode_value
 
 _MOST_KEPT: Final = 20_000
+_STATELESS: Final = mcp.Era.STATELESS
+"""Looked up once: members of an enumeration are slow to find."""
 
 
 class Wording:
@@ -36,7 +38,8 @@ class Wording:
         to stand in the `_meta` of a call there, as it stands behind other members."""
         self.era = era
         self._ax = ax
-        self._stamp = stamp
+        # By its method: to call an object costs more than to call a method of it.
+        self._stamp = None if stamp is None else cast(Any, stamp).__call__
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
         self.ready_lines: dict[str, bytes] = {}
@@ -60,7 +63,7 @@ class Wording:
         elif (
             len(given) == 3
             and self._stateless
-            and call.client.era is mcp.Era.STATELESS
+            and call.client.era is _STATELESS
             and mcp.META_CLIENT_INFO in given
         ):
             # The three keys that every stateless request has, and nothing that goes on from here.
@@ -71,7 +74,21 @@ class Wording:
         route = call.route
         if route is not None:
             if self._ax:
-                meta = _with_way(meta, call, route, self._stamp)
+                # Where the call is on its way: the names of all segments stay as they are, the
+                # cursor points at the receiver. Without a hop it enters the tree here.
+                hop, stamp = call.hop, self._stamp
+                way = route.way
+                if hop is not None:
+                    way = hop.onward or tree.way(hop.route, hop.cursor + 1)
+                # And for whom it is, if somebody says.
+                stamped = b"" if stamp is None else stamp(call)
+                if meta and call.extra is None:
+                    return (
+                        b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
+                        b'{"name":%b,"arguments":%b%b%b%b}}}'
+                        % (id, route.upstream_name_json, call.arguments, meta[:-1], way, stamped)
+                    )
+                meta = _with(meta, way + stamped)
             if call.extra is None:
                 return (
                     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
@@ -176,17 +193,6 @@ class Wording:
                 parts += (b",", encode_members(own_keys)[1:-1])
         parts.append(b"}")
         return b"".join(parts)
-
-
-def _with_way(
-    meta: bytes, call: Call, route: Route, stamp: Callable[[Call], bytes] | None
-) -> bytes:
-    """`meta`, and in it where the call is on its way: the names of all segments stay as they are,
-    the cursor points at the receiver. And for whom it is, if somebody says."""
-    hop = call.hop
-    # Without a hop it enters the tree here.
-    way = route.way if hop is None else hop.onward or tree.way(hop.route, hop.cursor + 1)
-    return _with(meta, way if stamp is None else way + stamp(call))
 
 
 def _with(meta: bytes, members: bytes) -> bytes:

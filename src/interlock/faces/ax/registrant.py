@@ -121,7 +121,9 @@ class Registrant:
         self._since = wall_clock()
         self._url = parent.url
         self._problem: InterlockError | None = None
-        self._granted: ax.Registered | None = None
+        self.granted: ax.Registered | None = None
+        """What the parent granted. The same object until something of it is another. An attribute,
+        as every call from a parent is held against it."""
         self._announced: tuple[str, ...] | None = None
         """The subtree that the parent knows of."""
         self._beats = 0
@@ -150,7 +152,7 @@ class Registrant:
             await asyncio.gather(task, return_exceptions=True)
         if self._state is State.REGISTERED and self._conversation is not None:
             self._move(Event.LEAVE)
-            granted, self._granted = self._granted, None
+            granted, self.granted = self.granted, None
             session = "" if granted is None else granted.session_id
             params = jsonrpc.encode_value(ax.Farewell(session, "it stops"))
             try:
@@ -178,12 +180,12 @@ class Registrant:
 
     def keys_changed(self, jwks: Raw) -> None:
         """The parent signs its tokens with other keys from now on."""
-        if self._granted is not None:
-            self._granted = replace(self._granted, jwks=jwks)
+        if self.granted is not None:
+            self.granted = replace(self.granted, jwks=jwks)
 
     def tell(self, method: str, params: bytes | Raw | None) -> None:
         """Send the parent a notification that is about none of its requests. Lost without one."""
-        if self._granted is not None and self._conversation is not None:
+        if self.granted is not None and self._conversation is not None:
             self._conversation.announce(method, params)
 
     # -- how it stands
@@ -204,27 +206,22 @@ class Registrant:
     @property
     def assigned_segment(self) -> str | None:
         """What this node is called by its parent. None: it has none now."""
-        return None if self._granted is None else self._granted.assigned_segment
+        return None if self.granted is None else self.granted.assigned_segment
 
     @property
     def parent_id(self) -> str | None:
-        return None if self._granted is None else self._granted.aggregator_id or None
-
-    @property
-    def granted(self) -> ax.Registered | None:
-        """What the parent granted. The same object until something of it is another."""
-        return self._granted
+        return None if self.granted is None else self.granted.aggregator_id or None
 
     @property
     def tree_id(self) -> str | None:
-        return None if self._granted is None else self._granted.tree_id or None
+        return None if self.granted is None else self.granted.tree_id or None
 
     def identity(self) -> ax.Identity:
         """Who this is, and with whom it is registered."""
         return ax.Identity(self._subserver_id, self.parent_id, self._role, self.tree_id)
 
     def status(self) -> ParentStatus:
-        granted, problem = self._granted, self._problem
+        granted, problem = self.granted, self._problem
         symbol = ""
         if problem is not None:
             symbol = problem.symbol if isinstance(problem, RefusedError) else problem.failure.name
@@ -280,7 +277,7 @@ class Registrant:
         # Why the channel is closed says more than that it is.
         failed = self._gone or failed
         self._hang_up()
-        self._granted = None
+        self.granted = None
         self._problem = failed
         registered = self._state is State.REGISTERED
         self.refused = for_good(failed, registered=registered)
@@ -307,7 +304,7 @@ class Registrant:
             if over is not None:
                 return over
             _log.info("%s has forgotten this node: it registers again", url)
-            self._granted = None
+            self.granted = None
             self._move(Event.FORGOTTEN)
             self._on_lost("The parent has forgotten it.")
 
@@ -395,22 +392,22 @@ class Registrant:
         self._granted_at = self._clock()
         self._beats = 0
         self._problem = None
-        self._granted = replace(
+        self.granted = replace(
             granted,
             aggregator_id=granted.aggregator_id or parent.id,
             tree_id=granted.tree_id or parent.tree_id,
         )
         self._move(Event.GRANTED)
         self._telling.registered(granted.assigned_segment, self._url)
-        self._on_registered(self._granted)
+        self._on_registered(self.granted)
 
     # -- registered
 
     async def _stay(self) -> InterlockError | None:
         """Beat until the parent is lost: why. None: it has forgotten the session."""
-        assert self._granted is not None
+        assert self.granted is not None
         every = self._interval / 1000
-        limit = (self._granted.heartbeat_deadline_ms / 1000) or ax.MISSES * every or _UNSURE
+        limit = (self.granted.heartbeat_deadline_ms / 1000) or ax.MISSES * every or _UNSURE
         due = self._clock() + every * BEAT_AFTER if every else math.inf
         beats: dict[asyncio.Future[bytes], float] = {}
         try:
@@ -442,11 +439,11 @@ class Registrant:
                 beat.cancel()
 
     def _beat(self, conversation: Conversing) -> asyncio.Future[bytes]:
-        assert self._granted is not None
+        assert self.granted is not None
         subtree = self._subtree_ids()
         news = None if subtree == self._announced else subtree
         self._announced = subtree
-        beat = ax.Beat(self._granted.session_id, news)
+        beat = ax.Beat(self.granted.session_id, news)
         answer = conversation.request(ax.HEARTBEAT, beat.params())
         answer.add_done_callback(self._heard)
         return answer
@@ -471,7 +468,7 @@ class Registrant:
         self._beats += 1
         if self._clock() - self._granted_at >= SETTLED:
             self._telling.stayed()
-        granted = self._granted
+        granted = self.granted
         if granted is not None:
             news = replace(
                 granted,
@@ -480,7 +477,7 @@ class Registrant:
                 jwks=granted.jwks if answer.jwks is UNSET else answer.jwks,
             )
             if news != granted:
-                self._granted = news
+                self.granted = news
                 self._on_registered(news)
         return False
 

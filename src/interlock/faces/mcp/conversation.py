@@ -37,13 +37,14 @@ from interlock.faces.mcp.reading import (
 )
 from interlock.faces.mcp.sessions import Session
 from interlock.faces.mcp.views import CHOSEN, Views
-from interlock.faces.mcp.writing import write_error, write_outcome
+from interlock.faces.mcp.writing import write_error, write_result
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.aql.words import PLAIN, Face
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 _PONG: Final = b"{}"
+_STATELESS: Final = mcp.Era.STATELESS
 
 _log = logging.getLogger("interlock.faces.mcp")
 
@@ -316,8 +317,16 @@ class Conversation:
         self._under_way.pop(id, None)
         try:
             if outcome is not None:
-                info = self._hello.server_info
-                self._send(write_outcome(id, outcome, call.client, info, call.verb))
+                client, result, glance = call.client, outcome.result, outcome.glance
+                era = client.era
+                # What is in the client's own words already passes as it is.
+                if outcome.era is not era or (
+                    glance is not None
+                    and (glance.meta is not UNSET or (era is _STATELESS and not glance.result_type))
+                ):
+                    result = write_result(outcome, client, self._hello.server_info, call.verb)
+                send = self._send
+                send(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result))
         except InterlockError as unwritable:
             error = unwritable
         if error is not None and error.failure is not CANCELLED:
