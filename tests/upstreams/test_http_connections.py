@@ -194,7 +194,7 @@ def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
                 await one.ready()
                 assert one.supervisor.peer is not None
                 link: Any = one.supervisor.peer.link
-                (connection,) = link._pool._idle
+                (connection,) = link._pool.idle
                 connection.eof_received()
                 assert await one.text("echo", text="x") == "x"
                 assert server.requests[-1].connection == 2

@@ -7,7 +7,7 @@ that come up at once cost one merge, and a change in one upstream touches that o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from interlock.catalog.offering import Listed, Offering, Resource, Tool
@@ -42,6 +42,9 @@ class Catalog:
         self.collides = False
         """Whether clients see any URI in another form than its upstream. For those who ask with
         every call; it is as old as the newest snapshot."""
+        self.by_name: Mapping[str, Tool] = {}
+        """What names mean now, in any of the forms that are accepted. Empty from a change on until
+        somebody asks `find`; for those who ask with every call."""
         self.review: Review | None = None
         """Asked before anything new is on the board: what it withholds was never listed."""
 
@@ -59,6 +62,7 @@ class Catalog:
                 withheld=frozenset().union(*self._withheld.values()),
             )
             self.collides = snapshot.collides
+            self.by_name = snapshot.by_name
         return snapshot
 
     def find(self, name: str) -> Tool | None:
@@ -116,7 +120,7 @@ class Catalog:
         """Apply node settings that may change while it runs."""
         if page_size != self._page_size:
             self._page_size = page_size
-            self._snapshot = None
+            self._forget()
 
     def on_change(self, listener: Changed) -> Callable[[], None]:
         """Call `listener` after every change. Returns what ends that."""
@@ -128,8 +132,13 @@ class Catalog:
 
         return end
 
-    def _changed(self, kinds: frozenset[str]) -> None:
+    def _forget(self) -> None:
+        """The snapshot is not that of now any more."""
         self._snapshot = None
+        self.by_name = {}
+
+    def _changed(self, kinds: frozenset[str]) -> None:
+        self._forget()
         if not kinds:
             return
         self._number += 1

@@ -32,7 +32,7 @@ from interlock.pipeline.accounts import (
     Window,
     give_back,
 )
-from interlock.pipeline.approval.waiting import only_waits
+from interlock.pipeline.approval.waiting import Waiting
 from interlock.ports import Clock
 from interlock.protocol.ax import UNLIMITED, Budget
 
@@ -273,18 +273,19 @@ class Budgets:
 def was_sent(call: Call, outcome: Outcome | None, error: InterlockError | None) -> bool:
     """Whether a call that is over may have reached its upstream. To be asked before its exchange
     is taken away."""
-    if only_waits(call):
+    exchange = call.exchange
+    if isinstance(exchange, Waiting):
         # What it waits for was sent for another, and that one has paid.
         return False
     if error is None:
-        if call.exchange is not None:
+        if exchange is not None:
             return True
     elif isinstance(error, UpstreamAnsweredError | RelayedError):
         return True
     elif isinstance(error, UpstreamGoneError) and not call.sent_again:
         # Once it was sent again nobody knows any more of the first time.
         return error.sent
-    if call.exchange is not None:
+    if exchange is not None:
         return True
     # What was not sent may still have an outcome: that of an earlier call, kept for this one, or
     # words of the node itself. Only its own tools answer before there is an exchange.

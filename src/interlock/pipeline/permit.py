@@ -84,10 +84,13 @@ class Permit:
             return self._own(call)
         caller = call.caller
         if self.scope_limits or (caller is not None and caller.scopes is not None):
-            check_scopes(call, cast("Tool | None", call.route), self.scope_limits)
+            check_scopes(call, call.route, self.scope_limits)  # type: ignore[arg-type]
         if self.held:
             self.refuse_held(call)
-        decision = self.policy.decide(call)
+        standing = self.policy.standing_by_effect
+        decision = standing.get(call.effect) if standing and call.route is not None else None
+        if decision is None:
+            decision = self.policy.decide(call)
         if call.view is not None or self.danger_everywhere:
             decision = self.danger(call, decision)
         if self.watched:

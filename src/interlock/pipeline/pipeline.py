@@ -270,11 +270,12 @@ class Pipeline:
         if not self._deadlines.ticking:
             self._deadlines.start()
         call.exchange = upstream.start(call, self)
-        if self._wakeful is not None:
+        wakeful = self._wakeful
+        if wakeful is not None:
             if len(self._under_way) == 1:
-                self._wakeful.sent(now)
+                wakeful.sent(now)
             else:
-                self._wakeful.alone = 0
+                wakeful.alone = 0
 
     # -- back
 
@@ -286,7 +287,8 @@ class Pipeline:
             if outcome is not None:
                 glance = outcome.glance
                 if glance is not None and (
-                    glance.result_type not in ("", COMPLETE) or call.verb in ABOUT_TASKS
+                    (glance.result_type and glance.result_type != COMPLETE)
+                    or call.verb in ABOUT_TASKS
                 ):
                     try:
                         outcome = self._input.needed(call, outcome)

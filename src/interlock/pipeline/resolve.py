@@ -37,7 +37,9 @@ _ABOUT_RESOURCES: Final = frozenset({RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE})
 
 def resolve(call: Call, catalog: Catalog) -> Tool:
     """The tool that the call names; the call learns its route and effect."""
-    tool = catalog.find(call.name)
+    tool = catalog.by_name.get(call.name)
+    if tool is None:
+        tool = catalog.find(call.name)
     if tool is None:
         raise unknown_tool(call.name, catalog.current)
     call.route = tool

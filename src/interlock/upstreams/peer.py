@@ -24,7 +24,6 @@ from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.pipeline.hearing import may_hear
 from interlock.ports import Back
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.mcp import glance_at
 from interlock.upstreams.exchange import Exchange, answered_error
 from interlock.upstreams.links.link import Link, NobodyYet, Ticket
 from interlock.upstreams.pacing import Pace
@@ -62,6 +61,7 @@ _CHANGED: Final = {
 _STILL_TALKED_OF: Final = 30.0
 """How long an upstream may still speak of a request that was given up."""
 _OF_THE_TREE: Final = "notifications/mcpax/"
+_BRACE: Final = ord("{")
 
 
 class Peer:
@@ -242,13 +242,13 @@ class Peer:
         if incoming.method is UNSET:
             result = incoming.result
             if result is not UNSET and (ticket is None or incoming.id == ticket.id):
-                exchange = self.pending.get(incoming.id)  # type: ignore[arg-type]
-                raw = bytes(result)
-                if exchange is not None and raw[:1] == b"{":
+                raw, exchange = bytes(result), None
+                if raw[0] == _BRACE:
+                    exchange = self.pending.pop(incoming.id, None)  # type: ignore[arg-type]
+                if exchange is not None:
                     # The answer that everybody hopes for; anything else takes the long look.
-                    del self.pending[exchange.id]
                     self.answered += 1
-                    exchange.succeed(Outcome(raw, self.era, glance_at(raw)))
+                    exchange.succeed(Outcome(raw, self.era, mcp.glance_at(raw)))
                     return
             self._answer(incoming, ticket)
         elif incoming.id is UNSET:

@@ -385,7 +385,6 @@ class FastLane(HttpToolsProtocol):
         if exchange is not self._active:
             return
         self._active = None
-        self.server_state.total_requests += 1
         if not exchange.keep_alive:
             self._hang_up()
         elif self._queued or self._idle_timer is None or self.flow.read_paused:

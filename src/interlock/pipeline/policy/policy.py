@@ -93,8 +93,11 @@ class Policy:
         self._last_caller: Caller | None = None
         self._last_plans: dict[Tool, Decision | Plan] = {}
         self._planned = 0
-        self._by_default = {level.word: self._default(level.word) for level in EffectLevel}
-        """What happens to a call of a tool with such an effect where no rule is asked."""
+        by_default = {level.word: self._default(level.word) for level in EffectLevel}
+        self.standing_by_effect: dict[str, Decision] = {}
+        """What happens to every call of a tool with such an effect. Empty: it takes a decision."""
+        if not self.rules and self.default != "deny":
+            self.standing_by_effect = by_default
         self._of_tools: dict[Tool, tuple[Asked, list[Rule]]] = {}
         self._of_callers: dict[Profile, list[Rule]] = {}
 
@@ -104,12 +107,9 @@ class Policy:
         """What happens to the call. Raises InterlockError when it is denied."""
         found: Decision | Plan | None = None
         tool = call.route
-        if tool is not None and call.verb == mcp.TOOLS_CALL:
+        if tool is not None and call.caller is self._last_caller and call.verb == mcp.TOOLS_CALL:
             # What stands whatever the arguments are is mostly at hand, found for an earlier call.
-            if not self.rules:
-                found = self._by_default.get(call.effect)
-            elif call.caller is self._last_caller:
-                found = self._last_plans.get(tool)  # type: ignore[call-overload]
+            found = self._last_plans.get(tool)  # type: ignore[call-overload]
         if type(found) is not Decision:
             found = self.judge(call)
         if found.action is _DENY:

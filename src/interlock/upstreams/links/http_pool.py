@@ -158,7 +158,13 @@ class HttpConnection(asyncio.Protocol):
                     known = None
             if known is not None:
                 reply, self.reply = self.reply, None
-                self._pool.release(self)
+                pool = self._pool
+                if pool.waiting or pool.closed:
+                    pool.release(self)
+                else:
+                    clock = pool.clock
+                    self.idle_since = clock()
+                    pool.idle.append(self)
                 reply.whole(200, known.headers, data[start:])
                 return
         if self.reply is None:
@@ -318,14 +324,15 @@ class HttpPool:
         self.label = label
         self.origin = origin
         self._limit = limit
-        self._clock = clock
-        self._idle: list[HttpConnection] = []
+        self.clock = clock
+        # Its connections look at these themselves, where every answer passes.
+        self.idle: list[HttpConnection] = []
         self._all: set[HttpConnection] = set()
         self._opening = 0
-        self._waiting: deque[tuple[bytes, Reply]] = deque()
+        self.waiting: deque[tuple[bytes, Reply]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._tls: ssl.SSLContext | None = None
-        self._closed = False
+        self.closed = False
         self.lingering: dict[HttpConnection, float] = {}
         """Connections whose stream goes on although its answer has come, and since when."""
         self._sweep: asyncio.TimerHandle | None = None
@@ -333,7 +340,7 @@ class HttpPool:
 
     def send(self, request: bytes, reply: Reply) -> None:
         """Send now if a connection is free, else as soon as one is."""
-        idle, clock = self._idle, self._clock
+        idle, clock = self.idle, self.clock
         while idle:
             connection = idle.pop()
             if connection.closed:
@@ -345,19 +352,19 @@ class HttpPool:
             reply.connection = connection
             connection.transport.write(request)
             return
-        if self._closed:
+        if self.closed:
             reply.failed(UPSTREAM_UNAVAILABLE, f"{self.label} is closed.", sent=False)
             return
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self.waiting) >= _MOST_WAITING:
             reply.failed(TOO_BUSY, f"Too many calls wait for {self.label} already.", sent=False)
             return
-        self._waiting.append((request, reply))
+        self.waiting.append((request, reply))
         self._open_more()
 
     def send_if_free(self, request: bytes, reply: Reply) -> bool:
         """Send now if a connection is free; never wait for one."""
-        now = self._clock()
-        if any(not one.closed and now - one.idle_since <= IDLE_KEPT for one in self._idle):
+        now = self.clock()
+        if any(not one.closed and now - one.idle_since <= IDLE_KEPT for one in self.idle):
             self.send(request, reply)
             return True
         return False
@@ -369,55 +376,55 @@ class HttpPool:
 
     def has_waiting(self, reply: Reply) -> bool:
         """Whether a request still waits for a connection."""
-        return any(waiting[1] is reply for waiting in self._waiting)
+        return any(waiting[1] is reply for waiting in self.waiting)
 
     def withdraw(self, reply: Reply) -> None:
         """Forget a request that still waits for a connection."""
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             if waiting[1] is reply:
-                self._waiting.remove(waiting)
+                self.waiting.remove(waiting)
                 return
 
     def answered_on(self, connection: HttpConnection) -> None:
         """The answer has come on a stream; the stream should end now."""
-        self.lingering[connection] = self._clock()
+        self.lingering[connection] = self.clock()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(LINGER, self._sweep_up)
 
     def _sweep_up(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for connection, since in list(self.lingering.items()):
             if connection.closed or now - since >= LINGER:
                 del self.lingering[connection]
                 connection.abort()
         self._sweep = None
-        if self.lingering and not self._closed:
+        if self.lingering and not self.closed:
             self._sweep = asyncio.get_running_loop().call_later(LINGER, self._sweep_up)
 
     def release(self, connection: HttpConnection) -> None:
         """A connection has read its answer and is free."""
-        if self._closed:
+        if self.closed:
             connection.abort()
             return
-        if self._waiting:
+        if self.waiting:
             self._next_on(connection)
             return
-        clock = self._clock
+        clock = self.clock
         connection.idle_since = clock()
-        self._idle.append(connection)
+        self.idle.append(connection)
 
     def connection_gone(self, connection: HttpConnection) -> None:
         self._all.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-        if self._waiting:
+        if connection in self.idle:
+            self.idle.remove(connection)
+        if self.waiting:
             self._open_more()
         if self._emptied is not None and not self._all and not self._emptied.done():
             self._emptied.set_result(None)
 
     async def close(self, grace: float = 0.0) -> None:
         """Close every connection; what is under way may still be answered for `grace` seconds."""
-        self._closed = True
+        self.closed = True
         if self._sweep is not None:
             self._sweep.cancel()
         self.fail_waiting(f"{self.label} is being closed.")
@@ -426,7 +433,7 @@ class HttpPool:
         try:
             if self._tasks:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-            for connection in self._idle:
+            for connection in self.idle:
                 connection.abort()
             if grace and self._all:
                 self._emptied = asyncio.get_running_loop().create_future()
@@ -436,7 +443,7 @@ class HttpPool:
                 connection.abort()
 
     def _open_more(self) -> None:
-        while self._opening < len(self._waiting) and self._opening + len(self._all) < self._limit:
+        while self._opening < len(self.waiting) and self._opening + len(self._all) < self._limit:
             self._opening += 1
             task = asyncio.get_running_loop().create_task(self._open())
             self._tasks.add(task)
@@ -470,13 +477,13 @@ class HttpPool:
         self.release(connection)
 
     def _next_on(self, connection: HttpConnection) -> None:
-        request, reply = self._waiting.popleft()
+        request, reply = self.waiting.popleft()
         connection.send(request, reply)
 
     def fail_waiting(self, message: str) -> None:
         """Give up on every request that has not been sent yet."""
-        while self._waiting:
-            _, reply = self._waiting.popleft()
+        while self.waiting:
+            _, reply = self.waiting.popleft()
             reply.failed(UPSTREAM_UNAVAILABLE, message, sent=False)
 
 

@@ -47,7 +47,7 @@ class PostReply(msgspec.Struct, eq=False):
         link, ticket = self.link, self.ticket
         if ticket is None:
             return
-        if link.session_header == b"" and b"mcp-session-id" in headers:
+        if not link.session_header and b"mcp-session-id" in headers:
             link.session_offered = headers[b"mcp-session-id"].strip()
         if status == 200 or speaks(status, body):
             if status != 200 and link.session_header and forgot_session(status, body, ticket.id):
