@@ -6,6 +6,8 @@ node's own operations are not among them, since they are in no list.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,14 +17,14 @@ from msgspec.structs import replace
 from interlock.catalog.aql.book import OperationBook, OperationsAt
 from interlock.catalog.offering import Offering, read_offering
 from interlock.catalog.snapshot import Snapshot
+from interlock.cli import running
 from interlock.cli.listing import read_listing
 from interlock.cli.reach import reach
 from interlock.config import Config, ServerConfig
+from interlock.node.places import state_dir
 from interlock.protocol.jsonrpc import decode_members, encode_members
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from interlock.cli.running import UpstreamNow
 
 
@@ -36,6 +38,8 @@ class Shelf(NamedTuple):
     trouble: list[UpstreamNow]
     plain: list[Raw]
     """The tools as the node lists them."""
+    folder: Path | None = None
+    """Where a node of this config keeps what it remembers."""
 
 
 async def shelf(config: Path | None, node: str | None, server: str | None = None) -> Shelf:
@@ -49,7 +53,9 @@ async def shelf(config: Path | None, node: str | None, server: str | None = None
     async with reach(config, node=node, narrow=narrow, patient=server is not None) as reached:
         listed = await reached.list_tools()
         trouble = reached.trouble()
-    return shelf_of(listed, reached.config, trouble)
+    meant = running.meant(config, node)
+    folder = state_dir(meant.config, os.environ, meant.base_dir)
+    return shelf_of(listed, reached.config, trouble)._replace(folder=folder)
 
 
 def shelf_of(listed: list[Raw], config: Config, trouble: list[UpstreamNow]) -> Shelf:

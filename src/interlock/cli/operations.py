@@ -243,9 +243,13 @@ def _line(one: Operation, face: Face) -> dict[str, Any]:
 def _searcher(found: Shelf, *, words: bool) -> Searcher:
     from interlock.catalog.aql.search.embeddings import EmbeddingSearcher, searcher_for
     from interlock.catalog.aql.search.usage import NO_USAGE
+    from interlock.stores.aql_usage import SearchMemory
 
     asked = "off" if words else found.config.aql.search.embeddings
-    searcher = searcher_for(lambda: found.book, NO_USAGE, asked)
+    # With a model: the vectors that a node has made, and what is made now for the next time.
+    kept = None if asked == "off" or found.folder is None else found.folder / "aql-search.db"
+    memory = None if kept is None else SearchMemory.at(kept)
+    searcher = searcher_for(lambda: found.book, NO_USAGE, asked, memory)
     if isinstance(searcher, EmbeddingSearcher) and not searcher.wait():
         say.note(f"Note: found by words only: {searcher.problem}")
     return searcher
