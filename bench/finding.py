@@ -81,7 +81,7 @@ def judge(servers: Sequence[Listed], tasks: Sequence[TaskSentence]) -> dict[str,
             note(f"No vectors: {meaning.problem}")
     found = {name: judged(find, book.all(), asked) for name, find in ways.items()}
     report = {name: shares(each) for name, each in found.items()}
-    took = cost(lexical, asked)
+    took = cost(book, asked)
     columns = ("way", "all", "person", "agent", "dev", "held out", "first", "without one server")
     show_table("The right tool among the first five, %", columns, [
         (name, *(figures[key] for key in ("all", "person", "agent", "dev", "held_out", "first")),
@@ -91,7 +91,7 @@ def judge(servers: Sequence[Listed], tasks: Sequence[TaskSentence]) -> dict[str,
     bars = [
         Bar("words: among the first five", report["words"]["all"], ">=", 60, "%"),
         Bar("words: held out", report["words"]["held_out"], ">=", 60, "%"),
-        Bar("words: one search", took["median_ms"], "<=", 1.0, "ms"),
+        Bar("words: one search, new sentence", took["new_median_ms"], "<=", 1.0, "ms"),
     ]
     if "words and meaning" in report:
         both = report["words and meaning"]
@@ -163,20 +163,21 @@ def percent(found: Sequence[Found]) -> float:
     return round(100 * sum(one.hit for one in found) / len(found), 1) if found else 0.0
 
 
-def cost(searcher: Searcher, tasks: Sequence[TaskSentence]) -> dict[str, float]:
-    """What one search takes, each sentence being asked once before."""
-    for task in tasks:
-        searcher.search(task.text, None, 10)
-    took = []
-    for task in tasks:
-        began = time.perf_counter()
-        searcher.search(task.text, None, 10)
-        took.append(1_000 * (time.perf_counter() - began))
-    took.sort()
-    return {
-        "median_ms": round(statistics.median(took), 3) if took else 0.0,
-        "p95_ms": round(took[int(len(took) * 0.95)], 3) if took else 0.0,
-    }
+def cost(book: OperationsAt, tasks: Sequence[TaskSentence]) -> dict[str, float]:
+    """What one search by words takes: of a sentence that is new to it, and of one asked before."""
+    searcher = LexicalSearcher(lambda: book)
+    searcher.prepare()
+    told = {}
+    for name in ("new", "again"):
+        took = []
+        for task in tasks:
+            began = time.perf_counter()
+            searcher.search(task.text, None, 10)
+            took.append(1_000 * (time.perf_counter() - began))
+        took.sort()
+        told[f"{name}_median_ms"] = round(statistics.median(took), 3) if took else 0.0
+        told[f"{name}_p95_ms"] = round(took[int(len(took) * 0.95)], 3) if took else 0.0
+    return told
 
 
 def found_by(searcher: Searcher) -> Find:
