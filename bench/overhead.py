@@ -1,8 +1,10 @@
 """What AQL adds to a call: the same echo by its own name, through five endpoints, and through one.
 
 All three are asked of one node, in turns that are short and rotated, so that whatever else happens
-on the machine happens to all of them. The cost of a call is the time that it takes away from other
-calls: the inverse of the rate.
+on the machine happens to all of them. The cost of a call is the processor time of the node that it
+takes. Whoever else uses the machine can only add to that (cold caches, other frequencies), so the
+quarter of the turns that took the least is compared. Rates and latencies are medians: they are
+what is left where the load, the node and the upstream share two cores.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ def summary(turns: list[Turn]) -> dict[str, Any]:
     return {
         "lanes": lanes,
         "wrong_answers": sum(one.report.error_count for one in turns),
-        "turns": len(turns),
+        "turns": msgspec.to_builtins(turns),
     }
 
 
@@ -122,7 +124,7 @@ def figures(turns: list[Turn]) -> dict[str, float]:
     return {
         "calls_per_second": statistics.median(one.report.calls_per_second for one in turns),
         "p50_us": statistics.median(one.report.p50_us for one in turns),
-        "cpu_us_per_call": statistics.median(one.cpu_us for one in turns),
+        "cpu_us_per_call": statistics.quantiles([one.cpu_us for one in turns], n=4)[0],
     }
 
 
@@ -132,18 +134,11 @@ def judge(result: dict[str, Any]) -> list[Bar]:
         if not lane.endswith("c16"):
             continue
         for view in VIEWS[1:]:
-            plain, own = views["plain"], views[view.name]
-            more = own["cpu_us_per_call"] - plain["cpu_us_per_call"]
-            bars.append(
-                Bar(
-                    f"cost of a call through {view.name} / plainly, {lane}",
-                    ratio(plain["calls_per_second"], own["calls_per_second"]),
-                    "<=",
-                    LIMIT,
-                    "×",
-                    note=f"{more:.1f} µs of the node's processor more",
-                )
-            )
+            plain = views["plain"]["cpu_us_per_call"]
+            own = views[view.name]["cpu_us_per_call"]
+            what = f"cost of a call through {view.name} / plainly, {lane}"
+            more = f"{own - plain:.1f} µs more"
+            bars.append(Bar(what, ratio(own, plain), "<=", LIMIT, "×", note=more))
     bars.append(Bar("wrong answers", float(result["wrong_answers"]), "<=", 0.0))
     return bars
 
@@ -156,13 +151,13 @@ def show(result: dict[str, Any], bars: list[Bar]) -> None:
                 name,
                 one["calls_per_second"],
                 one["p50_us"],
+                ratio(one["p50_us"], plain["p50_us"]),
                 one["cpu_us_per_call"],
-                ratio(plain["calls_per_second"], one["calls_per_second"]),
                 ratio(one["cpu_us_per_call"], plain["cpu_us_per_call"]),
             ]
             for name, one in views.items()
         ]
-        columns = ["view", "calls/s", "p50 µs", "cpu µs", "× cost", "× cpu"]
+        columns = ["view", "calls/s", "p50 µs", "× time", "cpu µs", "× cost"]
         show_table(f"the same call, {lane}", columns, rows)
     show_bars(bars)
 
