@@ -67,6 +67,8 @@ def test_the_second_time_is_short(warm: Staged) -> None:
         b'{"operation":"hub_get_issue","params":{"owner":"me"}}',
         b'{"operation":"hub_get_issue","params":{"owner":"me","number":5,"more":1}}',
         b'{"operation":"hub_get_issue","params":{"owner":{"a":{"b":1}},"number":5}}',
+        b'{"operation":"hub_get_issue","params":{"owner":[[[[[[1]]]]]],"number":5}}',
+        b'{"operation":"hub_get_issue","params":{"owner":[' + b"1," * 99 + b'1],"number":5}}',
         b'{"operation":"hub_get_issue","params":[]}',
         b'{"operation":"hub_get_issue","params":null}',
         b'{"operation":"hub_get_issue","params":{"owner":"\xff","number":5}}',

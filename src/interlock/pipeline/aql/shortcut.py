@@ -21,6 +21,9 @@ from interlock.protocol.mcp import COMPLETE, Era
 
 MOST: Final = 4 * 1024
 """Bytes of a request. Longer ones are held against every limit."""
+MOST_DEEP: Final = 5
+MOST_ELEMENTS: Final = 90
+"""Below what any config may limit."""
 MOST_ANSWERED: Final = 64 * 1024
 _MOST_FACES: Final = 64
 _LONG_NUMBER: Final = re.compile(rb"\d{16}")
@@ -89,6 +92,8 @@ class Shortcut:
             return False
         raw = bytes(call.arguments)
         if len(raw) > MOST or raw.count(b"{") > 2 or b'"_' in raw or b"\\u" in raw:
+            return False
+        if b"[" in raw and (raw.count(b"[") > MOST_DEEP or raw.count(b",") > MOST_ELEMENTS):
             return False
         try:
             if not raw.isascii():
