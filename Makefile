@@ -103,7 +103,7 @@ coverage-spec: $(DEV) ## what of the specs is proven by a test; rewrites docs/sp
 .PHONY: constraints
 constraints: ## refresh constraints.txt: the newest versions that pyproject.toml allows
 	@rm -rf $(VENV)-fresh && tools/create_venv.sh $(VENV)-fresh $(PYTHON)
-	@$(VENV)-fresh/bin/python -m pip install --quiet --quiet --editable '.[dev,bench]'
+	@$(VENV)-fresh/bin/python -m pip install --quiet --quiet --editable '.[dev,bench,embeddings]'
 	@sed -n '/^#/p' constraints.txt > $(VENV)-fresh/constraints.txt
 	@$(VENV)-fresh/bin/python -m pip freeze --exclude-editable >> $(VENV)-fresh/constraints.txt
 	@mv $(VENV)-fresh/constraints.txt constraints.txt && rm -rf $(VENV)-fresh

@@ -18,6 +18,7 @@ from bench import (
     cut,
     decisions,
     durable,
+    finding,
     hops,
     lists,
     overhead,
@@ -41,6 +42,7 @@ DEFAULT = (
     "decisions",
     "overhead",
     "tokens",
+    "finding",
 )
 
 
@@ -85,6 +87,8 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
         return overhead.run(overhead.OverheadSettings(rounds, chosen.quick))
     if name == "tokens":
         return tokens.run(tokens.TokenSettings(chosen.quick))
+    if name == "finding":
+        return finding.run(finding.FindingSettings(chosen.quick))
     cycles = chosen.cycles or (50 if chosen.quick else 1000)
     return churn.run(churn.ChurnSettings(cycles=cycles, seed=chosen.seed))
 

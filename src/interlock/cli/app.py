@@ -19,6 +19,7 @@ from interlock.cli.join import join
 from interlock.cli.journal import journal
 from interlock.cli.keys import keys
 from interlock.cli.login import login, logout
+from interlock.cli.operations import operations
 from interlock.cli.operator import operator
 from interlock.cli.pins import pins
 from interlock.cli.policy import policy
@@ -75,6 +76,7 @@ app.command(rich_help_panel=_CONFIG)(logout)
 app.command(rich_help_panel=_CONFIG)(about.schema)
 app.command(rich_help_panel=_USE)(tools)
 app.command(rich_help_panel=_USE)(call)
+app.add_typer(operations, name="operations", rich_help_panel=_USE)
 app.command(rich_help_panel=_TRUST)(approvals)
 app.command(rich_help_panel=_TRUST)(approve)
 app.command(rich_help_panel=_TRUST)(refuse)

@@ -7,6 +7,7 @@ import asyncio
 import hmac
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from interlock.catalog.aql import surface
 from interlock.catalog.aql.book import OperationBook
 from interlock.catalog.aql.introspection import natives as introspection_natives
 from interlock.catalog.aql.operation import Native
-from interlock.catalog.aql.search.searcher import LexicalSearcher
+from interlock.catalog.aql.search.embeddings import searcher_for
 from interlock.catalog.aql.search.usage import Usage
 from interlock.catalog.aql.trust import Trusting
 from interlock.catalog.catalog import Catalog
@@ -51,7 +52,7 @@ from interlock.pipeline.aql.safety.natives import (
     internal_natives,
     safety_natives,
 )
-from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
+from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, START, Stage, Used
 from interlock.pipeline.aql.told import Teller
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
@@ -65,9 +66,14 @@ from interlock.stores.aql_counters import CounterStore
 from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
 from interlock.stores.aql_safety import SafetyStore
+from interlock.stores.aql_usage import SearchMemory
 
 _log = logging.getLogger("interlock.aql")
 
+_CHORES: Final = 1.0
+_KEPT_EVERY: Final = 60.0
+_MOST_USED: Final = 10_000
+"""So many calls are remembered until they are counted."""
 _BRIEFLY: Final = 120.0
 """So long a human is asked about what is forbidden otherwise."""
 _FLOORS: Final = {
@@ -114,7 +120,8 @@ class Aql:
         self._session_key = seals.key_for(b"aql sessions")
         permit = pipeline.permit
         self._books = OperationBook(settings)
-        self.usage = Usage(clock=time.time)
+        self._memory = SearchMemory.at(folder / "aql-search.db")
+        self.usage = Usage(self._memory.tallies(), clock=time.time)
         self.trusting = Trusting(settings.trust, registered=registered, wall_clock=time.time)
         self.tokens = Tokens(
             approving.approvals,
@@ -137,7 +144,9 @@ class Aql:
             folder / "aql-executions.db", deliver=loop.call_soon_threadsafe
         )
         self._notes_kept = NoteStore(folder / "aql-notes.db", deliver=loop.call_soon_threadsafe)
-        self.searcher = LexicalSearcher(lambda: self.stage.book(), self.usage)
+        self.searcher = searcher_for(
+            lambda: self.stage.book(), self.usage, settings.search.embeddings, self._memory
+        )
         self.executions = Executions(
             pipeline,
             self._executions_kept,
@@ -189,6 +198,9 @@ class Aql:
             choose=surface.choose,
         )
         self.stage.tokens = self.tokens
+        self._used: deque[Used] = deque(maxlen=_MOST_USED)
+        self.stage.used = self._used.append
+        self._chores: asyncio.Task[None] | None = None
         self.quotas.hidden = lambda: self.own.hidden.get(CONTINUE)
         self._risk = Risk(self.stage.book, self.trusting, journalled(audit))
         self.trusting.on_change = self._risk.forget
@@ -296,6 +308,7 @@ class Aql:
             _taken_up("executions", self.executions.load, needed=False)
             _taken_up("quotas", self.quotas.start, needed=self.quotas.active)
             _taken_up("the safety loop", self.safety.load, needed=safety)
+            self._chores = asyncio.get_running_loop().create_task(self._keep_up(), name="aql")
 
     def configure(self, config: Config) -> None:
         """Run by a new config, which was checked."""
@@ -322,13 +335,40 @@ class Aql:
         for problem in self.trusting.configure(settings.trust):
             _log.warning("%s", problem)
         self.quotas.configure(settings)
-        self.stage.quotas = self.quotas if self.quotas.active else None
+        self.stage.quotas = self.quotas
         permit = self._pipeline.permit
         permit.danger = self._risk if settings.danger != "off" else _as_decided
         permit.danger_everywhere = settings.danger == "everywhere"
 
+    async def _keep_up(self) -> None:
+        """What need not be done while somebody waits: what was used is counted, and the index for
+        searching is made before somebody searches."""
+        number, kept = -1, time.monotonic()
+        while True:
+            await asyncio.sleep(_CHORES)
+            try:
+                self._count_used()
+                book = self.stage.book()
+                if book.number != number:
+                    number = book.number
+                    await asyncio.to_thread(self.searcher.prepare, book)
+                if self.usage.changed and time.monotonic() - kept > _KEPT_EVERY:
+                    kept = time.monotonic()
+                    await asyncio.to_thread(self._memory.keep_usage, self.usage)
+            except Exception:
+                _log.exception("what is known about operations could not be brought up to date")
+
+    def _count_used(self) -> None:
+        while self._used:
+            tool, caller, good = self._used.popleft()
+            self.usage.called(tool, "" if caller is None else caller.name, good)
+
     async def close(self) -> None:
         """Write what is left, once no call is under way any more."""
+        if self._chores is not None:
+            self._chores.cancel()
+            await asyncio.gather(self._chores, return_exceptions=True)
+        self._count_used()
         for channel in self._channels:
             await channel.close()
         if self._closing:
@@ -338,6 +378,9 @@ class Aql:
             self._executions_kept.close()
             self._notes_kept.close()
             self._counters.close()
+            self._memory.keep_usage(self.usage)
+            self.searcher.close()
+            self._memory.close()
             self.safety.close()
 
         await asyncio.get_running_loop().run_in_executor(None, close)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.call import EMPTY_OBJECT, Call, Outcome
+from interlock.call import EMPTY_OBJECT, Call, Caller, Outcome
 from interlock.catalog.aql.book import OperationBook, OperationsAt
 from interlock.catalog.aql.operation import Operation
 from interlock.catalog.catalog import Catalog
@@ -66,6 +66,10 @@ class _NoAql:
 
 
 NO_AQL: Final[AqlStage] = _NoAql()
+
+
+Used = tuple[str, Caller | None, bool]
+"""The canonical name of a tool, who called it, and whether that went well."""
 
 
 class Quotas(Protocol):
@@ -141,6 +145,8 @@ class Stage:
         self._choose = choose
         self.quotas: Quotas | None = None
         self.tokens: Tokens | None = None
+        self.used: Callable[[Used], None] | None = None
+        """Takes what was called, by whom, and whether that went well. It must be quick."""
         self._snapshot: Snapshot | None = None
         self._book: OperationsAt | None = None
         self._homes: dict[Operation, Family] = {}
@@ -189,7 +195,7 @@ class Stage:
         if call.verb == TOOLS_CALL:
             if (
                 self._catalog.current is self._snapshot
-                and self.quotas is None
+                and (self.quotas is None or not self.quotas.active)
                 and self._shortcut.take(call, face)
             ):
                 return False
@@ -219,6 +225,9 @@ class Stage:
                 quotas.settled(call, outcome, error)
             except Exception as bug:
                 return self._told(call, None, fault(call, bug))
+        if self.used is not None and call.route is not None:
+            good = outcome is not None and (outcome.glance is None or not outcome.glance.is_error)
+            self.used((call.route.canonical, call.caller, good))
         return self._told(call, outcome, error)
 
     def _list(self, call: Call, face: Face) -> bool:
