@@ -22,7 +22,7 @@ from interlock.config.section import (
 
 KIBIBYTE: Final = 1024
 MEBIBYTE: Final = 1024 * 1024
-AUTO_TOKENS: Final = 1_500
+AUTO_TOKENS: Final = 2_200
 """From so many tokens of plain tools on, `view: auto` shows operations. Measured by `make bench`:
 below it a whole task costs less in the plain view."""
 
