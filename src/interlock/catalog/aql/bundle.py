@@ -57,8 +57,7 @@ def export(offering: Offering, book: Book) -> dict[str, Any]:
                 }
             )
     warnings += [
-        {"code": "SET_ASIDE", "tool": one.name, "message": one.reason}
-        for one in offering.set_aside
+        {"code": "SET_ASIDE", "tool": one.name, "message": one.reason} for one in offering.set_aside
     ]
     return {
         "bundle_version": FORMAT,
