@@ -47,6 +47,11 @@ def test_everything_that_the_node_offers_is_there(details: dict[str, Any]) -> No
     } <= details.keys()  # fmt: skip
 
 
+@pytest.mark.spec("AQ-8.5.2-2")
+def test_names_are_a_verb_and_what_it_is_about(details: dict[str, Any]) -> None:
+    assert all(len(name.split("_")) >= 2 for name in details if name != "introspect")
+
+
 @pytest.mark.spec("AQ-8.5.1-1", "AQ-8.5.3-1")
 def test_names_begin_with_canonical_verbs(details: dict[str, Any]) -> None:
     for name, one in details.items():

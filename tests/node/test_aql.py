@@ -60,6 +60,22 @@ def test_without_a_server_it_watches_what_is_done_elsewhere(tmp_path: Path) -> N
     assert drops["stopped"] is True
 
 
+@pytest.mark.spec("AQ-INT-8.2.2-1")
+def test_what_can_only_be_read_is_said(tmp_path: Path) -> None:
+    node = Running(tmp_path)
+    try:
+        told = AqlClient(node).ask("introspect", {"query": "types", "name": "Note"})
+    finally:
+        node.stop()
+    fields = {one["name"]: one.get("description", "") for one in told["data"]["type"]["fields"]}
+    assert {name for name, about in fields.items() if "read-only" in about} == {
+        "id",
+        "created_at",
+        "updated_at",
+        "_etag",
+    }
+
+
 @pytest.mark.spec("AQ-ESL-2.1-1")
 def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None:
     settings = AqlConfig(view="aql", safety_only=True, safety=SafetyConfig(mode="enforcing"))

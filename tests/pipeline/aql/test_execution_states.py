@@ -180,7 +180,7 @@ Lives.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestLives = pytest.mark.spec("AQ-8.4.2-1")(Lives.TestCase)
+TestLives = Lives.TestCase
 
 
 def test_the_page_has_the_drawing() -> None:

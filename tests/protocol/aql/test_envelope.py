@@ -49,9 +49,8 @@ def test_a_missing_parameter_as_the_draft_prints_it() -> None:
     made = json.loads(envelope.failure(error.code, error.message, error.data))
     assert made["success"] is False
     assert made["error"]["code"] == "VALIDATION_MISSING_PARAM"
-    assert made["error"]["message"].startswith(
-        "Missing required parameter 'title' for operation 'create_document'"
-    )
+    assert made["error"]["message"].startswith("Missing required parameter 'title'. Expected: ")
+    assert "'create_document'" in made["error"]["message"]
     details = made["error"]["details"]
     assert (details["param_name"], details["operation"]) == ("title", "create_document")
 

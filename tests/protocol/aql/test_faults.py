@@ -138,12 +138,12 @@ def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence()
         ("long " * 100, ("long " * 32).strip() + "…"),
     ],
 )
+@pytest.mark.spec("AQ-INT-8.2.3-1")
 def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, shown: str) -> None:
     error = faults.missing("x", "op", "string", about)
     expected = f"string ({shown})." if shown else "string."
-    assert (
-        error.message == f"Missing required parameter 'x' for operation 'op'. Expected: {expected}"
-    )
+    assert error.message
+        == f"Missing required parameter 'x'. Expected: {expected} Operation 'op' needs it."
     assert lawful(error.message)
 
 

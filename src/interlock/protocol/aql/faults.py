@@ -140,10 +140,10 @@ def missing(param: str, operation: str, type: str, about: str) -> AqlError:
     of = ""
     if operation:
         details["operation"] = operation
-        of = f" for operation '{operation}'"
+        of = f" Operation '{operation}' needs it."
     about = _tame(about).rstrip(".")
     expected = f"{type} ({about})" if about else type
-    return AqlError(code, f"{_begin(code, details)}{of}. Expected: {expected}.", details)
+    return AqlError(code, f"{_begin(code, details)}. Expected: {expected}.{of}", details)
 
 
 def unknown(
