@@ -142,8 +142,8 @@ def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence()
 def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, shown: str) -> None:
     error = faults.missing("x", "op", "string", about)
     expected = f"string ({shown})." if shown else "string."
-    assert error.message
-        == f"Missing required parameter 'x'. Expected: {expected} Operation 'op' needs it."
+    begins = f"Missing required parameter 'x'. Expected: {expected}"
+    assert error.message == f"{begins} Operation 'op' needs it."
     assert lawful(error.message)
 
 
