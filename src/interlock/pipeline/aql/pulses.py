@@ -44,6 +44,11 @@ class Pulses:
         self._call_later = call_later
         self._watched: dict[Call, _Pulse] = {}
         self._ticking = False
+        self._rest()
+
+    def _rest(self) -> None:
+        """While nobody is watched, nobody need ask."""
+        self.told = self._stage.told  # type: ignore[method-assign]
 
     def take(self, call: Call) -> bool:
         taken = self._stage.take(call)
@@ -68,6 +73,8 @@ class Pulses:
         pulse = _Pulse(hear, meta[META_PROGRESS_TOKEN], self._clock())
         call.on_notification = pulse.heard
         self._watched[call] = pulse
+        # Its own again, which also ends the watch.
+        self.__dict__.pop("told", None)
         if not self._ticking:
             self._ticking = True
             self._call_later(EVERY, self._tick)
@@ -84,6 +91,7 @@ class Pulses:
             self._call_later(EVERY, self._tick)
         else:
             self._ticking = False
+            self._rest()
 
 
 class _Pulse:

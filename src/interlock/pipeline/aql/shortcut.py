@@ -28,14 +28,15 @@ MOST_ANSWERED: Final = 64 * 1024
 _MOST_FACES: Final = 64
 _LONG_NUMBER: Final = re.compile(rb"\d{16}")
 _NO_DIGIT: Final = bytes(byte for byte in range(256) if not 0x30 <= byte <= 0x39)
+_BEGINS: Final = b'{"operation":"'
+_NAMED: Final = len(_BEGINS)
+_BETWEEN: Final = b'","params":'
 _ONE_TEXT: Final = b'[{"type":"text","text":"'
+_BEGIN_RESULTS: Final = (b'{"content":', b'{"resultType":"complete","content":')
+_END: Final = b'"}]'
 _MAYBE_JSON: Final = b'{[ \\"'
+_ESCAPES: Final = ord("\\")
 _ORDINARY: Final = ("", COMPLETE)
-
-
-class _Request(msgspec.Struct, forbid_unknown_fields=True):
-    operation: str
-    params: Raw | UnsetType = UNSET
 
 
 class _Result(msgspec.Struct):
@@ -43,11 +44,9 @@ class _Result(msgspec.Struct):
     structuredContent: Raw | UnsetType = UNSET
 
 
-_read = msgspec.json.Decoder(_Request).decode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_result = msgspec.json.Decoder(_Result).decode
 _encode = msgspec.json.Encoder().encode
-_EMPTY: Final = Raw(b"{}")
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -65,7 +64,7 @@ class Shortcut:
     """Remembers which operations can be called quickly, until the book is another one."""
 
     def __init__(self) -> None:
-        self._faces: dict[int, tuple[Face, dict[tuple[str, str], Ready]]] = {}
+        self._faces: dict[int, tuple[Face, dict[tuple[str, bytes], Ready]]] = {}
 
     def forget(self) -> None:
         self._faces.clear()
@@ -81,7 +80,7 @@ class Shortcut:
             if len(self._faces) >= _MOST_FACES:
                 self._faces.clear()
             known = self._faces[id(face)] = (face, {})
-        known[1][(endpoint, spelled)] = Ready(
+        known[1][(endpoint, spelled.encode())] = Ready(
             asked.operation, asked.family, call.name, signature.names, signature.required
         )
 
@@ -91,33 +90,40 @@ class Shortcut:
         if known is None or known[0] is not face:
             return False
         raw = bytes(call.arguments)
-        if len(raw) > MOST or raw.count(b"{") > 2 or b'"_' in raw or b"\\u" in raw:
+        # As programs write it: {"operation":"NAME","params":{…}}.
+        end = raw.find(b'"', _NAMED)
+        if (
+            not raw.startswith(_BEGINS)
+            or raw[end : end + len(_BETWEEN)] != _BETWEEN
+            or not raw.endswith(b"}}")
+            or len(raw) > MOST
+        ):
+            return False
+        ready = known[1].get((call.name, raw[_NAMED:end]))
+        if ready is None:
+            return False
+        params = raw[end + len(_BETWEEN) : -1]
+        if params.count(b"{") != 1 or b'"_' in params or b"\\u" in params:
             return False
         # What is nested or long is held against the limits that the config sets.
-        if b"[" in raw and (raw.count(b"[") > MOST_DEEP or raw.count(b",") > MOST_ELEMENTS):
+        if b"[" in params and (
+            params.count(b"[") > MOST_DEEP or params.count(b",") > MOST_ELEMENTS
+        ):
             return False
         try:
-            if not raw.isascii():
-                raw.decode()
-            request = _read(raw)
-            ready = known[1].get((call.name, request.operation))
-            if ready is None:
-                return False
-            params = request.params
-            if params is UNSET:
-                params, given = _EMPTY, {}
-            else:
-                given = _members(params)
+            if not params.isascii():
+                params.decode()
+            given = _members(params)
         except _UNREADABLE:
             return False
-        # As many keys as were written: none twice, on either level.
-        if raw.count(b'":') != len(given) + (1 if params is _EMPTY else 2):
-            return False
         keys = given.keys()
-        if not (keys <= ready.names and ready.required <= keys):
+        # As many keys as were written: none twice.
+        if params.count(b'":') != len(given) or not (
+            keys <= ready.names and ready.required <= keys
+        ):
             return False
         # Where there are few digits there is no long number: that is quicker to see.
-        if len(raw.translate(None, _NO_DIGIT)) >= 16 and _LONG_NUMBER.search(raw):
+        if len(params.translate(None, _NO_DIGIT)) >= 16 and _LONG_NUMBER.search(params):
             return False
         call.header_params = None
         call.name = ready.canonical
@@ -146,23 +152,8 @@ def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
     result = outcome.result
     if len(result) > MOST_ANSWERED:
         return None
-    try:
-        if not result.isascii():
-            result.decode()
-        found = _read_result(result)
-        content = b"[]" if found.content is UNSET else bytes(found.content)
-        one_text = content.startswith(_ONE_TEXT) and content.count(b'"type":') == 1
-        if not one_text and content != b"[]":
-            return None
-        if found.structuredContent is not UNSET:
-            data = bytes(found.structuredContent)
-            if data == b"null":
-                return None
-        elif one_text and content[len(_ONE_TEXT)] not in _MAYBE_JSON:
-            data = b'{"content":%b}' % content
-        else:
-            return None
-    except _UNREADABLE:
+    data = _prose(result) or _structured(result)
+    if data is None:
         return None
     written = b'{"success":true,"data":%b}' % data
     head = b'{"resultType":"complete",' if call.client.era is Era.STATELESS else b"{"
@@ -171,3 +162,45 @@ def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
         answer = b'%b"content":[{"type":"text","text":%b}],"structuredContent":%b}'
         return Outcome(answer % (head, text, written), call.client.era)
     return Outcome(b'%b"content":[{"type":"text","text":%b}]}' % (head, text), call.client.era)
+
+
+def _prose(result: bytes) -> bytes | None:
+    """The data of a result that is one block of text, and of text that is no JSON: its content, as
+    it is. None: it may be something else."""
+    for begins in _BEGIN_RESULTS:
+        if result.startswith(begins):
+            start = len(begins)
+            first = start + len(_ONE_TEXT)
+            end = result.find(_END, first)
+            if (
+                not result.startswith(_ONE_TEXT, start)
+                or end < 0
+                or result[end - 1] == _ESCAPES
+                or result[first] in _MAYBE_JSON
+                or b'"structuredContent"' in result
+                or b'"type":' in result[first:]
+            ):
+                return None
+            try:
+                if not result.isascii():
+                    result.decode()
+            except UnicodeDecodeError:
+                return None
+            return b'{"content":%b}' % result[start : end + len(_END)]
+    return None
+
+
+def _structured(result: bytes) -> bytes | None:
+    """The structured content of a result that has nothing but text beside it."""
+    try:
+        if not result.isascii():
+            result.decode()
+        found = _read_result(result)
+    except _UNREADABLE:
+        return None
+    content = b"[]" if found.content is UNSET else bytes(found.content)
+    one_text = content.startswith(_ONE_TEXT) and content.count(b'"type":') == 1
+    if found.structuredContent is UNSET or not (one_text or content == b"[]"):
+        return None
+    data = bytes(found.structuredContent)
+    return None if data == b"null" else data
