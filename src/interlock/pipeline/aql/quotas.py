@@ -92,14 +92,14 @@ class Quotas:
         """Pauses that a human lifted → the approval."""
         self._used: set[str] = set()
         """Approvals whose tokens were brought back."""
+        self.active = False
+        """Whether there is anything to be held against. False: nobody need ask."""
         self.hidden: Callable[[], Operation | None] = lambda: None
         """The node's own `continue_quota`. None: no human can be asked."""
         self.configure(config)
 
-    @property
-    def active(self) -> bool:
-        """Whether there is anything to be held against. False: nobody need ask."""
-        return bool(self._limits or self._quotas or self._cooldowns or self._left_alone)
+    def _look(self) -> None:
+        self.active = bool(self._limits or self._quotas or self._cooldowns or self._left_alone)
 
     def configure(self, config: AqlConfig) -> None:
         """What holds from now on. What was used stays used."""
@@ -113,6 +113,7 @@ class Quotas:
         for limit in self._limits:
             key = _key_of(limit)
             self._windows[key] = known.get(key) or Sliding(key, SECONDS[limit.window], self._keeper)
+        self._look()
 
     def start(self) -> None:
         """Take up the counters where they were left. Raises InterlockError."""
@@ -183,6 +184,7 @@ class Quotas:
             server = asked.operation.server
             until = self._clock() + min(wait, LONGEST_WAIT)
             self._left_alone[server] = max(until, self._left_alone.get(server, 0.0))
+            self._look()
 
     def _must_not_wait(
         self, operation: Operation, whose: Principal, rules: _Rules, now: float
@@ -194,6 +196,7 @@ class Quotas:
             if left > 0:
                 raise self._exceeded(operation, left, "second", 0, "its server asked to be left")
             del self._left_alone[operation.server]
+            self._look()
         for limit, window in rules.limits:
             if window.look(now) >= limit.limit:
                 wait = window.wait(now, limit.limit)

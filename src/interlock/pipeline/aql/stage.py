@@ -6,6 +6,7 @@ whether it may is behind this: an endpoint is no way around anything.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -18,7 +19,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.snapshot import Snapshot, View
 from interlock.config.aql import AqlConfig
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
-from interlock.pipeline.aql import translate
+from interlock.pipeline.aql import shortcut, translate
 from interlock.pipeline.aql.asking import Asked
 from interlock.pipeline.aql.children import Unread, child_of
 from interlock.pipeline.aql.own import OwnOperations
@@ -75,10 +76,8 @@ Used = tuple[str, Caller | None, bool]
 class Quotas(Protocol):
     """Counts what callers do."""
 
-    @property
-    def active(self) -> bool:
-        """Whether there is anything to count."""
-        ...
+    active: bool
+    """Whether there is anything to count."""
 
     def admit(self, call: Call, asked: Asked, continued: str = "") -> object:
         """Count a call that is about to be made. It may become another one, which waits for a
@@ -132,6 +131,7 @@ class Stage:
         listing: Listing,
         told: Callable[[Call, Outcome | None, InterlockError | None], Over],
         choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`told`: wraps what a call came to. `choose`: the face that `auto` shows, or PLAIN, by how
         many bytes the plain list has and how many tokens are too many."""
@@ -143,6 +143,7 @@ class Stage:
         self._listing = listing
         self._told = told
         self._choose = choose
+        self._clock = clock
         self.quotas: Quotas | None = None
         self.tokens: Tokens | None = None
         self.used: Callable[[Used], None] | None = None
@@ -153,12 +154,18 @@ class Stage:
         self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
         self._sizes: dict[Any, int] = {}
         self._shortcut = Shortcut()
+        self._names: object = None
+        """What the catalog's names were when the book was made: other names, another book."""
         self.configure(config)
 
     def configure(self, config: AqlConfig) -> None:
         """Apply settings, which may change while it runs."""
         self._limits = config.limits
         self._auto_tokens = config.auto_tokens
+        self._structured = config.structured_content
+        self._slow = config.slow_ms / 1000
+        self._all_alike = not config.operations
+        """Whether the config says nothing of single operations."""
         self._rewrites = any(one.read_modify_write for one in config.operations.values())
         self._snapshot = None
         self._shortcut.forget()
@@ -170,6 +177,7 @@ class Stage:
         if book is None or snapshot is not self._snapshot:
             book = self._book = self._books.at(snapshot)
             self._snapshot = snapshot
+            self._names = self._catalog.by_name
             self._shortcut.forget()
             self._homes.clear()
             self._formats.clear()
@@ -194,7 +202,7 @@ class Stage:
             return False
         if call.verb == TOOLS_CALL:
             if (
-                self._catalog.current is self._snapshot
+                self._catalog.by_name is self._names
                 and (self.quotas is None or not self.quotas.active)
                 and self._shortcut.take(call, face)
             ):
@@ -220,14 +228,25 @@ class Stage:
 
     def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
         quotas = self.quotas
-        if quotas is not None and (outcome is None or quotas.active or _says_error(outcome)):
+        glance = None if outcome is None else outcome.glance
+        fine = glance is not None and not glance.is_error and error is None
+        if self.used is not None and call.route is not None:
+            self.used((call.route.canonical, call.caller, fine))
+        if (
+            fine
+            and outcome is not None
+            and self._all_alike
+            and (quotas is None or not quotas.active)
+            and self._clock() - call.started < self._slow
+        ):
+            ordinary = shortcut.told(call, outcome, self._structured)
+            if ordinary is not None:
+                return ordinary, None
+        if quotas is not None and (not fine or quotas.active):
             try:
                 quotas.settled(call, outcome, error)
             except Exception as bug:
                 return self._told(call, None, fault(call, bug))
-        if self.used is not None and call.route is not None:
-            good = outcome is not None and (outcome.glance is None or not outcome.glance.is_error)
-            self.used((call.route.canonical, call.caller, good))
         return self._told(call, outcome, error)
 
     def _list(self, call: Call, face: Face) -> bool:
@@ -341,10 +360,6 @@ class Stage:
                     continue
             near.append(book.name_in(operation, face))
         return near[:5]
-
-
-def _says_error(outcome: Outcome) -> bool:
-    return outcome.glance is not None and outcome.glance.is_error
 
 
 def _no_endpoint(name: str, face: Face) -> InterlockError:

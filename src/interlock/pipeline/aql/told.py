@@ -18,11 +18,12 @@ from interlock.call import Call, Client, Outcome, UpstreamAnsweredError
 from interlock.config.aql import AqlConfig, OperationConfig
 from interlock.errors import InterlockError, ProtocolError
 from interlock.pipeline.approval.answer import URL_FIRST, needed_below
-from interlock.pipeline.aql import blame, fitting, shortcut
+from interlock.pipeline.aql import blame, fitting
 from interlock.pipeline.aql.asking import Asked, Warning
 from interlock.pipeline.aql.blame import Blame
 from interlock.pipeline.aql.confirming import Tokens
 from interlock.pipeline.aql.shaping import shaped
+from interlock.pipeline.aql.shortcut import UNSTRUCTURED
 from interlock.pipeline.aql.stage import Over
 from interlock.pipeline.aql.warnings import deprecation_warning, ranked, slow_warning
 from interlock.pipeline.fault import fault
@@ -49,8 +50,6 @@ _PASSED: Final = frozenset(
 """What is wrong with a request of MCP, and not with an operation."""
 _NO_RESULT: Final = frozenset({INPUT_REQUIRED, TASK})
 """What stands where a result would, and is none yet."""
-_UNSTRUCTURED: Final = frozenset({"2024-11-05", "2025-03-26"})
-"""Revisions of the session wire that do not know structured content."""
 WHOLE: Final = frozenset({f"{SEGMENT}.batch", f"{SEGMENT}.read_modify_write"})
 """Tools of the node's own that give a whole answer: it is made of answers."""
 PAUSED: Final = f"{SEGMENT}.continue_quota"
@@ -101,16 +100,6 @@ class Teller:
             if call.verb == TASKS_GET and outcome is not None and call.upstream != OWN:
                 return self._task(call, outcome), None
             return outcome, error
-        if (
-            error is None
-            and outcome is not None
-            and not self._any_settings
-            and self._clock() - call.started < self._slow
-        ):
-            structured = self._structured and call.client.revision not in _UNSTRUCTURED
-            ordinary = shortcut.told(call, outcome, structured)
-            if ordinary is not None:
-                return ordinary, None
         asked = call.asked
         if asked is None and (call.view is None or call.name not in call.view.tools):
             # It named no endpoint: that is for MCP to tell.
@@ -249,7 +238,7 @@ class Teller:
         if item:
             # Whoever made it of a batch puts the answers together.
             return Outcome(written, Era.SESSION)
-        structured = self._structured and client.revision not in _UNSTRUCTURED
+        structured = self._structured and client.revision not in UNSTRUCTURED
         result = envelope.as_tool_result(
             written, is_error=is_error, structured=structured, blocks=blocks, era=era
         )
