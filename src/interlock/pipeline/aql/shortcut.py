@@ -7,7 +7,6 @@ the same there. So this decides nothing: it only knows when there is nothing to 
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,22 +23,20 @@ MOST: Final = 4 * 1024
 MOST_DEEP: Final = 5
 MOST_ELEMENTS: Final = 90
 """Below what any config may limit."""
+LONGEST_NUMBER: Final = 15
+"""Characters. One of more may be more than every reader of JSON can keep."""
 MOST_ANSWERED: Final = 64 * 1024
 _MOST_FACES: Final = 64
-_LONG_NUMBER: Final = re.compile(rb"\d{16}")
-_NO_DIGIT: Final = bytes(byte for byte in range(256) if not 0x30 <= byte <= 0x39)
 _BEGINS: Final = b'{"operation":"'
 _NAMED: Final = len(_BEGINS)
 _BETWEEN: Final = b'","params":'
 _ONE_TEXT: Final = b'[{"type":"text","text":"'
-_BEGINS_IN: Final = {
-    Era.SESSION: b'{"content":',
-    Era.STATELESS: b'{"resultType":"complete","content":',
-}
-_HEADS: Final = {
-    Era.SESSION: (b"{", ResultGlance()),
-    Era.STATELESS: (b'{"resultType":"complete",', ResultGlance(result_type=COMPLETE)),
-}
+_NO_NUMBERS: Final = frozenset({"string", "boolean"})
+_SESSION: Final = Era.SESSION
+_SESSION_BEGINS: Final = b'{"content":'
+_STATELESS_BEGINS: Final = b'{"resultType":"complete","content":'
+_SESSION_HEAD: Final = (b"{", ResultGlance())
+_STATELESS_HEAD: Final = (b'{"resultType":"complete",', ResultGlance(result_type=COMPLETE))
 UNSTRUCTURED: Final = frozenset({"2024-11-05", "2025-03-26"})
 """Revisions of the session wire that do not know structured content."""
 _END: Final = b'"}]'
@@ -67,6 +64,8 @@ class Ready(NamedTuple):
     canonical: str
     names: frozenset[str]
     required: frozenset[str]
+    numbers: tuple[str, ...]
+    """Parameters that may be numbers."""
 
 
 class Shortcut:
@@ -90,7 +89,12 @@ class Shortcut:
                 self._faces.clear()
             known = self._faces[id(face)] = (face, {})
         known[1][(endpoint, spelled.encode())] = Ready(
-            asked.operation, asked.family, call.name, signature.names, signature.required
+            asked.operation,
+            asked.family,
+            call.name,
+            signature.names,
+            signature.required,
+            tuple(one.name for one in signature.parameters if one.type not in _NO_NUMBERS),
         )
 
     def take(self, call: Call, face: Face) -> bool:
@@ -132,9 +136,10 @@ class Shortcut:
             keys <= ready.names and ready.required <= keys
         ):
             return False
-        # Where there are few digits there is no long number: that is quicker to see.
-        if len(params.translate(None, _NO_DIGIT)) >= 16 and _LONG_NUMBER.search(params):
-            return False
+        for name in ready.numbers:
+            number = given.get(name)
+            if number is not None and len(bytes(number)) > LONGEST_NUMBER:
+                return False
         call.header_params = None
         call.name = ready.canonical
         call.arguments = params
@@ -163,7 +168,7 @@ def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
     if len(result) > MOST_ANSWERED:
         return None
     client = call.client
-    begins = _BEGINS_IN[outcome.era]
+    begins = _SESSION_BEGINS if outcome.era is _SESSION else _STATELESS_BEGINS
     start = len(begins)
     first = start + len(_ONE_TEXT)
     end = result.find(_END, first)
@@ -186,7 +191,7 @@ def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
         data = found
     written = b'{"success":true,"data":%b}' % data
     text = _encode(written.decode())
-    head, glance = _HEADS[client.era]
+    head, glance = _SESSION_HEAD if client.era is _SESSION else _STATELESS_HEAD
     if structured and client.revision not in UNSTRUCTURED:
         answer = b'%b"content":[{"type":"text","text":%b}],"structuredContent":%b}'
         return Outcome(answer % (head, text, written), client.era, glance)
