@@ -90,6 +90,20 @@ def test_a_client_is_started_in_a_view(world: World, mode: str, attached: bool) 
     assert asyncio.run(use()) == ["mcp_aql"]
 
 
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("view", ["bogus", "aql&namespace=demo", ""])
+def test_a_view_that_is_not_there_is_no_other_view(world: World, view: str, attached: bool) -> None:
+    world.config({"demo": DEMO})
+    if attached:
+        world.up()
+    listing = request(2, "tools/list")
+    done = world.run("stdio", "--view", view, stdin=f"{HELLO}\n{listing}\n")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    for name in ("plain", "aql-single", "semantic"):
+        assert name in done.stderr
+
+
 def test_without_a_node_and_without_a_config(world: World) -> None:
     done = world.run("stdio", stdin=f"{HELLO}\n")
     assert done.returncode == 3

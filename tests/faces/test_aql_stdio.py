@@ -12,6 +12,7 @@ import pytest
 from mcp import Client
 
 from interlock.config.aql import AqlConfig, OperationConfig
+from interlock.faces.mcp.views import CHOSEN
 from tests.faces.aql import ERAS, FIVE, envelope
 from tests.faces.running import Running
 from tests.faces.wire import PATIENCE, Wire, initialize, message, meta
@@ -131,6 +132,28 @@ def test_the_end_of_the_line_ends_what_was_begun_on_it(node: Running) -> None:
 
 
 @pytest.mark.spec("AQ-7.1-1")
+@pytest.mark.parametrize("era", ERAS)
+def test_who_names_a_view_that_is_not_there_is_served_nothing(node: Running, era: str) -> None:
+    asked = {"view": "bogus"}
+    wire = node.local()
+    wire.send(message(CHOSEN, asked, None) + b"\n")
+    for id, method in enumerate(("initialize", "server/discover", "tools/list", "tools/call"), 1):
+        params = initialize(client="tests") if method == "initialize" else {"name": "shop.echo"}
+        if era == "stateless":
+            params = {**params, "_meta": meta()}
+        wire.send(message(method, params, id) + b"\n")
+        answer = wire.line()
+        # Nothing comes that nobody asked for, and no answer is a result.
+        assert answer["id"] == id
+        assert "aql-single" in answer["error"]["message"]
+    wire.send(message(CHOSEN, asked, 8) + b"\n")
+    assert "error" in wire.line()
+    wire.send(message(CHOSEN, {"view": "aql-single"}, 9) + b"\n")
+    assert wire.line()["result"] == {}
+    wire.send(message("server/discover", {"_meta": meta()}, 10) + b"\n")
+    assert "call mcp_aql with" in wire.line()["result"]["instructions"]
+
+
 @pytest.mark.parametrize("view", ["aql", "aql-single"])
 def test_the_official_client_finds_and_calls_an_operation(node: Running, view: str) -> None:
     """It sees tools, a schema and text: all that AQL is to a client that never heard of it."""

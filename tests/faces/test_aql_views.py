@@ -16,7 +16,7 @@ from interlock.config.aql import (
 )
 from tests.faces.aql import ERAS, FIVE, AqlClient, code
 from tests.faces.running import Running
-from tests.faces.wire import META, message, meta
+from tests.faces.wire import META, initialize, message, meta
 from tests.faces.workshop import Workshop, tool
 
 Start = Callable[..., Running]
@@ -194,3 +194,22 @@ def test_the_environment_wins_over_the_file(
 def test_a_prefix_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
     with pytest.raises(Exception, match="MCP_AQL_TOOL_PREFIX"):
         Running(tmp_path, environ={"MCP_AQL_TOOL_PREFIX": value})
+
+
+@pytest.mark.parametrize("view", ["aql", "aql-single", "aql-all", "semantic", "own"])
+def test_instructions_name_a_tool_of_the_very_view(start: Start, view: str) -> None:
+    own = {
+        "look": FamilyConfig(categories=["READ"]),
+        "act": FamilyConfig(categories=["CREATE", "UPDATE", "DELETE", "EXECUTE"]),
+    }
+    profiles = {"own": ProfileConfig(families=own)}
+    node = start(aql=AqlConfig(prefix="home_", profiles=profiles, operations=READ))
+    client = AqlClient(node, f"?view={view}", "stateless")
+    said = client.request("server/discover").result["instructions"]
+    named = said.partition("call ")[2].split()[0]
+    assert named in client.names()
+    arguments = {"operation": "introspect", "params": {"query": "operations"}}
+    assert client.call(named, arguments)["structuredContent"]["success"] is True
+    body = message("initialize", initialize(client="tests"), 0)
+    opened = node.once(node.http(body, path=f"/mcp?view={view}"))
+    assert opened.result["instructions"] == said

@@ -28,15 +28,30 @@ def connected(path: Path) -> socket.socket | None:
     return connection
 
 
-def pump(connection: socket.socket, *, stdin: int = 0, stdout: int = 1, first: bytes = b"") -> bool:
-    """Carry bytes until either side ends. True when it was the client who ended it. `first`: what
-    the node is told before the client says anything."""
+def asked(connection: socket.socket, line: bytes) -> bytes:
+    """What the node answers to a line, before the client says anything. Empty: nothing."""
+    answer = b""
+    connection.settimeout(LAST_ANSWERS)
+    try:
+        connection.sendall(line)
+        while not answer.endswith(b"\n"):
+            data = connection.recv(_CHUNK)
+            if not data:
+                return b""
+            answer += data
+    except OSError:
+        return b""
+    connection.settimeout(None)
+    return answer
+
+
+def pump(connection: socket.socket, *, stdin: int = 0, stdout: int = 1) -> bool:
+    """Carry bytes until either side ends. True when it was the client who ended it."""
     client_ended = threading.Event()
     node_ended = threading.Event()
 
     def carry_in() -> None:
         try:
-            connection.sendall(first)
             while data := os.read(stdin, _CHUNK):
                 connection.sendall(data)
         except OSError:

@@ -7,16 +7,18 @@ stdout.
 
 from __future__ import annotations
 
+import socket
 from typing import Annotated
 
 import typer
 
 from interlock.cli import running, say, where
-from interlock.cli.pump import connected, pump
+from interlock.cli.pump import asked, connected, pump
 from interlock.cli.running import NodeOption
-from interlock.faces.mcp.views import CHOSEN
+from interlock.errors import ProtocolError
+from interlock.faces.mcp.views import CHOSEN, Views
 from interlock.node.places import is_trusted
-from interlock.protocol.jsonrpc import encode_value, notification
+from interlock.protocol.jsonrpc import decode_value, encode_value, notification, request
 
 
 def stdio(
@@ -46,7 +48,9 @@ def stdio(
     meant = running.meant(config, node)
     connection = connected(meant.socket) if is_trusted(meant.socket.parent) else None
     if connection is not None:
-        if not pump(connection, first=_choice(view)):
+        if view is not None:
+            _choose(connection, view)
+        if not pump(connection):
             say.problem("the node has ended the connection.")
             raise typer.Exit(say.UNREACHABLE)
         return
@@ -55,9 +59,22 @@ def stdio(
     from interlock.cli.event_loop import run
     from interlock.cli.stdio_node import serve_stdio
 
-    run(serve_stdio(meant.source, _choice(view)))
+    if view is not None:
+        try:
+            Views(meant.config.aql).by_name(view)
+        except ProtocolError as error:
+            raise typer.BadParameter(error.message, param_hint="--view") from None
+    first = b"" if view is None else notification(CHOSEN, encode_value({"view": view})) + b"\n"
+    run(serve_stdio(meant.source, first))
 
 
-def _choice(view: str | None) -> bytes:
-    """What is said for a client that cannot say it itself."""
-    return b"" if view is None else notification(CHOSEN, encode_value({"view": view})) + b"\n"
+def _choose(connection: socket.socket, view: str) -> None:
+    """Name a view to the node for a client that cannot do it itself. Whoever named one that is not
+    there is shown nothing else instead."""
+    answer = asked(connection, request(1, CHOSEN, encode_value({"view": view})) + b"\n")
+    if not answer:
+        say.problem("the node has ended the connection.")
+        raise typer.Exit(say.UNREACHABLE)
+    refused = decode_value(answer).get("error")
+    if refused is not None:
+        raise typer.BadParameter(refused["message"], param_hint="--view")

@@ -61,7 +61,7 @@ from interlock.pipeline.sealing import Seals
 from interlock.ports import Upstream
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.limits import published
-from interlock.protocol.aql.words import OWN, RESERVED, Danger
+from interlock.protocol.aql.words import OWN, RESERVED, Danger, Face
 from interlock.stores.aql_counters import CounterStore
 from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
@@ -291,10 +291,9 @@ class Aql:
     async def _merge(self, asked: Asked) -> Any:
         return await self._merging.run(asked)
 
-    @property
-    def instructions(self) -> str:
+    def instructions(self, face: Face) -> str:
         """What those are told who see operations instead of tools."""
-        return surface.INSTRUCTIONS
+        return surface.instructions(face)
 
     # -- life
 

@@ -84,6 +84,8 @@ class Conversation:
         self._views = views
         self._chosen: Face | None = None
         """The view that the client named."""
+        self._refused: ProtocolError | None = None
+        """It named one that is not there: it is shown nothing, and not something else."""
         self._stateless = stateless
         self._way = _Channel(send, ping, end)
         self._session: Session | None = None
@@ -145,6 +147,13 @@ class Conversation:
         id = bytes(message.id)
         client: Client | None = None
         try:
+            if message.method == CHOSEN and self._views is not None:
+                self._choose(message, self._views)
+                if self._refused is None:
+                    self._send(jsonrpc.result_response(id, _PONG))
+                    return
+            if self._refused is not None:
+                raise self._refused
             params = read_params(message)
             meta = read_meta(params)
             if self._stateless and mcp.META_VERSION in meta:
@@ -246,9 +255,10 @@ class Conversation:
     def _choose(self, message: Message, views: Views) -> None:
         try:
             self._chosen = views.by_name(read_string(read_params(message), "view") or "")
+            self._refused = None
         except ProtocolError as error:
-            # Nobody waits for an answer, but who starts a program reads what it says.
-            self.send_error(jsonrpc.NULL, error, None)
+            self._chosen, self._refused = None, error
+            self._end_session()
 
     def _cancelled(self, message: Message) -> None:
         try:

@@ -30,8 +30,8 @@ class Hello:
         self._introduce = introduce
         self.server_info = b"{}"
         """Ready bytes: every stateless result carries them."""
-        self.about_operations = ""
-        """What those are told who see operations instead of tools."""
+        self.about_operations: Callable[[Face], str] = lambda _: ""
+        """What those are told who see operations instead of tools: it names the tools of theirs."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -72,4 +72,4 @@ class Hello:
         """In a view of AQL what all servers say together would cost more than its endpoints."""
         if view is None or view.mode in ("plain", "auto"):
             return about.instructions
-        return self.about_operations
+        return self.about_operations(view)
