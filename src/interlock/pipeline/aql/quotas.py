@@ -2,6 +2,7 @@
 
 What an API would refuse is not sent. A caller's quota warns first, then waits for a human, then
 refuses. Only operations of servers are counted, and those that were never sent are given back.
+Calls of plain tools are held against the same limits and quotas, where there are any.
 
 A quota that waits for a human does so at the gate, like any call: as a call of the node's own
 `continue_quota`. To bring its token back approves nothing.
@@ -10,11 +11,10 @@ A quota that waits for a human does so at the gate, like any call: as a call of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from interlock.call import Call, Outcome
+from interlock.call import Call, Outcome, UpstreamGoneError
 from interlock.catalog.aql.operation import Native, Operation, Parameter
 from interlock.config.aql import ApiLimit, AqlConfig, QuotaConfig
 from interlock.errors import InterlockError
@@ -29,9 +29,19 @@ from interlock.pipeline.aql.counting import (
     Period,
     Sliding,
     Totals,
-    period,
 )
-from interlock.pipeline.aql.left_alone import LONGEST_WAIT, wait_of, was_sent
+from interlock.pipeline.aql.left_alone import LeftAlone, was_sent
+from interlock.pipeline.aql.quota_rules import (
+    Rules,
+    exceeded,
+    key_of,
+    measured,
+    owner_of,
+    quota_key,
+    rules_for,
+    state,
+    window_of,
+)
 from interlock.pipeline.aql.warnings import quota_warning
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.words import Category
@@ -51,19 +61,13 @@ class Pause(NamedTuple):
     """Of the node's own `continue_quota`."""
 
 
-class _Rules(NamedTuple):
-    """What holds for one operation."""
-
-    limits: tuple[tuple[ApiLimit, Sliding], ...]
-    cost: int
-    cooldown: float
-
-
 class _Taken(NamedTuple):
     """What a call has used."""
 
     buckets: tuple[tuple[Sliding, int], ...]
     totals: tuple[tuple[str, Period, int], ...]
+    rested: tuple[tuple[Principal, str], float | None] | None = None
+    """Which cooldown it began, and when the one before had begun."""
 
 
 class Quotas:
@@ -82,10 +86,9 @@ class Quotas:
         self._wall_clock = wall_clock
         self._totals = Totals(keeper)
         self._windows: dict[str, Sliding] = {}
-        self._rules: dict[str, _Rules] = {}
+        self._rules: dict[str, Rules] = {}
         self._taken: dict[int, tuple[Asked, _Taken]] = {}
-        self._left_alone: dict[str, float] = {}
-        """Until when servers are, that said so."""
+        self._left_alone = LeftAlone(clock)
         self._last: dict[tuple[Principal, str], float] = {}
         """When operations with a cooldown were called last."""
         self._lifted: dict[tuple[str, int], str] = {}
@@ -94,12 +97,15 @@ class Quotas:
         """Approvals whose tokens were brought back."""
         self.active = False
         """Whether there is anything to be held against. False: nobody need ask."""
+        self.configured = False
+        """Whether the config has any of it: then plain calls are held against it, too."""
         self.hidden: Callable[[], Operation | None] = lambda: None
         """The node's own `continue_quota`. None: no human can be asked."""
         self.configure(config)
 
     def _look(self) -> None:
-        self.active = bool(self._limits or self._quotas or self._cooldowns or self._left_alone)
+        self.configured = bool(self._limits or self._quotas or self._cooldowns)
+        self.active = self.configured or bool(self._left_alone)
 
     def configure(self, config: AqlConfig) -> None:
         """What holds from now on. What was used stays used."""
@@ -111,7 +117,7 @@ class Quotas:
         self._rules.clear()
         known, self._windows = self._windows, {}
         for limit in self._limits:
-            key = _key_of(limit)
+            key = key_of(limit)
             self._windows[key] = known.get(key) or Sliding(key, SECONDS[limit.window], self._keeper)
         self._look()
 
@@ -144,7 +150,7 @@ class Quotas:
         rules = self._rules.get(operation.canonical) or self._find_rules(operation)
         now = self._wall_clock()
         self._must_not_wait(operation, whose, rules, now)
-        owner = _owner(whose)
+        owner = owner_of(whose)
         redeemed = not continued or self._redeem(owner, continued)
         totals: list[tuple[str, Period, int]] = []
         for quota in self._quotas:
@@ -155,15 +161,49 @@ class Quotas:
             totals += counted
         if not redeemed:
             raise AqlError("TOKEN_INVALID", "The token is not for a quota of yours.")
-        if rules.cooldown:
-            self._last[whose, operation.canonical] = self._clock()
-        for key, when, amount in totals:
-            self._totals.add(key, when, amount)
-        buckets = tuple((window, window.add(now)) for _, window in rules.limits)
+        taken = self._take(operation, whose, rules, now, totals)
         if len(self._taken) >= _MOST_TAKEN:
             del self._taken[next(iter(self._taken))]
-        self._taken[id(asked)] = (asked, _Taken(buckets, tuple(totals)))
+        self._taken[id(asked)] = (asked, taken)
         return None
+
+    def admit_plain(self, call: Call, operation: Operation) -> bool:
+        """Count a call of a plain tool that is about to be made. False: a quota is used so far
+        that a human has to let the call go on first, and nothing is counted. Raises AqlError."""
+        assert call.caller is not None
+        whose = principal(call.caller)
+        rules = self._rules.get(operation.canonical) or self._find_rules(operation)
+        now = self._wall_clock()
+        self._must_not_wait(operation, whose, rules, now)
+        owner = owner_of(whose)
+        totals: list[tuple[str, Period, int]] = []
+        for quota in self._quotas:
+            counted = self._count_quota(
+                quota, owner, rules.cost, now, None, lifted=bool(call.approval)
+            )
+            if isinstance(counted, Pause):
+                return False
+            totals += counted
+        self._take(operation, whose, rules, now, totals)
+        return True
+
+    def _take(
+        self,
+        operation: Operation,
+        whose: Principal,
+        rules: Rules,
+        now: float,
+        totals: list[tuple[str, Period, int]],
+    ) -> _Taken:
+        rested = None
+        if rules.cooldown:
+            key = (whose, operation.canonical)
+            rested = (key, self._last.get(key))
+            self._last[key] = self._clock()
+        for name, when, amount in totals:
+            self._totals.add(name, when, amount)
+        buckets = tuple((window, window.add(now)) for _, window in rules.limits)
+        return _Taken(buckets, tuple(totals), rested)
 
     def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """How a call ended: what was never sent is given back, and an upstream that wants to be
@@ -172,70 +212,66 @@ class Quotas:
         if not isinstance(asked, Asked) or asked.operation.native is not None:
             return
         held = self._taken.pop(id(asked), None)
-        if held is not None and not was_sent(outcome, error):
-            taken = held[1]
-            for window, index in taken.buckets:
-                window.give_back(index)
-            for key, when, amount in taken.totals:
-                self._totals.add(key, when, -amount)
-            return
-        wait = wait_of(outcome, error)
-        if wait > 0:
+        sent = was_sent(outcome, error)
+        if held is not None and not sent:
+            self._give_back(held[1])
+        if call.caller is not None and (sent or isinstance(error, UpstreamGoneError)):
             server = asked.operation.server
-            until = self._clock() + min(wait, LONGEST_WAIT)
-            self._left_alone[server] = max(until, self._left_alone.get(server, 0.0))
+            self._left_alone.heed(server, principal(call.caller), outcome, error)
             self._look()
 
+    def _give_back(self, taken: _Taken) -> None:
+        for window, index in taken.buckets:
+            window.give_back(index)
+        for name, when, amount in taken.totals:
+            self._totals.add(name, when, -amount)
+        if taken.rested is not None:
+            key, before = taken.rested
+            if before is None:
+                self._last.pop(key, None)
+            else:
+                self._last[key] = before
+
     def _must_not_wait(
-        self, operation: Operation, whose: Principal, rules: _Rules, now: float
+        self, operation: Operation, whose: Principal, rules: Rules, now: float
     ) -> None:
         """Raises AqlError for a call that the upstream would refuse."""
-        until = self._left_alone.get(operation.server) if self._left_alone else None
-        if until is not None:
-            left = until - self._clock()
+        if self._left_alone:
+            left = self._left_alone.left(operation.server, whose)
             if left > 0:
-                raise self._exceeded(operation, left, "second", 0, "its server asked to be left")
-            del self._left_alone[operation.server]
+                why = "its server takes none for the moment"
+                raise exceeded(operation, left, window_of(left), 0, why, now)
             self._look()
         for limit, window in rules.limits:
             if window.look(now) >= limit.limit:
                 wait = window.wait(now, limit.limit)
-                raise self._exceeded(
-                    operation, wait, limit.window, limit.limit, f"{limit.limit} a {limit.window}"
-                )
+                why = f"{limit.limit} a {limit.window}"
+                raise exceeded(operation, wait, limit.window, limit.limit, why, now)
         if rules.cooldown:
             last = self._last.get((whose, operation.canonical))
             left = 0.0 if last is None else last + rules.cooldown - self._clock()
             if left > 0:
-                raise self._exceeded(operation, left, "second", 1, "it has to rest between calls")
-
-    def _exceeded(
-        self, operation: Operation, wait: float, window: str, limit: int, why: str
-    ) -> AqlError:
-        seconds = max(1, ceil(wait))
-        return AqlError(
-            "RATE_LIMIT_EXCEEDED",
-            f"Too many calls of '{operation.name}': {why}. Try again in {seconds} s.",
-            {
-                "limit": limit,
-                "remaining": 0,
-                "window": window,
-                "resets_at": utc(self._wall_clock() + wait),
-                "retry_after_seconds": seconds,
-            },
-        )
+                why = "it has to rest between calls"
+                raise exceeded(operation, left, window_of(rules.cooldown), 1, why, now)
 
     # -- quotas
 
     def _count_quota(
-        self, quota: QuotaConfig, owner: str, cost: int, now: float, asked: Asked
+        self,
+        quota: QuotaConfig,
+        owner: str,
+        cost: int,
+        now: float,
+        asked: Asked | None,
+        lifted: bool = False,
     ) -> list[tuple[str, Period, int]] | Pause:
-        """What a call would take from a quota; or that a human is asked. Raises AqlError."""
-        what, when = _measured(quota, now)
+        """What a call would take from a quota; or that a human is asked, unless one let exactly
+        this call go on. Raises AqlError."""
+        what, when = measured(quota, now)
         amount = cost if what == "cost" else MICRO
         if not amount:
             return []
-        key = _quota_key(quota, owner)
+        key = quota_key(quota, owner)
         before = self._totals.look(key, when)
         after = before + amount
         if quota.hard_stop is not None and after > quota.hard_stop * MICRO:
@@ -250,7 +286,7 @@ class Quotas:
                     "resets_at": utc(when.end),
                 },
             )
-        if after > quota.pause * MICRO and (key, when.start) not in self._lifted:
+        if after > quota.pause * MICRO and not lifted and (key, when.start) not in self._lifted:
             return Pause(
                 encode_value(
                     {
@@ -261,7 +297,7 @@ class Quotas:
                     }
                 )
             )
-        if after >= quota.warn * MICRO:
+        if after >= quota.warn * MICRO and asked is not None:
             asked.warnings = [
                 *(asked.warnings or ()),
                 quota_warning(
@@ -320,12 +356,12 @@ class Quotas:
         call = asked.call
         quota = self._quota(str(params.get("metric")))
         now = self._wall_clock()
-        when = None if quota is None else _measured(quota, now)[1]
+        when = None if quota is None else measured(quota, now)[1]
         if quota is None or when is None or params.get("window") != when.start:
             raise AqlError(
                 "CONFLICT_INVALID_STATE", "The quota has begun anew since: nothing is paused."
             )
-        key = _quota_key(quota, str(params.get("whose")))
+        key = quota_key(quota, str(params.get("whose")))
         self._lifted[key, when.start] = "" if call is None else call.approval
         if self._keeper is not None:
             # It stays lifted through a restart.
@@ -338,8 +374,8 @@ class Quotas:
         quota = self._quota(str(given.get("metric")))
         if quota is None:
             return {}
-        when = _measured(quota, self._wall_clock())[1]
-        current = self._totals.look(_quota_key(quota, str(given.get("whose"))), when)
+        when = measured(quota, self._wall_clock())[1]
+        current = self._totals.look(quota_key(quota, str(given.get("whose"))), when)
         details: dict[str, Any] = {
             "metric": quota.metric,
             "current": current / MICRO,
@@ -358,12 +394,12 @@ class Quotas:
         """The answer to `quota_status`, for the caller who asks."""
         now = self._wall_clock()
         caller = None if asked.call is None else asked.call.caller
-        owner = "" if caller is None else _owner(principal(caller))
+        owner = "" if caller is None else owner_of(principal(caller))
         resets: list[float] = []
         quotas = []
         for quota in self._quotas:
-            when = _measured(quota, now)[1]
-            key = _quota_key(quota, owner)
+            when = measured(quota, now)[1]
+            key = quota_key(quota, owner)
             current = self._totals.look(key, when)
             lifted = (key, when.start) in self._lifted
             resets.append(when.end)
@@ -374,13 +410,13 @@ class Quotas:
                     "warn": quota.warn,
                     "pause": quota.pause,
                     "hard_stop": quota.hard_stop,
-                    "status": _state(quota, current, lifted),
+                    "status": state(quota, current, lifted),
                     "resets_at": utc(when.end),
                 }
             )
         limits = []
         for limit in self._limits:
-            window = self._windows[_key_of(limit)]
+            window = self._windows[key_of(limit)]
             used = window.look(now)
             shown: dict[str, Any] = {"scope": limit.scope, "limit": limit.limit}
             for name in ("server", "endpoint", "category"):
@@ -392,6 +428,20 @@ class Quotas:
                 resets.append(free)
                 shown["resets_at"] = utc(free)
             limits.append(shown)
+        for server, left in (
+            {} if caller is None else self._left_alone.by(principal(caller))
+        ).items():
+            resets.append(now + left)
+            limits.append(
+                {
+                    "scope": "global",
+                    "limit": 0,
+                    "server": server,
+                    "window": window_of(left),
+                    "remaining": 0,
+                    "resets_at": utc(now + left),
+                }
+            )
         return {
             "adapter": "interlock",
             "api_limits": limits,
@@ -401,19 +451,11 @@ class Quotas:
 
     # -- what holds for an operation
 
-    def _find_rules(self, operation: Operation) -> _Rules:
-        limits = tuple(
-            (limit, self._windows[_key_of(limit)])
-            for limit in self._limits
-            if _holds_for(limit, operation)
-        )
-        cost = max((round(limit.cost * MICRO) for limit, _ in limits), default=0)
-        cooldown = next(
-            (rest for glob, rest in self._cooldowns if fnmatchcase(operation.canonical, glob)), 0.0
-        )
+    def _find_rules(self, operation: Operation) -> Rules:
         if len(self._rules) >= _MOST_RULES:
             self._rules.clear()
-        found = self._rules[operation.canonical] = _Rules(limits, cost, cooldown)
+        found = rules_for(operation, self._limits, self._windows, self._cooldowns)
+        self._rules[operation.canonical] = found
         return found
 
 
@@ -440,41 +482,3 @@ def quota_natives(quotas: Quotas) -> list[Native]:
             answer=quotas.lift,
         )
     ]  # fmt: skip
-
-
-def _holds_for(limit: ApiLimit, operation: Operation) -> bool:
-    if limit.server is not None and limit.server != operation.server:
-        return False
-    if limit.scope == "endpoint":
-        glob = limit.endpoint or "*"
-        return fnmatchcase(operation.name, glob) or fnmatchcase(operation.canonical, glob)
-    if limit.scope == "category":
-        return operation.category == limit.category
-    return True
-
-
-def _key_of(limit: ApiLimit) -> str:
-    of = limit.endpoint or limit.category or ""
-    return f"api {limit.scope} {limit.server or '*'} {of} {limit.window}"
-
-
-def _quota_key(quota: QuotaConfig, owner: str) -> str:
-    return f"quota {quota.metric} {owner}"
-
-
-def _owner(whose: Principal) -> str:
-    return encode_value(list(whose)).decode()
-
-
-def _measured(quota: QuotaConfig, now: float) -> tuple[str, Period]:
-    """What a quota counts, and its period."""
-    what, _, per = quota.metric.partition("_per_")
-    return what, period(per, now)
-
-
-def _state(quota: QuotaConfig, current: int, lifted: bool) -> str:
-    if quota.hard_stop is not None and current >= quota.hard_stop * MICRO:
-        return "exhausted"
-    if current >= quota.pause * MICRO and not lifted:
-        return "paused"
-    return "warn" if current >= quota.warn * MICRO else "ok"
