@@ -135,6 +135,20 @@ def test_what_is_no_batch(arguments: Any) -> None:
     assert "isError" not in node.rig.done[-1][1]
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("_dryRun", "_dry_run"), ("_confirmation", None), ("_fields", None), ("_xyz", None)],
+)
+def test_what_cannot_be_said_of_a_whole_batch_is_refused(name: str, near: str | None) -> None:
+    node = staged()
+    error = node.ask("mcp_aql", {"operations": [RUN], name: True}, view=SINGLE)["error"]
+    assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
+    assert error["details"]["unknown_params"] == [name]
+    assert error["details"].get("did_you_mean") == near
+    assert ("into each operation" in error["message"]) is (name in ("_confirmation", "_fields"))
+    assert node.sent == []
+
+
 def test_neither_one_nor_several() -> None:
     envelope = staged().ask("mcp_aql", {}, view=SINGLE)
     assert envelope["error"]["code"] == "VALIDATION_MISSING_PARAM"

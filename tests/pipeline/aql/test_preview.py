@@ -53,6 +53,59 @@ def test_a_dry_run_describes_and_does_nothing(tmp_path: Path, also: Any) -> None
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "operation", "params"),
+    [
+        ("mcp_aql_read", "hub_get_issue", {"owner": "o", "number": 1}),
+        ("mcp_aql_create", "hub_create_issue", {"owner": "o", "issue_title": "t"}),
+        ("mcp_aql_update", "hub_update_issue", {"issue_id": "1", "input": {"title": "t"}}),
+        ("mcp_aql_execute", "hub_run_report", {}),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"_async": True}, {"_meta": {}}])
+def test_any_operation_has_a_dry_run(endpoint: str, operation: str, params: Any, more: Any) -> None:
+    node = staged()
+    top = {"operation": operation, "params": params, "_dry_run": True, **more}
+    inside = {"operation": operation, "params": {**params, "_dry_run": True, **more}}
+    for asked in (top, inside):
+        data = node.ask(endpoint, asked)["data"]
+        assert (data["dry_run"], data["operation"]) == (True, operation)
+    assert node.sent == []
+    assert [one["outcome"] for one in node.journal.entries if one["name"] == operation] == []
+
+
+def test_a_dry_run_is_one_however_else_it_is_denied() -> None:
+    node = staged()
+    params = {"owner": "o", "repo": "r"}
+    asked = {"operation": "hub_delete_repo", "params": {**params, "dry_run": False}}
+    assert node.ask("mcp_aql_delete", {**asked, "_dry_run": True})["data"]["dry_run"] is True
+    wrong = node.ask("mcp_aql_read", {"operation": "hub_list_issues", "_dry_run": "yes"})
+    assert wrong["error"]["code"] == "VALIDATION_INVALID_TYPE"
+    assert node.sent == []
+
+
+@pytest.mark.parametrize("more", [{}, {"_async": True}])
+def test_a_dry_run_of_a_batch_is_one_of_every_operation(more: Any) -> None:
+    async def run() -> None:
+        node = staged()
+        operations = [
+            {"operation": "hub_delete_repo", "params": DELETE},
+            {"operation": "hub_delete_repo", "params": DELETE, "_dry_run": False},
+            {"operation": "hub_get_issue", "params": {"owner": "o", "number": 1}},
+            {"operation": "hub_get_issue", "params": {"owner": "o"}},
+        ]
+        asked = {"operations": operations, "_dry_run": True, **more}
+        call = tool_call("mcp_aql", asked, view=SINGLE)
+        envelope = node.read(read(await node.pipeline.run(call)))
+        results = [one["result"] for one in envelope["results"]]
+        assert [one["success"] for one in results] == [True, True, True, False]
+        assert all(one["data"]["dry_run"] is True for one in results[:3])
+        assert envelope["summary"]["succeeded"] == 3
+        assert node.sent == []
+
+    going(run)
+
+
 def test_a_dry_run_says_what_is_wrong() -> None:
     node = staged()
     error = node.error("hub_create_issue", owner="o", issue_title="t", priority=9, dry_run=True)

@@ -114,12 +114,60 @@ def test_what_begins_with_an_underscore_is_about_the_request() -> None:
     node = staged()
     asked = {
         "operation": "hub_create_issue",
-        "params": {**GOOD, "_meta": {}, "_whatever": 1},
+        "params": {**GOOD, "_meta": {}, "_async": False},
         "_request_id": "r-1",
-        "_idempotency_key": "i",
     }
     node.begin("mcp_aql_create", asked)
     assert node.sent == [("createIssue", {"owner": "o", "issueTitle": "t"})]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("_dryRun", "_dry_run"),
+        ("_dryrun", "_dry_run"),
+        ("_dry-run", "_dry_run"),
+        ("_confirmation_token", "confirmation_token"),
+        ("_idempotency_key", None),
+        ("_execution_id", None),
+        ("_owner", "owner"),
+        ("_xyz", None),
+        # What is for those that read means nothing here.
+        ("_first", None),
+    ],
+)
+def test_what_begins_with_an_underscore_and_means_nothing_is_refused(
+    name: str, near: str | None, inside: bool
+) -> None:
+    error = wrong({**GOOD, name: True}) if inside else wrong(GOOD, **{name: True})
+    assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
+    assert error["details"]["unknown_params"] == [name]
+    assert {"_dry_run", "_request_id", "_meta"} <= set(error["details"]["valid_params"])
+    assert error["details"].get("did_you_mean") == near
+    assert near is None or f"'{near}'" in error["message"]
+
+
+def test_a_misspelt_page_is_not_the_whole_list() -> None:
+    error = wrong({"_frist": 2}, "hub_list_issues")
+    assert error["details"]["did_you_mean"] == "_first"
+    assert wrong({"first": 2}, "hub_list_issues")["details"]["did_you_mean"] == "_first"
+    assert wrong({"dry_run": True}, "hub_list_issues")["details"]["did_you_mean"] == "_dry_run"
+
+
+def test_a_parameter_of_the_server_that_begins_with_an_underscore_is_named() -> None:
+    schema = props(_secret_mode="string")
+    node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
+    error = node.error("hub_make_it", _secret_mode="on")
+    assert error["details"]["did_you_mean"] == "x_secret_mode"
+    assert node.sent == []
+
+
+def test_an_underscore_that_is_written_with_an_escape_is_one() -> None:
+    node = staged(None, offer("hub", [definition("run_it", inputSchema={"type": "object"})]))
+    raw = b'{"operation":"hub_run_it","params":{"\\u005fdry_run":true}}'
+    assert node.ask("mcp_aql_execute", raw)["data"]["dry_run"] is True
+    assert node.sent == []
 
 
 def test_what_is_missing_is_named_with_its_type_and_meaning() -> None:

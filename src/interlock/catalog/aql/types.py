@@ -56,8 +56,8 @@ PROTOCOL: Final[dict[str, TypeDetails]] = {
             "OperationInput",
             "A request: operation with params, or operations. Keys of params that begin with _ are "
             "about the request: _fields, _preset, _dry_run, _async, _confirmation, _request_id, "
-            "_idempotency_key, _execution_id, _quota_continue; on results that are lists also "
-            "_filter, _sort, _aggregate, _first, _after.",
+            "_quota_continue; on results that are lists also "
+            "_filter, _sort, _aggregate, _first, _after. Others are refused.",
             _field("operation", "string", "Its name.", False),
             _field("params", "object", "Its parameters.", False),
             _field("operations", "array", "A batch: a list of requests.", False),

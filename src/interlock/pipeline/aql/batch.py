@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from interlock.call import Call
 from interlock.catalog.aql.operation import Operation
@@ -23,7 +24,7 @@ from interlock.pipeline.aql.own import EXPIRED
 from interlock.protocol.aql import envelope, faults
 from interlock.protocol.aql.envelope import Halt, Item
 from interlock.protocol.aql.faults import AqlError
-from interlock.protocol.aql.request import Single, item
+from interlock.protocol.aql.request import DRY_RUN, Single, item
 from interlock.protocol.aql.words import Category, Face
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS
@@ -50,11 +51,13 @@ class Batches:
         self._skips = config.batch_confirmation == "skip"
 
     async def run(self, asked: Asked) -> bytes:
-        """The whole answer. `asked.params`: `items`, raw, and `endpoint`, by which they came."""
+        """The whole answer. `asked.params`: `items`, raw, `endpoint`, by which they came, and
+        `dry_run`: none of them is to be done."""
         call, params = asked.call, asked.params or {}
         assert call is not None
         batch = _Batch(self._host, call, params["endpoint"], params["items"], asked)
-        singles = [self._read(raw) for raw in batch.items]
+        dry = params["dry_run"]
+        singles = [self._read(raw, dry) for raw in batch.items]
         names = [one.operation if isinstance(one, Single) else "" for one in singles]
         batch.names = [faults.shown(name) for name in names]
         batch.unread = [
@@ -76,11 +79,14 @@ class Batches:
             batch.out_of_time()
         return batch.answer()
 
-    def _read(self, raw: Raw) -> Single | AqlError:
+    def _read(self, raw: Raw, dry: bool) -> Single | AqlError:
         try:
-            return item(raw, self._limits)
+            single = item(raw, self._limits)
         except AqlError as wrong:
             return wrong
+        if dry:
+            single = replace(single, meta={**single.meta, DRY_RUN: Raw(b"true")})
+        return single
 
     def _reads(self, name: str, face: Face) -> bool:
         operation = self._find(name, face)

@@ -6,6 +6,7 @@ pipeline; this asks the same validator again, and says what it says in AQL's wor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final
@@ -15,11 +16,16 @@ from interlock.catalog.aql.operation import Operation, Parameter
 from interlock.errors import InterlockError
 from interlock.pipeline.validate import validate
 from interlock.protocol.aql import faults
+from interlock.protocol.aql.collection import SHAPING
 from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.aql.request import OF_ALL, OF_BATCHES, OF_READERS
+from interlock.protocol.aql.words import Category
 from interlock.protocol.mcp import LATEST_SESSION, TOOLS_CALL, Era
 
 _MOST_LOOKED_AT: Final = 100
 _MOST_NAMED: Final = 20
+_OF_FOREIGN_READERS: Final = (*OF_ALL, *OF_READERS, *(f"_{name}" for name in sorted(SHAPING)))
+_OF_ONE: Final = frozenset(_OF_FOREIGN_READERS)
 _TYPES: Final = frozenset({"type", "anyOf", "oneOfNotValid", "oneOfMultipleValid"})
 _RANGES: Final = {
     "minimum": "minimum",
@@ -47,8 +53,42 @@ def unknown(operation: Operation, names: list[str]) -> AqlError:
     valid = [one.name for one in signature.parameters if not one.inside]
     valid += sorted(signature.names.difference(valid))
     valid += sorted(signature.features)
-    near = get_close_matches(names[0][:100].lower(), valid, n=1, cutoff=0.6)
-    return faults.unknown(operation.name, names[:_MOST_NAMED], valid, near[0] if near else None)
+    plain = f"_{names[0][:100]}"
+    near = plain if plain in beside(operation) else _near(names[0], valid)
+    return faults.unknown(operation.name, names[:_MOST_NAMED], valid, near)
+
+
+def beside(operation: Operation) -> tuple[str, ...]:
+    """What may stand beside its parameters, and begins with an underscore."""
+    if operation.category is not Category.READ:
+        return OF_ALL
+    return (*OF_ALL, *OF_READERS) if operation.native is not None else _OF_FOREIGN_READERS
+
+
+def unknown_beside(operation: Operation, names: list[str], known: tuple[str, ...]) -> AqlError:
+    """`names`: what begins with an underscore, and means nothing to this operation."""
+    signature = operation.signature
+    wanted = names[0][:100]
+    others = [one.name for one in signature.parameters if not one.inside]
+    own = next((one.name for one in signature.parameters if one.own == wanted), None)
+    if own is None and wanted[1:] in (*others, *signature.features):
+        own = wanted[1:]
+    return faults.unknown(operation.name, names[:_MOST_NAMED], known, own or _near(wanted, known))
+
+
+def not_of_batches(names: Iterable[str]) -> AqlError:
+    """For what was said beside `operations`, and cannot be said of all of them together."""
+    strange = [name for name in names if name not in OF_BATCHES]
+    error = faults.unknown("operations", strange, OF_BATCHES, _near(strange[0], OF_BATCHES))
+    if strange[0] in _OF_ONE:
+        error.message += " Write it into each operation."
+    return error
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    spelled = name[:100].lower().replace("-", "_")
+    near = get_close_matches(spelled, known, n=1, cutoff=0.6)
+    return near[0] if near else None
 
 
 def wrong_type(operation: Operation, arguments: dict[str, Any]) -> AqlError | None:

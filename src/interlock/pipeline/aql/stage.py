@@ -320,9 +320,10 @@ class Stage:
 
     def _make_batch(self, call: Call, face: Face, family: Family | None, batch: Batch) -> None:
         hidden = self._own.hidden[BATCH]
-        params = {"items": batch.items, "endpoint": call.name}
+        params: dict[str, Any] = {"items": batch.items, "endpoint": call.name}
         asked = Asked(hidden, face, family, params=params)
         way = translate.beside(call, asked, batch.meta)
+        params["dry_run"] = way == "preview"
         call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, asked
         if way == "execution":
             self._call_instead(call, asked, START)

@@ -189,8 +189,15 @@ def _decoded(own: dict[str, Raw]) -> dict[str, Any]:
 
 def beside(call: Call, asked: Asked, meta: dict[str, Raw]) -> Way:
     """What a batch says of itself. Raises AqlError."""
+    if not meta:
+        return "call"
+    if any(name not in request.OF_BATCHES for name in meta):
+        raise fitting.not_of_batches(meta)
     _say_who(call, asked, meta)
-    return "execution" if _flag(meta.get(request.ASYNC), request.ASYNC) else "call"
+    later = _flag(meta.get(request.ASYNC), request.ASYNC)
+    if _flag(meta.get(request.DRY_RUN), request.DRY_RUN):
+        return "preview"
+    return "execution" if later else "call"
 
 
 def continued(meta: dict[str, Raw]) -> str:
@@ -202,11 +209,15 @@ def continued(meta: dict[str, Raw]) -> str:
 def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, Raw]) -> Way:
     """Take what the request says of itself. Raises AqlError."""
     way: Way = "call"
+    reads = asked.operation.category is Category.READ
     if meta:
+        known = fitting.beside(asked.operation)
+        strangers = [name for name in meta if name not in known]
+        if strangers:
+            raise fitting.unknown_beside(asked.operation, strangers, known)
         _say_who(call, asked, meta)
         if _flag(meta.get(request.ASYNC), request.ASYNC):
             way = "execution"
-    reads = asked.operation.category is Category.READ
     if reads:
         fields = features.get(FIELDS) or meta.get(request.FIELDS)
         preset = features.get(PRESET) or meta.get(request.PRESET)
@@ -223,7 +234,9 @@ def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, 
             if shaping:
                 paging.wanted(shaping, PAGE, MOST_PAGE)
                 asked.shaping = shaping
-    elif _flag(features.get(DRY_RUN) or meta.get(request.DRY_RUN), DRY_RUN):
+    # Whoever says it in either way means that nothing is to be done, whatever else they say.
+    dry = _flag(features.get(DRY_RUN), DRY_RUN)
+    if _flag(meta.get(request.DRY_RUN), request.DRY_RUN) or dry:
         way = "preview"
     token = features.get(TOKEN)
     if token is None:

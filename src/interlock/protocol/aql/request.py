@@ -30,16 +30,14 @@ DRY_RUN: Final = "_dry_run"
 ASYNC: Final = "_async"
 CONFIRMATION: Final = "_confirmation"
 QUOTA_CONTINUE: Final = "_quota_continue"
-EXECUTION_ID: Final = "_execution_id"
-IDEMPOTENCY_KEY: Final = "_idempotency_key"
 
-KNOWN_META: Final = frozenset(
-    {
-        REQUEST_ID, META, FIELDS, PRESET, DRY_RUN, ASYNC, CONFIRMATION, QUOTA_CONTINUE,
-        EXECUTION_ID, IDEMPOTENCY_KEY,
-    }
-)  # fmt: skip
-"""What may be said beside the parameters of any operation. Others mean nothing, and do no harm."""
+OF_ALL: Final = (REQUEST_ID, META, DRY_RUN, ASYNC, CONFIRMATION, QUOTA_CONTINUE)
+"""What may be said beside the parameters of any operation. Anything else is refused: who asks for
+something that the node does not know must not get something else."""
+OF_READERS: Final = (FIELDS, PRESET)
+"""What may be said besides of one that reads."""
+OF_BATCHES: Final = (REQUEST_ID, META, DRY_RUN, ASYNC)
+"""What may be said of several together."""
 
 LONGEST_NAME: Final = 256
 """No operation has a longer name, so nobody looks for a similar one."""
@@ -95,7 +93,8 @@ def read(arguments: bytes | Raw, limits: Limits) -> Single | Batch:
     try:
         usual = _decode_usual(raw)
         inner = usual.params
-        if inner is UNSET or b'"_' in raw:
+        # A name may also be written with an escape.
+        if inner is UNSET or b'"_' in raw or b"\\u" in raw:
             return _read_all(raw, limits, long_numbers)
         params = _decode_members(inner)
     except _UNREADABLE:
@@ -109,7 +108,7 @@ def read(arguments: bytes | Raw, limits: Limits) -> Single | Batch:
 def item(raw: bytes | Raw, limits: Limits) -> Single:
     """One of a batch, whose limits were looked at with the whole of it. Raises AqlError."""
     raw = bytes(raw)
-    found = _read_all(raw, limits, long_numbers=True)
+    found = _read_all(raw, limits, long_numbers=True, what=OPERATIONS)
     if isinstance(found, Batch):
         raise AqlError(
             "BATCH_VALIDATION_ERROR",
@@ -119,8 +118,10 @@ def item(raw: bytes | Raw, limits: Limits) -> Single:
     return found
 
 
-def _read_all(raw: bytes, limits: Limits, long_numbers: bool) -> Single | Batch:
-    members = _members(raw, "arguments")
+def _read_all(
+    raw: bytes, limits: Limits, long_numbers: bool, what: str = "arguments"
+) -> Single | Batch:
+    members = _members(raw, what)
     if OPERATIONS in members:
         return _read_batch(members, limits)
     operation = _name_of(members)
