@@ -94,7 +94,10 @@ def test_an_agent_is_told_to_report_first(node: Keep) -> None:
     error = model.refused("execute_agent", element_name="told")
     assert error["code"] == "CONFIRMATION_REQUIRED"
     node.approve_id(error["details"]["confirmation_token"].removeprefix("conf_"))
-    begun = model.data("execute_agent", element_name="told")
+    # Asked again exactly as the answer says.
+    assert "'confirmation_token'" in error["message"]
+    token = error["details"]["confirmation_token"]
+    begun = model.data("execute_agent", element_name="told", confirmation_token=token)
     assert "record_execution_step" in begun["instructions"]
     assert begun["max_autonomous_steps"] == 50
     model.data("complete_execution", execution_id=begun["execution_id"])

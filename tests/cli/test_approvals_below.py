@@ -48,3 +48,18 @@ def test_a_refusal_is_said_as_one(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_call_that_failed_below_failed() -> None:
     with pytest.raises(typer.Exit):
         _tell(answer({"content": [], "isError": True}), json=False)
+
+
+def test_a_paused_step_is_shown_by_what_the_agent_wants() -> None:
+    shown = said()
+    assert shown is not None
+    asked = {"element_name": "helper", "execution_id": "exec_" + "0" * 90, "hint": "delete docs"}
+    one = msgspec.structs.replace(
+        msgspec.json.decode(encode_value(seen(shown, NOW)), type=Waiting),
+        tool="aql.proceed",
+        arguments_text=json.dumps(asked),
+    )
+    assert "  delete docs · says the agent helper" in _row(one)
+    # Whoever else has such arguments is shown as anything else.
+    assert '{"element_name"' in _row(msgspec.structs.replace(one, tool="shop.proceed"))
+    assert "[1]" in _row(msgspec.structs.replace(one, arguments_text="[1]"))

@@ -36,6 +36,8 @@ Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept on record
 
 _SHORTEST_ID = 6
 """With fewer characters a slip of the finger is some other approval."""
+_STEPS = ("aql.proceed", "aql.unblock")
+"""What waits there is a step of an agent, and its arguments say which."""
 _DIRECT = 2
 """A server and its tool: there is no node in between."""
 _FAILED = "tool_error"
@@ -189,7 +191,7 @@ def _must_wait(one: Waiting) -> None:
 
 def _row(one: Waiting) -> str:
     left = operator_key.wait_a_moment(one.seconds_left)
-    words = _line(one.arguments_text)
+    words = _line(_step(one) or one.arguments_text)
     words = words if len(words) <= 100 else f"{words[:99]}…"
     effect = _EFFECTS.get(one.effect, one.effect)
     at = f"  held by the node {_line(one.at)} below, which says:" if one.at else ""
@@ -197,6 +199,20 @@ def _row(one: Waiting) -> str:
         f"{one.id}  {left} left{at}\n  {_line(one.tool)}  ({effect})\n"
         f"  asked by {_who(one)}\n  {words}"
     )
+
+
+def _step(one: Waiting) -> str:
+    """What an agent wants to do, where it is that which waits."""
+    if one.tool not in _STEPS:
+        return ""
+    import msgspec
+
+    try:
+        said = msgspec.json.decode(one.arguments_text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return ""
+    hint = str(said.get("hint") or "")
+    return f"{hint} · says the agent {said.get('element_name', '')}" if hint else ""
 
 
 def _who(one: Waiting) -> str:

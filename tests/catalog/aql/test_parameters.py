@@ -59,12 +59,16 @@ def test_natives_have_the_parameters_they_say() -> None:
     one = native("list_things", parameters=(parameter("first", "integer"), parameter("kind")))
     free = native("abort_execution", Category.EXECUTE, free=True)
     writes = native("update_thing", Category.UPDATE)
-    found = book(natives=(one, free, writes))
+    begins = native("execute_agent", Category.EXECUTE, lifecycle=True)
+    found = book(natives=(one, free, writes, begins))
     listing = found.find("list_things")
     assert listing is not None
     assert listing.signature.names == {"first", "kind"}
     assert listing.signature.same
     assert listing.signature.features == {"fields", "preset"}
+    gated = found.find("execute_agent")
+    assert gated is not None
+    assert gated.signature.features == {"confirmation_token"}
     assert found.find("abort_execution").signature.features == frozenset()  # type: ignore[union-attr]
     assert found.find("update_thing").signature.features == {  # type: ignore[union-attr]
         "dry_run", "confirmation_token",

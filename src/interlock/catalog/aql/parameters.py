@@ -225,14 +225,18 @@ AFTER: Final = Parameter(
 """Of every list that the node makes itself."""
 _OF_READERS: Final = frozenset({"fields", "preset"})
 _OF_WRITERS: Final = frozenset({"dry_run", "confirmation_token"})
+_OF_LIFECYCLE: Final = frozenset({"confirmation_token"})
 
 
 def features_of(category: Category, names: Iterable[str], native: Native | None) -> frozenset[str]:
     """What may stand beside parameters of these names."""
     if category is Category.READ:
         may = _OF_READERS
-    elif native is not None and (native.free or native.lifecycle):
+    elif native is not None and native.free:
         may = frozenset()
+    elif native is not None and native.lifecycle:
+        # A human may have to confirm it; to say what would be done says nothing.
+        may = _OF_LIFECYCLE
     else:
         may = _OF_WRITERS
     return may.difference(names)

@@ -276,7 +276,7 @@ def must_be_a_directive(told: dict[str, Any]) -> None:
     for one in told.get("notifications", []):
         assert one["type"] in NOTICES
         assert one.keys() <= {"type", "message", "timestamp", "metadata"}
-        about = {"operation", "reason", "level", "verificationId"}
+        about = {"operation", "reason", "level", "verificationId", "approvalId", "url", "hint"}
         assert one.get("metadata", {}).keys() <= about
         assert lawful(one["message"]), one
         if one["type"] == "autonomy_pause" and one["metadata"]["level"] == "verify":

@@ -204,6 +204,37 @@ def test_a_paused_step_waits_for_a_human_and_passes_once(tmp_path: Path) -> None
     run(test())
 
 
+def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        id = await node.begin()
+        for hint in ("delete_repo docs", "delete_repo wiki"):
+            [*_, told] = (await node.report(hint))["notifications"]
+            record = next(one for one in node.approvals.pending() if hint in one.shown.decode())
+            about = told["metadata"]
+            assert (about["approvalId"], about["hint"]) == (record.id, hint)
+            url = node.approvals.url_of(record.id)
+            assert about.get("url") == url
+            assert (url or f"`interlock approve {record.id}`") in told["message"]
+        # One that a human decided is told no more; the other is.
+        await node.decide(record)
+        [left] = (await node.report("list_issues of docs"))["notifications"]
+        assert left["metadata"]["hint"] == "delete_repo docs"
+        [waits] = node.approvals.pending()
+        gone = asyncio.Event()
+        unhear = node.approvals.watch(lambda one: gone.set() if one.over else None)
+        await node.answered("abort_execution", execution_id=id)
+        await asyncio.wait_for(gone.wait(), 5)
+        unhear()
+        assert node.approvals.pending() == []
+        over = node.approvals.find(waits.id)
+        assert over is not None
+        assert over.state == "refused"
+        node.close()
+
+    run(test())
+
+
 @pytest.mark.spec("AQ-8.7.3-2", "AQ-GK-7.1-1")
 def test_what_the_gate_holds_is_told_until_a_human_decides(tmp_path: Path) -> None:
     async def test() -> None:

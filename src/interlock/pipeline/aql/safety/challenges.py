@@ -31,7 +31,6 @@ CODE: Final = "code"
 """The kind of proof that a right code is. What follows it is drawn for one use, in this room."""
 MOST_SHOWN: Final = 200
 _WRITTEN_WITHIN: Final = 10.0
-_SELF: Final = Caller("verification", approves=True, kind="own")
 
 _log = logging.getLogger("interlock.safety")
 
@@ -120,7 +119,9 @@ class Challenges:
             else:
                 self._drop(one)
                 if approval is not None and approval.waits:
-                    self._later(self._refuse(one.approval, "The node was started anew."))
+                    self._later(
+                        self._questions.withdraw(one.approval, "The node was started anew.")
+                    )
 
     # -- issuing
 
@@ -273,7 +274,7 @@ class Challenges:
         if approval.waits:
             challenge = self._open.get(str(arguments.get("challenge_id")))
             if challenge is None:
-                self._later(self._refuse(approval.id, "The challenge is over already."))
+                self._later(self._questions.withdraw(approval.id, "The challenge is over already."))
             else:
                 self._open[challenge.id] = held = replace(challenge, approval=approval.id)
                 self._keep(held)
@@ -309,13 +310,7 @@ class Challenges:
         approval = self._open.get(challenge.id, challenge).approval
         self._forget(challenge)
         if approval:
-            self._later(self._refuse(approval, why))
-
-    async def _refuse(self, approval: str, why: str) -> None:
-        try:
-            await self._approvals.refuse(approval, reason=why, presented_by=_SELF)
-        except InterlockError as error:
-            _log.debug("approval %s was over already: %s", approval, error.message)
+            self._later(self._questions.withdraw(approval, why))
 
     def _forget(self, challenge: Challenge) -> None:
         self.codes.forget(challenge.id)

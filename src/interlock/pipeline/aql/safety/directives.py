@@ -31,6 +31,9 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     reason: str = ""
     level: str = ""
     verification_id: str = ""
+    approval_id: str = ""
+    url: str = ""
+    hint: str = ""
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,7 +81,10 @@ def notification(
     reason: str = "",
     level: str = "",
     verification: str = "",
+    approval: str = "",
+    url: str = "",
+    hint: str = "",
 ) -> Notification:
     """`now`: on the wall clock."""
-    about = Metadata(operation, reason, level, verification)
+    about = Metadata(operation, reason, level, verification, approval, url, hint)
     return Notification(type, message, utc(now), None if about == Metadata() else about)

@@ -4,6 +4,7 @@ lets the node make that call."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,8 @@ PROCEED_TOOL: Final = f"{SEGMENT}.{PROCEED}"
 OWN_QUESTIONS: Final = frozenset({UNBLOCK_TOOL, PROCEED_TOOL})
 FACE: Final = "safety"
 
+_SELF: Final = Caller("verification", approves=True, kind="own")
+_log = logging.getLogger("interlock.safety")
 _CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS, "interlock")
 _NOBODY: Final = Credentials("safety")
 """What such a call comes with: whose it is, is known, and it is never authenticated."""
@@ -39,6 +42,8 @@ class ApprovalsLike(Protocol):
     def gate(self) -> GateLike: ...
 
     def find(self, id: str) -> Approval | None: ...
+
+    def url_of(self, id: str) -> str | None: ...
 
     def watch(self, callback: Callable[[Approval], None]) -> Callable[[], None]: ...
 
@@ -62,6 +67,17 @@ class Questions:
         """`find`: a tool of the catalog by its canonical name."""
         self._approvals = approvals
         self._find = find
+
+    def url_of(self, id: str) -> str | None:
+        """Where a human decides one of them. None: there is no page."""
+        return self._approvals.url_of(id)
+
+    async def withdraw(self, id: str, why: str) -> None:
+        """Nobody need decide it any more."""
+        try:
+            await self._approvals.refuse(id, reason=why, presented_by=_SELF)
+        except InterlockError as error:
+            _log.debug("approval %s was over already: %s", id, error.message)
 
     def put(self, name: str, caller: Caller, arguments: dict[str, Any], why: str) -> None:
         """Write a question down. Whoever watches approvals hears of it. Raises InterlockError."""

@@ -54,6 +54,7 @@ WHILE_BLOCKED: Final = frozenset({"introspect", "verify_challenge", "confirm_ope
 SAFETY: Final = "safety"
 """What its entries in the journal are about."""
 _LOOK_EVERY: Final = 1.0
+_MOST_OF_HINT: Final = 100
 _BY_EFFECT: Final = {
     "read_only": Danger.SAFE,
     "additive": Danger.REVERSIBLE,
@@ -123,6 +124,7 @@ class Loop:
         self.challenges.on_replaced = self._replaced
         self.challenges.on_over = lambda one: self.notices.clear(one.who, one.id)
         self.pauses.on_over = self._pause_over
+        self.pauses.on_gone = lambda one: self.notices.clear(one.who, one.id)
         proofs.register(CODE, self.challenges.proof)
         self._unhear = approvals.watch(self._heard)
 
@@ -404,12 +406,32 @@ class Loop:
         """An agent waits for a human's code."""
         told = notification(
             "autonomy_pause",
-            "A human has to verify this step: ask them for the code, and call verify_challenge.",
+            "A human has to verify this step: ask them for the code, which `interlock operator` "
+            "shows them, and call verify_challenge.",
             self.wall_clock(),
             level=challenge.tier,
             verification=challenge.id,
+            hint=challenge.hint[:_MOST_OF_HINT],
         )
         self.notices.stand(challenge.who, challenge.id, told)
+
+    def waits(self, pause: Pause) -> None:
+        """An agent waits for a human's confirmation."""
+        url = self.pauses.where(pause)
+        how = url or (f"`interlock approve {pause.approval}`" if pause.approval else "")
+        told = notification(
+            "autonomy_pause",
+            f"A human has to confirm this step{f': {how}' if how else ''}. You cannot do it "
+            "yourself: ask your user, then report the step again.",
+            self.wall_clock(),
+            operation=pause.operation,
+            reason=pause.reason,
+            level="confirm",
+            approval=pause.approval,
+            url=url,
+            hint=pause.hint[:_MOST_OF_HINT],
+        )
+        self.notices.stand(pause.who, pause.id, told)
 
     def _pause_over(self, pause: Pause, passed: bool) -> None:
         self.notices.clear(pause.who, pause.id)
@@ -439,13 +461,16 @@ class Loop:
         who = principal(approval.caller)
         if approval.waits:
             if who in self.watched:
+                url = self._approvals.url_of(approval.id) or ""
                 told = notification(
                     "permission_pending",
-                    "A call waits for a human.",
+                    f"A call waits for a human: {url or f'`interlock approve {approval.id}`'}.",
                     self.wall_clock(),
                     operation=approval.tool,
                     reason=approval.reason,
                     level=approval.action,
+                    approval=approval.id,
+                    url=url,
                 )
                 self.notices.stand(who, approval.id, told)
         elif self.notices.clear(who, approval.id) and approval.state in ("refused", "expired"):

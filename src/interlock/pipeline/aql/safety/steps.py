@@ -13,7 +13,7 @@ from interlock.call import Caller
 from interlock.config.redaction import redact
 from interlock.pipeline.aql.asking import Asked, principal
 from interlock.pipeline.aql.safety import evaluate
-from interlock.pipeline.aql.safety.directives import INSTRUCTIONS, Directive, notification
+from interlock.pipeline.aql.safety.directives import INSTRUCTIONS, Directive
 from interlock.pipeline.aql.safety.evaluate import Verdict
 from interlock.pipeline.aql.safety.keeping import CANCELLED, COMPLETED, FAILED
 from interlock.pipeline.aql.safety.loop import ENFORCING, MONITORING, WATCHING, Loop
@@ -108,6 +108,12 @@ class Steps:
             raise wrong_type("next_operation", "string", type(operation).__name__)
         run.caller = caller
         directive = self._judged(run, hint, outcome, operation, params.get("next_params"))
+        pause = loop.pauses.of(execution.id, step_of(hint, operation))
+        if pause is not None and not directive.go_on:
+            await loop.pauses.written(pause)
+            if loop.pauses.of(execution.id, pause.step) is not None:
+                loop.waits(pause)
+        directive = msgspec.structs.replace(directive, notifications=loop.notices.take(who))
         loop.note(
             caller.name,
             "step_continue"
@@ -172,7 +178,6 @@ class Steps:
             factors=factors,
             steps_remaining=max(0, execution.max_steps - execution.steps),
             risk=verdict.tier,
-            notifications=loop.notices.take(who),
         )
 
     def _waits(self, run: Run) -> Directive | None:
@@ -188,7 +193,6 @@ class Steps:
                 reason=f"Waiting for verification {challenge.id}",
                 steps_remaining=remaining,
                 risk="verify",
-                notifications=loop.notices.take(who),
             )
         pending = loop.notices.pending(who)
         if pending:
@@ -197,7 +201,6 @@ class Steps:
                 factors=[f"{len(pending)} calls wait for a human"],
                 reason="Waiting for permission",
                 steps_remaining=remaining,
-                notifications=loop.notices.take(who),
             )
         return None
 
@@ -216,20 +219,10 @@ class Steps:
             if challenge is not None:
                 loop.paused(challenge)
         else:
-            pause = loop.pauses.ask(
+            loop.pauses.ask(
                 caller, execution.id, execution.element, hint, operation, verdict.reason
             )
-            told = notification(
-                "autonomy_pause",
-                "A human has to confirm this step. Report it again once they have.",
-                loop.wall_clock(),
-                operation=operation,
-                reason=verdict.reason,
-                level="confirm",
-            )
-            if loop.pauses.of(execution.id, step) is not None:
-                loop.notices.stand(who, pause.id, told)
-            else:
+            if loop.pauses.of(execution.id, step) is None:
                 loop.notices.once(who, "status", "No human can be asked now. Report it later.")
         return Directive(
             go_on=False,
@@ -238,7 +231,6 @@ class Steps:
             reason=verdict.reason,
             steps_remaining=max(0, execution.max_steps - execution.steps),
             risk=verdict.tier,
-            notifications=loop.notices.take(who),
         )
 
     # -- ending
