@@ -118,7 +118,7 @@ class Permit:
         decision = self.policy.decide(call)
         if floor is not None and floor.action > decision.action:
             # Who wrote a rule for it has thought about it.
-            decision = floor if decision.rule.startswith("default:") else decision
+            decision = decision if decision.names_tool else floor
         decision = self._watched(call, decision)
         if self._limited:
             self._budgets.reserve(call)

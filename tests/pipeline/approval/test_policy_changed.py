@@ -9,6 +9,8 @@ import pytest
 
 from interlock.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import CONFIRMATION_EXPIRED, InterlockError
+from interlock.pipeline.approval.record import VOID
+from interlock.pipeline.policy.decision import Action, decision
 from interlock.pipeline.policy.policy import Policy
 from tests.pipeline.approval.gated import Gated, wipe
 
@@ -86,5 +88,28 @@ def test_a_node_that_starts_with_other_rules_holds_nothing_by_the_old_ones(tmp_p
             while await ended.get() != (held.id, "void"):
                 continue
         after.close()
+
+    asyncio.run(run())
+
+
+def test_a_call_of_which_more_is_asked_now_is_another_question(tmp_path: Path) -> None:
+    """What waits for anybody's proof must not open what only a human's own key may."""
+
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        first = await gated.ask(wipe({"disk": "a"}))
+        id = first["structuredContent"]["confirmation_id"]
+        gated.pipeline.permit.danger = lambda _, __: decision(Action.VERIFY, "danger:verify")
+        gated.pipeline.permit.danger_everywhere = True
+        second = await gated.ask(wipe({"disk": "a"}))
+        assert second["structuredContent"]["confirmation_id"] != id
+        old = gated.approvals.find(id)
+        assert old is not None
+        assert old.state == VOID
+        now = gated.approvals.find(second["structuredContent"]["confirmation_id"])
+        assert now is not None
+        assert now.action == "verify"
+        assert gated.upstream.started == []
+        gated.close()
 
     asyncio.run(run())

@@ -27,7 +27,8 @@ from tests.pipeline.calls import tool_call
 from tests.pipeline.rig import KeptJournal
 
 ALLOW = decision(Action.ALLOW, "default:allow")
-BY_RULE = decision(Action.ALLOW, "trusted-cleanup")
+BY_RULE = decision(Action.ALLOW, "trusted-cleanup", names_tool=True)
+BROADLY = decision(Action.ALLOW, "everybody")
 DENY = decision(Action.DENY, "never")
 READS = definition("list_items", annotations={"readOnlyHint": True})
 TOOLS = (READS, "create_item", "delete_item", "force_merge", "drop_database")
@@ -107,8 +108,11 @@ def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allow
     assert bench("delete_item").action is Action.CONFIRM
     assert bench("force_merge").action is Action.VERIFY
     assert bench("drop_database").action is Action.VERIFY
-    for name in ("delete_item", "force_merge", "drop_database"):
+    for name in ("delete_item", "force_merge"):
         assert bench(name, BY_RULE) is BY_RULE
+        assert bench(name, BROADLY).gated
+    # What is forbidden takes a human, whatever is written.
+    assert bench("drop_database", BY_RULE).action is Action.VERIFY
 
 
 @pytest.mark.spec("AQ-DNG-4.4-1")

@@ -128,6 +128,8 @@ BLOCKS = st.one_of(
             {"type": "text", "text": "[no json"},
             {"type": "image", "data": "aGk=", "mimeType": "image/png"},
             {"type": "text", "text": "a", "annotations": {"priority": 1}},
+            {"type": "text", "text": "abc", "_meta": {"a": [{"b": "c"}]}},
+            {"type": "text", "text": 'she said "}]" and left'},
         ]
     ),
 )

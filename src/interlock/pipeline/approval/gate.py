@@ -43,7 +43,7 @@ from interlock.pipeline.approval.ending import (
     with_outcome,
     worth_telling,
 )
-from interlock.pipeline.approval.holding import about, written_down
+from interlock.pipeline.approval.holding import about, tell_of, written_down
 from interlock.pipeline.approval.inbox import Entry, Inbox
 from interlock.pipeline.approval.keeping import Kept
 from interlock.pipeline.approval.record import (
@@ -188,6 +188,9 @@ class Gate:
         elif record.state == PENDING:
             if self._inbox.expired(entry) or record.policy != self.policy_version():
                 return False
+            if decision.action > ACTIONS[record.action]:
+                self._inbox.end(entry, VOID, note="more is asked for now")
+                return False
             if accepted(call) and self._brings_state(call):
                 self._wait(call, entry, record.expires - self._inbox.wall_clock() + DISPATCH_WAIT)
             else:
@@ -327,7 +330,7 @@ class Gate:
                 faults.at("gate.dispatching")
                 route = call.route
                 if isinstance(route, Tool) and not record.below:
-                    self._tell_of(route, record.by)
+                    tell_of(self.on_approved_tool, route, record.by)
                 try:
                     self.host.write_first(call)
                 except Exception as bug:
@@ -353,12 +356,6 @@ class Gate:
         if not changed and digest_of(tool, arguments, contract, call.caller) != record.digest:
             changed.append("the call")
         return changed
-
-    def _tell_of(self, tool: Tool, by: str) -> None:
-        try:
-            self.on_approved_tool(tool, by)
-        except Exception:
-            _log.exception("%s could not be noted as approved", tool.canonical)
 
     # -- what became of it
 

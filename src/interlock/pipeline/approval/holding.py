@@ -3,6 +3,8 @@ that it takes to make it later."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from interlock.call import Call, Client
@@ -16,6 +18,8 @@ from interlock.pipeline.approval.record import (
     new_id,
 )
 from interlock.pipeline.policy.decision import Decision
+
+_log = logging.getLogger("interlock.approvals")
 
 
 def about(call: Call) -> tuple[str, str]:
@@ -68,3 +72,11 @@ def written_down(
         created=created,
         expires=expires,
     )
+
+
+def tell_of(told: Callable[[Tool, str], None], tool: Tool, by: str) -> None:
+    """Have it noted that a human let a call of this tool through. Never raises."""
+    try:
+        told(tool, by)
+    except Exception:
+        _log.exception("%s could not be noted as approved", tool.canonical)

@@ -14,8 +14,6 @@ from interlock.pipeline.policy.decision import Action, Decision, decision
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.words import OWN, Danger
 
-DEFAULT: Final = "default:"
-"""How decisions begin that no rule of an operator made."""
 
 _MOST_NAMES: Final = 200
 _CONFIRM: Final = "danger:confirm"
@@ -120,7 +118,7 @@ class Risk:
             needed = _ASKED
         if needed is None or needed.action <= decided.action:
             return decided
-        if decided.action is Action.ALLOW and not decided.rule.startswith(DEFAULT):
+        if decided.action is Action.ALLOW and decided.names_tool and danger < Danger.FORBIDDEN:
             # Who wrote a rule for it has thought about it.
             return decided
         return needed

@@ -171,11 +171,12 @@ def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
     begins = _SESSION_BEGINS if outcome.era is _SESSION else _STATELESS_BEGINS
     start = len(begins)
     first = start + len(_ONE_TEXT)
-    end = result.find(_END, first)
+    # The text ends at the first quote, and the block with it: nothing may stand between.
+    end = result.find(b'"', first)
     if (
         result.startswith(begins)
         and result.startswith(_ONE_TEXT, start)
-        and end > 0
+        and result.startswith(_END, end)
         and result[end - 1] != _ESCAPES
         and result[first] not in _MAYBE_JSON
         and result.find(b'"structuredContent"', first) < 0

@@ -34,7 +34,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """Why, in the operator's words."""
     gated: bool = False
     """Whether the call waits for a human: confirm or verify."""
+    names_tool: bool = False
+    """Whether its rule is about tools by name, and not just about everything or everybody."""
 
 
-def decision(action: Action, rule: str, reason: str = "") -> Decision:
-    return Decision(action, rule, reason, action in (Action.CONFIRM, Action.VERIFY))
+def decision(action: Action, rule: str, reason: str = "", *, names_tool: bool = False) -> Decision:
+    gated = action in (Action.CONFIRM, Action.VERIFY)
+    return Decision(action, rule, reason, gated, names_tool)

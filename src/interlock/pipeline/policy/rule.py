@@ -57,7 +57,10 @@ class Rule:
         self.name = config.name
         self.action: Action = ACTIONS[config.then]
         self.restricts = self.action is not Action.ALLOW
-        self.decision: Decision = decision(self.action, config.name, config.reason)
+        named = bool(config.tools) and all(_names_something(glob) for glob in config.tools)
+        self.decision: Decision = decision(
+            self.action, config.name, config.reason, names_tool=named
+        )
         self.callers = Globs(config.callers) if config.callers else None
         self.roles = frozenset(config.roles) if config.roles else None
         self.scopes = frozenset(config.scopes) if config.scopes else None
@@ -141,3 +144,8 @@ class Rule:
 def same(one: Any, other: Any) -> bool:
     """Whether two JSON values are the same. `true` is not 1."""
     return (isinstance(one, bool) is isinstance(other, bool)) and bool(one == other)
+
+
+def _names_something(glob: str) -> bool:
+    """Whether a glob of tools says more than all of them, or all of a server: letters of a name."""
+    return any(letter.isalnum() for letter in glob.rpartition(".")[2])
