@@ -22,7 +22,7 @@ KNOWN = {
         create_user generate_image add_reaction_role save_note invite_member create_directory""",
     Category.READ: """
         get_issue list_issues search_code find_user export_report count_rows read_file fetch
-        query describe_table get_execution_status get_task_log list_users search get_status
+        describe_table get_execution_status get_task_log list_users search get_status
         directory_tree_list pull_request_read get_me view_logs download_file check_health
         validate_schema compare_commits""",
     Category.UPDATE: """
@@ -34,7 +34,7 @@ KNOWN = {
     Category.EXECUTE: """
         execute_job run_tests start_server stop_container resume_workflow trigger_build
         invoke_lambda cancel_task pause_execution send_email post_message publish_package
-        deploy_service browser_click frobnicate notify_team""",
+        deploy_service browser_click frobnicate notify_team query""",
 }
 
 
@@ -85,6 +85,19 @@ def test_every_verb_of_the_draft_is_known() -> None:
         ("batch_update_rows", UNKNOWN, Category.UPDATE, "high", False),
         ("jira_link_to_epic", UNKNOWN, Category.UPDATE, "medium", False),
         ("place_details", UNKNOWN, Category.EXECUTE, "low", True),
+        ("search_replace", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("list_evict", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("get_lock", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("read_then_destroy_all", UNKNOWN, Category.DELETE, "medium", True),
+        ("read_then_post", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("create_sip_credential_list", UNKNOWN, Category.CREATE, "high", False),
+        ("v2_update_access_list", UNKNOWN, Category.UPDATE, "medium", True),
+        ("query", UNKNOWN, Category.EXECUTE, "low", True),
+        ("query", READS, Category.READ, "high", False),
+        ("query_metrics", READS, Category.READ, "high", False),
+        ("list_pull_requests", UNKNOWN, Category.READ, "high", False),
+        ("get_commit", UNKNOWN, Category.READ, "high", False),
+        ("get_email", UNKNOWN, Category.READ, "high", False),
     ],
 )
 def test_effects_and_verbs_together(
@@ -118,6 +131,31 @@ def test_hints_of_a_server_that_is_not_trusted_only_raise() -> None:
     assert found.find("s_get_thing").category is Category.EXECUTE  # type: ignore[union-attr]
     trusting = book(offer("s", listed))
     assert trusting.find("s_frobnicate").category is Category.READ  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "hints", [{"readOnlyHint": False}, {"destructiveHint": False}, {"destructiveHint": True}]
+)
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_its_server_says_to_change_something_is_not_among_the_readers(
+    hints: dict[str, bool], trusted: bool
+) -> None:
+    listed = [tool("get_thing", annotations=hints), tool("simulate_research_query")]
+    found = book(offer("s", listed, trust_annotations=trusted))
+    for one in found.all():
+        assert one.category is Category.EXECUTE
+        assert one.needs_review
+
+
+def test_what_the_config_says_to_change_something_is_not_either() -> None:
+    found = book(offer("s", ["get_thing", "get_other"], effects={"get_thing": "mutating"}))
+    assert found.find("s_get_thing").category is Category.EXECUTE  # type: ignore[union-attr]
+    assert found.find("s_get_other").category is Category.READ  # type: ignore[union-attr]
+
+
+def test_a_title_alone_is_no_word_about_effects() -> None:
+    titled = only(tool("get_thing", annotations={"title": "Get the thing", "idempotentHint": True}))
+    assert titled.category is Category.READ
 
 
 @pytest.mark.spec("AQ-8.3-1")

@@ -16,6 +16,7 @@ from msgspec import Raw
 from interlock.catalog.aql import categories, danger, naming, parameters, updates
 from interlock.catalog.aql.operation import Native, Operation, Signature
 from interlock.catalog.aql.trust import broken
+from interlock.catalog.effects import Annotations
 from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.config.aql import AqlConfig, OperationConfig
@@ -29,6 +30,14 @@ LONGEST_LINE: Final = 100
 
 _NOTHING: Final = OperationConfig()
 _schema_of = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class _Hinted(msgspec.Struct):
+    annotations: Annotations | None = None
+
+
+_HINT: Final = b'Hint"'
+_hints_of = msgspec.json.Decoder(_Hinted).decode
 _MOST_COMPARED: Final = 64
 """So many names are looked at closely for one that was meant."""
 
@@ -301,7 +310,9 @@ class OperationBook:
     def _foreign(self, tool: Tool, local: str, name: str) -> Operation:
         settings = self.settings(tool.canonical)
         override = None if settings.category is None else Category(settings.category)
-        judged = categories.judge(local, tool.effect, override, tool.segment)
+        judged = categories.judge(
+            local, tool.effect, override, tool.segment, changes=_says_it_changes(tool)
+        )
         category = judged.category
         if category is Category.UPDATE and _parameters_of(tool) < updates.FEWEST:
             category = Category.EXECUTE
@@ -350,6 +361,19 @@ def _schema(tool: Tool) -> Any:
         return tool.input_schema()
     except (KeyError, ProtocolError, RecursionError):
         return {}
+
+
+def _says_it_changes(tool: Tool) -> bool:
+    """Whether its server says that a tool does not only read. Nothing said is not that."""
+    if _HINT not in tool.listed:
+        return False
+    try:
+        hints = _hints_of(b"{" + tool.listed[1:]).annotations
+    except msgspec.MsgspecError:
+        return True
+    if hints is None or hints.read_only_hint:
+        return False
+    return hints.read_only_hint is False or hints.destructive_hint is not None
 
 
 def _parameters_of(tool: Tool) -> int:

@@ -3,6 +3,9 @@
 The config decides; then what the node already knows of the tool's effect; then the verb in its
 name. What is not known counts as EXECUTE. A category says how an operation is shown and called: it
 never changes an effect, and so no decision of the policy.
+
+READ is what only reads. Where no effect says so, a verb does that means nothing else, with no word
+of change beside it, and only if the server has not said that the tool changes something.
 """
 
 from __future__ import annotations
@@ -66,12 +69,23 @@ _CHANGES: Final = _words("""
     update edit set rename move patch merge modify change replace put write overwrite assign append
     create add upload register import insert upsert save""")
 """Verbs that nobody means otherwise: who says that such a tool only reads is not believed."""
+_NOT_ONLY_READING: Final = _words("""
+    query research extract load snapshot monitor select filter scan trace""")
+"""Verbs of reading that many tools mean otherwise: `query` may run anything."""
+_THEN: Final = _words("and then or plus")
+"""Behind them stands a verb, whatever else it could be."""
 _OF: Final = {word: category for category, words in _WORDS.items() for word in _words(words)}
 
 _THINGS: Final = frozenset(
     {("pull", "request"), ("merge", "request"), ("check", "run"), ("check", "suite")}
 )
 """What begins like a verb, and is a thing."""
+_WRITING: Final = (
+    frozenset(word for word, category in _OF.items() if category is not Category.READ)
+    - _NOUNS
+    - _words("commit build run fork post import")
+)
+"""Words that no tool has in its name that only reads."""
 _ENDPOINTS: Final = _words("discover query manage operate authorize administer observe act control")
 """Verbs of endpoints, that no tool begins with."""
 EXTERNAL: Final = _words("""
@@ -127,14 +141,12 @@ def verb_of(local: str, segment: str = "") -> Verb | None:
     does not count. Of two words that are joined the riskier one counts, but what makes what is not
     there is CREATE.
     """
-    tokens = local.split("_")
-    own = segment.replace("-", "_").split("_")
-    if len(tokens) > len(own) and tokens[: len(own)] == own:
-        tokens = tokens[len(own) :]
+    tokens = _without(local, segment)
     while len(tokens) > 1 and tokens[0] in _MODIFIERS:
         tokens = tokens[1:]
     last = None if tokens[-1] in _NOUNS or len(tokens) == 1 else _OF.get(tokens[-1])
-    first = None if tuple(tokens[:2]) in _THINGS else _OF.get(tokens[0])
+    begins = (tokens[0], tokens[1].removesuffix("s") if len(tokens) > 1 else "")
+    first = None if begins in _THINGS else _OF.get(tokens[0])
     if first is not None and not (last is not None and tokens[0] in _NOUNS):
         if len(tokens) > 2 and tokens[1] in ("or", "and"):
             second = _OF.get(tokens[2])
@@ -150,6 +162,15 @@ def verb_of(local: str, segment: str = "") -> Verb | None:
         # That something only reads is not taken from a word that is rather a thing.
         verb = _between([word for word in tokens[1:] if _OF.get(word) is not Category.READ])
     return verb
+
+
+def _without(local: str, segment: str) -> list[str]:
+    """The words of a name, without its server's own in front."""
+    tokens = local.split("_")
+    own = segment.replace("-", "_").split("_")
+    if len(tokens) > len(own) and tokens[: len(own)] == own:
+        return tokens[len(own) :]
+    return tokens
 
 
 def _between(words: list[str]) -> Verb | None:
@@ -169,10 +190,32 @@ def _joined(first: Category, second: Category, tokens: list[str]) -> Verb:
     return Verb(max(first, second, key=_RISK.__getitem__), words, True)
 
 
+def _changing_word(tokens: list[str], reads: str) -> tuple[str, Category] | None:
+    """A word of change in a name that says it reads by `reads`, and what it makes of the tool."""
+    found: tuple[str, Category] | None = None
+    for at, word in enumerate(tokens):
+        category = _OF.get(word, Category.READ)
+        following = "" if at + 1 == len(tokens) else tokens[at + 1].removesuffix("s")
+        if category is Category.READ or (word, following) in _THINGS:
+            continue
+        if at and tokens[at - 1] in _THEN:
+            return word, category
+        if found is None and word in _WRITING:
+            # Behind the other verb it may be what the reading is about: that is not known.
+            found = word, category if reads in tokens[at:] else Category.EXECUTE
+    return found
+
+
 def judge(
-    local: str, effect: Effect, override: Category | None = None, segment: str = ""
+    local: str,
+    effect: Effect,
+    override: Category | None = None,
+    segment: str = "",
+    *,
+    changes: bool = False,
 ) -> Judged:
-    """The category of a tool of this name and effect."""
+    """The category of a tool of this name and effect. `changes`: its server says of it that it does
+    not only read."""
     if override is not None:
         return Judged(override, HIGH, "override", reason="said by the config")
     verb = verb_of(local, segment)
@@ -196,11 +239,27 @@ def judge(
             return Judged(
                 Category.UPDATE, MEDIUM, "annotations", reason=f"{reason}, and may overwrite"
             )
+    if verb.category is Category.READ:
+        return _by_name_alone(local, segment, verb, changes or source == "config")
     if verb.word in EXTERNAL:
         reason += ", which acts on the world outside"
     elif "_or_" in verb.word or verb.word == "upsert":
         reason += ": what it names may not be there yet"
     return Judged(verb.category, confidence, "verb", reason=reason)
+
+
+def _by_name_alone(local: str, segment: str, verb: Verb, changes: bool) -> Judged:
+    """Of a tool whose name says that it reads, while no effect does."""
+    reason = f"the word {verb.word}"
+    if changes:
+        reason += ", though it is declared to change something"
+        return Judged(Category.EXECUTE, MEDIUM, "annotations", True, reason)
+    word = _changing_word(_without(local, segment), verb.word)
+    if word is not None:
+        return Judged(word[1], MEDIUM, "verb", True, f"{reason}, and the word {word[0]}")
+    if verb.word in _NOT_ONLY_READING:
+        return Judged(Category.EXECUTE, LOW, "verb", True, f"{reason}, which may do anything")
+    return Judged(Category.READ, HIGH if verb.sure else MEDIUM, "verb", reason=reason)
 
 
 def _reading(verb: Verb | None, source: str) -> Judged:
