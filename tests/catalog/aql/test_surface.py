@@ -34,8 +34,14 @@ def catalog(tools: int, chance: random.Random | None = None) -> OperationsAt:
         if chance is not None:
             segment = "".join(chance.choices("qxzjvkw0987", k=11)) + str(number // 50)
             thing = "".join(chance.choices("qxzjvkw0987", k=19))
+        verb = verbs[number % 5]
         listed.setdefault(segment, []).append(
-            tool(f"{verbs[number % 5]}_{thing}", {"id": NEEDED, "a": {}}, description="x" * 900)
+            tool(
+                f"{verb}_{thing}",
+                {"id": NEEDED, "a": {}},
+                description="x" * 900,
+                annotations={"readOnlyHint": True} if verb == "get" else {},
+            )
         )
     return book(*(offer(key, tools) for key, tools in listed.items()), natives=OWN)
 
@@ -76,6 +82,23 @@ def test_annotations_are_those_of_the_riskiest_operation() -> None:
         "mcp_aql_execute": (False, True),
         "mcp_aql": (False, True),
     }
+
+
+def test_an_endpoint_only_reads_if_all_of_it_is_known_to() -> None:
+    reads = tool("get_x", annotations={"readOnlyHint": True})
+    for tools, known in (([reads], True), ([reads, "list_y"], False)):
+        for view, name in (("aql", "read"), ("semantic", "query")):
+            found = shown(face(f"view={view}"), book(offer("s", tools), natives=OWN))
+            one = found[f"mcp_aql_{name}"]
+            assert one["annotations"] == {"readOnlyHint": known, "destructiveHint": False}
+            assert ("Only reads." in one["description"]) is known
+    mine = View("a", lambda tool: tool.upstream_name != "list_y")
+    found = shown(FIVE, book(offer("s", [reads, "list_y"]), natives=OWN), mine)
+    assert found["mcp_aql_read"]["annotations"]["readOnlyHint"] is True
+    declared = book(offer("s", ["list_y"], effects={"list_*": "read_only"}), natives=OWN)
+    assert shown(FIVE, declared)["mcp_aql_read"]["annotations"]["readOnlyHint"] is True
+    said = book(offer("s", ["list_y"]), natives=OWN, operations={"s.list_y": {"category": "READ"}})
+    assert shown(FIVE, said)["mcp_aql_read"]["annotations"]["readOnlyHint"] is False
 
 
 @pytest.mark.spec("AQ-EPM-4.4-1", "AQ-EPM-7.1-1")
@@ -224,9 +247,9 @@ def test_lists_are_kept_for_who_sees_the_same() -> None:
 
     first = made.tools(FIVE, found, View("a", sees), Era.SESSION)
     assert made.tools(FIVE, found, View("a", sees), Era.SESSION) is first
-    assert asked == ["s.get_x"]
+    assert asked.count("s.get_x") == 1
     assert made.tools(FIVE, found, View("b", sees), Era.SESSION) == first
-    assert len(asked) == 2
+    assert asked.count("s.get_x") == 2
     for number in range(200):
         made.tools(FIVE, found, View(number, sees), Era.SESSION)
     assert len(made._kept) <= 64

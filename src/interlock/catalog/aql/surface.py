@@ -37,6 +37,8 @@ _DOES: Final = {
     Category.DELETE: "Removes, use with caution.",
     Category.EXECUTE: "Runs, sends, starts, stops: potentially destructive, non-idempotent.",
 }
+_READS: Final = "Reads."
+"""Where not everything that is called reading is known to do nothing else."""
 _ORDER: Final = tuple(_DOES)
 _FIND: Final = (
     '{"operation":"introspect","params":{"query":"operations","search":"your task in words",'
@@ -118,9 +120,12 @@ def endpoints(
         if family is None:
             text, read_only, destructive = _single(face, book, seen), False, True
         else:
-            text = _endpoint(face, family, book, by_family[name], _servers(seen))
             riskiest = family.categories | {one.category for one in by_family[name]}
-            read_only = all(category.read_only for category in riskiest)
+            # Clients let through unseen what only reads: a name alone does not make it so.
+            read_only = all(category.read_only for category in riskiest) and not any(
+                one.tool.mutable for one in by_family[name]
+            )
+            text = _endpoint(face, family, book, by_family[name], _servers(seen))
             destructive = any(category.destructive for category in riskiest)
         made.append(
             {
@@ -192,7 +197,11 @@ def _endpoint(
     categories = [one for one in _ORDER if one in family.categories] or [
         one for one in _ORDER if any(each.category is one for each in mine)
     ]
-    does = " ".join(_DOES[one] for one in categories) or "Finds operations."
+    sure = not any(one.tool.mutable for one in mine if one.category is Category.READ)
+    does = " ".join(
+        _READS if one is Category.READ and not sure else _DOES[one] for one in categories
+    )
+    does = does or "Finds operations."
     kinds = "/".join(one.value for one in categories)
     parts = [f"{kinds} operations: {does}" if kinds else does, _sample(face, book, mine)]
     shape = '{"id":…,"input":{…}}' if categories == [Category.UPDATE] else "{…}"
