@@ -170,6 +170,18 @@ def test_an_underscore_that_is_written_with_an_escape_is_one() -> None:
     assert node.sent == []
 
 
+def test_values_that_may_be_sent_are_quoted_as_they_are() -> None:
+    places = ["New York", "Flat White", 'x"y', 7]
+    schema = props(location={"enum": places})
+    node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
+    error = node.error("hub_make_it", location="Paris")
+    assert error["code"] == "VALIDATION_INVALID_ENUM"
+    assert error["details"]["allowed"] == places
+    listed = error["message"].partition("one of: ")[2].rstrip(".")
+    assert listed.startswith('"New York", ')
+    assert json.loads(f"[{listed}]") == places
+
+
 def test_what_is_missing_is_named_with_its_type_and_meaning() -> None:
     error = wrong({"issue_title": "t"})
     assert error["code"] == "VALIDATION_MISSING_PARAM"

@@ -24,7 +24,7 @@ from interlock.pipeline.aql.own import EXPIRED
 from interlock.protocol.aql import envelope, faults
 from interlock.protocol.aql.envelope import Halt, Item
 from interlock.protocol.aql.faults import AqlError
-from interlock.protocol.aql.request import DRY_RUN, Single, item
+from interlock.protocol.aql.request import DRY_RUN, LONGEST_NAME, Single, item
 from interlock.protocol.aql.words import Category, Face
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS
@@ -59,7 +59,7 @@ class Batches:
         dry = params["dry_run"]
         singles = [self._read(raw, dry) for raw in batch.items]
         names = [one.operation if isinstance(one, Single) else "" for one in singles]
-        batch.names = [faults.shown(name) for name in names]
+        batch.names = [faults.short(name, LONGEST_NAME) for name in names]
         batch.unread = [
             Unread(one, asked.family)
             if isinstance(one, Single)

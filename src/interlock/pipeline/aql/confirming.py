@@ -15,7 +15,7 @@ from interlock.call import Call, Caller
 from interlock.catalog.aql.operation import Native, Operation, Parameter
 from interlock.catalog.pinning import contract_digest
 from interlock.config.aql import OperationConfig
-from interlock.config.redaction import redact
+from interlock.config.redaction import MASK, redact
 from interlock.errors import InterlockError, ProtocolError
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.approval.record import (
@@ -26,25 +26,29 @@ from interlock.pipeline.approval.record import (
     Approval,
     digest_of,
     exact,
+    masked,
     utc,
 )
 from interlock.pipeline.aql.asking import Asked, Principal, principal
 from interlock.pipeline.aql.blame import Blame
 from interlock.pipeline.aql.wrong import WrongTries
 from interlock.pipeline.audit import Audit
-from interlock.protocol.aql import faults
+from interlock.protocol.aql import faults, quoting
 from interlock.protocol.aql.envelope import data_of
 from interlock.protocol.aql.faults import AqlError
+from interlock.protocol.aql.request import CONFIRMATION
 from interlock.protocol.aql.words import Category, Danger
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
 PREFIX: Final = "conf_"
+TOKEN: Final = "confirmation_token"
 FORBIDDEN_SECONDS: Final = 120.0
 """How long a human has for what is forbidden otherwise."""
 _TOKEN: Final = re.compile(r"conf_[A-Za-z0-9_-]{1,64}", re.ASCII)
 _SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]{0,99})\}")
 _MOST_FOLLOWED: Final = 10_000
 _MOST_NAMED: Final = 5
+_LONGEST_VALUE: Final = 80
 
 
 def token_of(id: str) -> str:
@@ -129,25 +133,34 @@ class Tokens:
         record = self._approvals.find(str(id))
         if (record is None or record.at) and call.caller is not None:
             self._below[str(id)] = principal(call.caller), _digest(call, operation)
+        features = operation.signature.features
+        token_as = TOKEN if TOKEN in features else CONFIRMATION
         message = (
             f"A human must confirm '{operation.name}' first: {where}. You cannot do it yourself. "
-            "Ask your user, then send the same request again with 'confirmation_token'."
+            "Ask your user, then send the same request again with "
+            f"'{token_as}'."
         )
         return Blame("CONFIRMATION_REQUIRED", message, details)
 
     def _message(self, call: Call, operation: Operation) -> str:
         """What a human reads, with the values of this call in it."""
-        given = call.decoded if isinstance(call.decoded, dict) else {}
-        values = {
-            one.name: "***" if one.sensitive else faults.shown(_as_text(given[one.own]))
-            for one in operation.signature.parameters
-            if one.own in given
-        }
+        given = masked(call.decoded) if isinstance(call.decoded, dict) else {}
+        values: dict[str, Any] = {}
+        for one in operation.signature.parameters:
+            if one.own in given:
+                value = given.pop(one.own)
+                values[one.name] = MASK if one.sensitive else value
+        # What the tool takes without naming it.
+        values |= given
         said = self._settings(operation.canonical).confirmation_message
         if said is not None:
-            return redact(_SLOT.sub(lambda slot: values.get(slot[1], slot[0]), said))
-        named = ", ".join(f"{name} '{value}'" for name, value in list(values.items())[:_MOST_NAMED])
-        return redact(f"Confirm {operation.name}{f' with {named}' if named else ''}?")
+            return redact(_SLOT.sub(lambda slot: _in_slot(slot, values), said))
+        named = [f"{quoting.shown(name)} {_quoted(one)}" for name, one in values.items()]
+        text = ", ".join(named[:_MOST_NAMED])
+        if len(named) > _MOST_NAMED:
+            rest = dict(list(values.items())[_MOST_NAMED:])
+            text += f" and {len(rest)} more (#{quoting.mark(rest)})"
+        return redact(f"Confirm {operation.name}{f' with {text}' if text else ''}?")
 
     # -- a token is brought back
 
@@ -371,9 +384,16 @@ def confirming_natives(tokens: Tokens) -> list[Native]:
     ]  # fmt: skip
 
 
-def _as_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict | list):
-        return f"{len(value)} {'fields' if isinstance(value, dict) else 'items'}"
-    return "yes" if value is True else "no" if value is False else str(value)
+def _quoted(value: Any) -> str:
+    return quoting.plain_value(value, _LONGEST_VALUE)
+
+
+def _in_slot(slot: re.Match[str], values: dict[str, Any]) -> str:
+    """A value in a sentence of the config. It brings its quotes, unless there are some."""
+    if slot[1] not in values:
+        return slot[0]
+    quoted = _quoted(values[slot[1]])
+    before, behind = slot.string[: slot.start()][-1:], slot.string[slot.end() :][:1]
+    if before != behind or before not in ("'", '"') or not quoted.endswith('"'):
+        return quoted
+    return quoted[1:-1].replace("'", "\\u0027")

@@ -151,6 +151,7 @@ def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> A
             return unknown(operation, strangers or ["?"])
         return faults.unknown_field(_named(operation, path), strangers[:_MOST_NAMED], ())
     name = _named(operation, path)
+    called = faults.escaped(name)
     details: dict[str, Any] = {"param_name": name}
     if kind in _TYPES:
         types = said.get("types")
@@ -158,11 +159,10 @@ def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> A
         return faults.wrong_type(name, expected, _kind_of(_at(arguments, path)))
     if kind in ("enum", "constant"):
         options = said.get("options", [said["expected_value"]] if "expected_value" in said else [])
-        shown = [str(one)[:60] for one in options if one is not None][:_MOST_NAMED]
-        one_of = ", ".join(f"'{faults.shown(one)}'" for one in shown)
+        one_of = ", ".join(faults.value(one) for one in options[:_MOST_NAMED])
         details["allowed"] = options[:_MOST_NAMED]
         return AqlError(
-            "VALIDATION_INVALID_ENUM", f"Parameter '{name}' must be one of: {one_of}.", details
+            "VALIDATION_INVALID_ENUM", f"Parameter '{called}' must be one of: {one_of}.", details
         )
     if kind in _RANGES:
         word = _RANGES[kind]
@@ -170,22 +170,21 @@ def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> A
         details[word] = limit
         return AqlError(
             "VALIDATION_OUT_OF_RANGE",
-            f"Parameter '{name}' is out of range: {word} is {limit}.",
+            f"Parameter '{called}' is out of range: {word} is {limit}.",
             details,
         )
     if kind in ("pattern", "format"):
         wanted = said.get(kind, "")
         details[kind] = wanted
-        shown_pattern = faults.shown(str(wanted))
         return AqlError(
             "VALIDATION_PATTERN_MISMATCH",
-            f"Parameter '{name}' does not have the form '{shown_pattern}'.",
+            f"Parameter '{called}' does not have the form {faults.value(str(wanted))}.",
             details,
         )
     details["constraint"] = kind
     return AqlError(
         "VALIDATION_INVALID_TYPE",
-        f"Parameter '{name}' does not satisfy '{kind}' of its schema.",
+        f"Parameter '{called}' does not satisfy '{kind}' of its schema.",
         {**details, "expected_type": _expected(operation, path), "actual_type": "invalid"},
     )
 
@@ -203,7 +202,7 @@ def _named(operation: Operation, path: list[Any]) -> str:
     first = str(path[0])
     if parameter is not None:
         first = f"input.{parameter.name}" if parameter.inside else parameter.name
-    return ".".join((first, *(faults.shown(str(step)) for step in path[1:])))
+    return ".".join((first, *(faults.short(str(step)) for step in path[1:])))
 
 
 def _expected(operation: Operation, path: list[Any]) -> str:

@@ -187,7 +187,7 @@ def _changed(id: str, etag: str | None) -> AqlError:
     return AqlError(
         "CONFLICT_VERSION_MISMATCH",
         "The note was changed since. Read it again, and send its '_etag' as 'if_match'.",
-        {"resource_id": faults.shown(id), **({"current": etag} if etag else {})},
+        {"resource_id": faults.short(id), **({"current": etag} if etag else {})},
     )
 
 

@@ -165,7 +165,7 @@ def _twins(names: tuple[str, ...]) -> Warning:
     return Warning(
         "VALIDATION_DUPLICATE_PARAM_WARNING",
         f"Given beside 'params' with another value, which was ignored: {shown}.",
-        {"params": [faults.shown(name) for name in names[:20]]},
+        {"params": [faults.short(name) for name in names[:20]]},
     )
 
 

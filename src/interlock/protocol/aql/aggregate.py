@@ -38,7 +38,7 @@ def support(fields: Collection[str]) -> dict[str, Any]:
 
 
 def _one(items: Sequence[Item], label: str, wanted: Any, fields: Collection[str] | None) -> Any:
-    where = f"aggregate.{faults.shown(label)}"
+    where = f"aggregate.{faults.short(label)}"
     if not isinstance(wanted, dict) or not wanted:
         raise faults.wrong_type(where, "an object such as {count: true}", "another type")
     strange = [name for name in wanted if name not in FUNCTIONS]
@@ -58,8 +58,8 @@ def _one(items: Sequence[Item], label: str, wanted: Any, fields: Collection[str]
     if len(groups) > MOST_GROUPS:
         raise AqlError(
             "VALIDATION_OUT_OF_RANGE",
-            f"Parameter '{where}' makes {len(groups)} groups, {MOST_GROUPS} are the most. "
-            "Filter first, or group by something coarser.",
+            f"Parameter '{faults.escaped(where)}' makes {len(groups)} groups, {MOST_GROUPS} are "
+            "the most. Filter first, or group by something coarser.",
             {"param_name": where, "maximum": MOST_GROUPS},
         )
     return {name: _measure(function, field, group) for name, group in groups.items()}

@@ -6,12 +6,17 @@ stack trace. Its pattern takes any word that ends in "at", followed by another w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from interlock import errors
 from interlock.errors import Failure, InterlockError
+from interlock.protocol.aql.quoting import UNLAWFUL
+from interlock.protocol.aql.quoting import escaped as escaped
+from interlock.protocol.aql.quoting import lawful as lawful
+from interlock.protocol.aql.quoting import short as short
+from interlock.protocol.aql.quoting import shown as shown
+from interlock.protocol.aql.quoting import value as value
 from interlock.protocol.aql.words import Family
 
 ROW: Final[dict[str, Failure]] = {
@@ -76,11 +81,9 @@ TEMPLATES: Final[dict[str, str]] = {
 }
 """How sentences begin. What they fill in is in the details, under the same name."""
 
-_UNLAWFUL: Final = re.compile(
-    r"at\s+\S+|typeerror|referenceerror|syntaxerror|/src/|/node_modules/|\.[tj]s:\d", re.IGNORECASE
-)
-_LONGEST: Final = 60
 _MOST_NAMES: Final = 20
+_NAMES: Final = frozenset({"param_name", "operation", "location", "resource_id"})
+"""What stands between quotes in a sentence, and may be of anybody's making."""
 _LONGEST_ABOUT: Final = 160
 
 
@@ -97,21 +100,10 @@ def code_of(error: InterlockError) -> str:
     return error.code if isinstance(error, AqlError) else error.failure.aql
 
 
-def lawful(message: str) -> bool:
-    """Whether no part of a message could be taken for a stack trace."""
-    return _UNLAWFUL.search(message) is None
-
-
-def shown(name: str) -> str:
-    """A name that somebody sent, as a sentence may quote it: short, on one line, without gaps."""
-    plain = "_".join("".join(one if one.isprintable() else " " for one in name[:_LONGEST]).split())
-    return plain if len(name) <= _LONGEST else plain + "…"
-
-
 def _tame(text: str) -> str:
     """A description by somebody else, as far as the rule of these sentences lets it be quoted."""
     line = " ".join(text.split())
-    found = _UNLAWFUL.search(line)
+    found = UNLAWFUL.search(line)
     if found is None:
         cut = line
     else:
@@ -123,13 +115,17 @@ def _tame(text: str) -> str:
 
 def _begin(code: str, details: dict[str, Any]) -> str:
     """A sentence of the table, with lists in it as quoted names."""
-    return TEMPLATES[code].format_map(
-        {key: _quoted(one) if isinstance(one, list) else one for key, one in details.items()}
-    )
+    return TEMPLATES[code].format_map({key: _filled(key, one) for key, one in details.items()})
+
+
+def _filled(key: str, one: Any) -> Any:
+    if isinstance(one, list):
+        return _quoted(one)
+    return escaped(one) if key in _NAMES and isinstance(one, str) else one
 
 
 def _quoted(names: Sequence[str]) -> str:
-    listed = ", ".join(f"'{name}'" for name in names[:_MOST_NAMES])
+    listed = ", ".join(f"'{escaped(name)}'" for name in names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{listed} and {more} more" if more > 0 else listed or "none"
 
@@ -153,7 +149,7 @@ def unknown(
     code = "VALIDATION_UNKNOWN_PARAM"
     details: dict[str, Any] = {
         "operation": operation,
-        "unknown_params": [shown(name) for name in unknown],
+        "unknown_params": [short(name) for name in unknown],
         "valid_params": list(valid),
     }
     return _not_known(code, details, details["valid_params"], near)
@@ -166,7 +162,7 @@ def unknown_field(
     code = "VALIDATION_UNKNOWN_FIELD"
     details: dict[str, Any] = {
         "param_name": param,
-        "unknown_fields": [shown(name) for name in unknown],
+        "unknown_fields": [short(name) for name in unknown],
         "valid_fields": list(valid),
     }
     return _not_known(code, details, details["valid_fields"], near)
@@ -178,7 +174,7 @@ def _not_known(
     hint = ""
     if near:
         details["did_you_mean"] = near
-        hint = f" Did you mean '{near}'?"
+        hint = f" Did you mean '{escaped(near)}'?"
     return AqlError(code, f"{_begin(code, details)} Valid: {_quoted(valid)}.{hint}", details)
 
 
@@ -210,7 +206,7 @@ def wrong_endpoint(operation: str, expected: Family, actual: str) -> AqlError:
 
 def no_operation(name: str, near: Sequence[str]) -> AqlError:
     code = "NOT_FOUND_OPERATION"
-    details: dict[str, Any] = {"operation": shown(name), "available": list(near)}
+    details: dict[str, Any] = {"operation": short(name), "available": list(near)}
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return AqlError(
         code, f"{_begin(code, details)}{hint} Ask introspect for the operations there are.", details
@@ -219,7 +215,7 @@ def no_operation(name: str, near: Sequence[str]) -> AqlError:
 
 def no_resource(kind: str, id: str) -> AqlError:
     code = "NOT_FOUND_RESOURCE"
-    details = {"resource_type": kind, "resource_id": shown(id)}
+    details = {"resource_type": kind, "resource_id": short(id)}
     return AqlError(code, _begin(code, details), details)
 
 
@@ -236,7 +232,7 @@ def too_large(limit_type: str, limit: int, actual: int, unit: str) -> AqlError:
 
 def encoding(location: str, offset: int | None = None) -> AqlError:
     code = "VALIDATION_INVALID_ENCODING"
-    details: dict[str, Any] = {"location": shown(location)}
+    details: dict[str, Any] = {"location": short(location)}
     where = ""
     if offset is not None:
         details["byte_offset"] = offset

@@ -77,5 +77,5 @@ def _mismatch(param: str, format: str) -> AqlError:
     return AqlError(
         "VALIDATION_PATTERN_MISMATCH",
         f"Parameter '{faults.shown(param)}' must be {_EXPECTED[format]}.",
-        {"param_name": faults.shown(param), "expected_format": format},
+        {"param_name": faults.short(param), "expected_format": format},
     )

@@ -156,7 +156,7 @@ def _test(field: str, wanted: Any) -> Test:
         return lambda value: _in(value, wanted)
     if not isinstance(wanted, dict):
         return lambda value: _same(value, wanted)
-    where = f"filter.{faults.shown(field)}"
+    where = f"filter.{faults.short(field)}"
     strange = [one for one in wanted if one not in OPERATORS]
     if strange or not wanted:
         raise faults.unknown_field(where, strange, OPERATORS)

@@ -161,7 +161,7 @@ def _read_batch(members: dict[str, Raw], limits: Limits) -> Batch:
         raise AqlError(
             "BATCH_VALIDATION_ERROR",
             f"'operations' stands alone: leave out {shown}, or send a single operation.",
-            {"reason": "not_alone", "unexpected": [faults.shown(name) for name in also[:5]]},
+            {"reason": "not_alone", "unexpected": [faults.short(name) for name in also[:5]]},
         )
     try:
         items = _decode_items(members[OPERATIONS])
