@@ -178,6 +178,10 @@ def test_one_that_a_human_has_to_confirm_is_collected_by_a_retry(tmp_path: Path)
         id = desk.data(node, "s_press", button="red", _async=True)["execution_id"]
         held = desk.until(node, id, "failed")["error"]
         assert held["code"] == "CONFIRMATION_REQUIRED"
+        assert "retry_execution" in held["message"]
+        assert "waits for a human" in held["message"]
+        assert "'confirmation_token'" not in held["message"]
+        assert held["details"]["approval"] == "pending"
         again = desk.data(node, "retry_execution", execution_id=id)
         assert desk.until(node, id, "failed")["attempt"] == again["attempt"] == 2
         assert approvals.executed("red") == 0, "asking twice is no approval"
@@ -185,6 +189,9 @@ def test_one_that_a_human_has_to_confirm_is_collected_by_a_retry(tmp_path: Path)
         seen = approvals.seen(node, approval)
         proof = approvals.proof({**seen, "confirmation_id": approval})
         assert approvals.answer(node, {"confirmation_id": approval}, proof) is not None
+        told = desk.until(node, id, "failed")["error"]
+        assert told["details"]["approval"] == "done"
+        assert "it was done: retry_execution collects" in told["message"]
         desk.data(node, "retry_execution", execution_id=id)
         done = desk.until(node, id, "completed")
         assert done["attempt"] == 3

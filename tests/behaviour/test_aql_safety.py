@@ -29,6 +29,15 @@ def test_a_node_says_how_it_watches(tmp_path: Path, mode: Any) -> None:
         assert '"maxAutonomousSteps": 7' in policy
         assert "rm -rf*" in policy
         assert f'"{mode}"' in policy
+        listed = json.dumps(told["operations"])
+        found = json.dumps(
+            model.data("introspect", query="operations", search="execute an agent, report a step")
+        )
+        assert ("execute_agent" in listed) == ("execute_agent" in found) == (mode != "disabled")
+        assert ("record_execution_step" in listed) == (mode != "disabled")
+        assert "confirm_operation" in listed
+        named = model.data("introspect", query="operations", name="execute_agent")
+        assert named["operation"]["name"] == "execute_agent"
         # Without an execution nothing is directed.
         assert model.do("vault_look")["success"]
     finally:

@@ -3,6 +3,7 @@ without any server."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from interlock.config import ConfigError
 from interlock.config.aql import AqlConfig, SafetyConfig
-from interlock.config.trust import PolicyConfig, RuleConfig
+from interlock.config.trust import IdentityConfig, PolicyConfig, RuleConfig
 from tests.faces.aql import AqlClient
 from tests.faces.running import Running
 
@@ -98,3 +99,42 @@ def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None
 def test_a_variable_that_nobody_knows_keeps_it_from_starting(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="MCP_AQL_ENDPOINT_MODE"):
         Running(tmp_path, environ={"MCP_AQL_ENDPOINT_MODE": "five"})
+
+
+def test_nobody_is_shown_an_operation_of_the_nodes_own_that_it_may_not_call(
+    tmp_path: Path,
+) -> None:
+    settings = AqlConfig(view="aql", safety=SafetyConfig(mode="enforcing"))
+    identity = IdentityConfig(local_scopes=["read:*"])
+    node = Running(tmp_path, identity=identity, aql=settings)
+    try:
+        client = AqlClient(node, "", "stateless")
+        listed = {one["name"] for one in client.introspect()["operations"]}
+        found = {one["name"] for one in client.introspect(search="note, agent")["operations"]}
+        for name in ("create_note", "delete_note", "execute_agent", "cancel_execution"):
+            assert name not in listed | found
+            detail = client.introspect(name=name)["operation"]
+            assert detail is None
+        text = json.dumps(client.tools())
+        assert "create_note" not in text
+        # What it may call is there: reading, and what is as free as a list.
+        assert {"introspect", "get_note", "list_notes", "record_execution_step"} <= listed
+        assert client.ask("list_notes", {})["success"]
+    finally:
+        node.stop()
+
+
+def test_an_id_of_one_kind_of_execution_leads_to_its_operations(tmp_path: Path) -> None:
+    settings = AqlConfig(view="aql-single", safety=SafetyConfig(mode="enforcing"))
+    node = Running(tmp_path, policy=FREE, aql=settings)
+    try:
+        client = AqlClient(node, "?view=aql-single")
+        begun = client.ask("execute_agent", {"element_name": "cleaner"})["data"]
+        told = client.ask("get_execution", {"execution_id": begun["execution_id"]})["error"]
+        assert told["code"] == "NOT_FOUND_RESOURCE"
+        assert "record_execution_step" in told["message"]
+        for operation in ("complete_execution", "abort_execution"):
+            told = client.ask(operation, {"execution_id": "exec_0123456789abcdef01234567"})["error"]
+            assert "get_execution" in told["message"]
+    finally:
+        node.stop()

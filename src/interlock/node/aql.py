@@ -155,6 +155,7 @@ class Aql:
             settings=settings.executions,
             concurrent=settings.limits.concurrent,
         )
+        self.executions.approval_state = _state_in(approving)
         self._batches = Batches(pipeline, settings, lambda name, face: self.stage.find(name, face))
         self.codes = Codes()
         self.safety = Loop(
@@ -393,6 +394,16 @@ def _taken_up(what: str, load: Callable[[], None], *, needed: bool) -> None:
         if needed:
             raise
         _log.error("what was kept of %s is not used: %s", what, error.message)
+
+
+def _state_in(approving: Approving) -> Callable[[str], str]:
+    """How an approval stands, by its id."""
+
+    def state(id: str) -> str:
+        found = approving.approvals.find(id)
+        return "" if found is None else found.state
+
+    return state
 
 
 def _as_decided(call: Call, decided: Decision) -> Decision:

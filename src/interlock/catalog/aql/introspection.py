@@ -19,12 +19,12 @@ from interlock.catalog.aql.details import INCLUDES, Details
 from interlock.catalog.aql.operation import Native, Operation, Parameter
 from interlock.catalog.aql.parameters import AFTER, FIRST
 from interlock.catalog.aql.search.searcher import Searcher
-from interlock.catalog.aql.surface import cost, visible
+from interlock.catalog.aql.surface import cost, is_shown, visible
 from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import View
 from interlock.protocol.aql.cursors import Cursors, Position
 from interlock.protocol.aql.faults import AqlError
-from interlock.protocol.aql.words import OWN, SPEC, Category, Face
+from interlock.protocol.aql.words import SPEC, Category, Face
 
 MOST_FOUND: Final = 10
 """Operations of a search, unless more are asked for."""
@@ -141,7 +141,7 @@ class Introspection:
         name = params.get("name")
         if name is not None:
             one = book.find_in(str(name)[:_LONGEST_NAME], face)
-            shown = one is not None and _is_shown(one, view)
+            shown = one is not None and _may_call(one, view)
             # Most include it out of habit; details have them anyway.
             blocks = [block for block in include if block != "parameters"]
             return {"operation": details.whole(one, blocks) if one and shown else None}
@@ -174,9 +174,10 @@ class Introspection:
         most = _count(params.get("first"), usual)
 
         def sees(tool: Tool) -> bool:
-            if tool.upstream == OWN:
-                return not params.get("namespace")
-            if namespace and not book.within(book.of(tool), namespace):
+            one = book.of(tool)
+            if one.native is not None:
+                return not params.get("namespace") and is_shown(one, view)
+            if namespace and not book.within(one, namespace):
                 return False
             return view is None or view.sees(tool)
 
@@ -364,8 +365,10 @@ def natives(
     return Introspection(operations, book_of, search, **more).natives()
 
 
-def _is_shown(one: Operation, view: View | None) -> bool:
-    return one.native is not None or view is None or view.sees(one.tool)
+def _may_call(one: Operation, view: View | None) -> bool:
+    """Whoever names one is told of it also where it is in no list."""
+    free = one.native is not None and one.native.free
+    return free or view is None or view.sees(one.tool)
 
 
 def _type(name: str, seen: Iterable[Operation]) -> types.TypeDetails | None:

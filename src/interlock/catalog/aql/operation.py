@@ -64,6 +64,8 @@ class Native(msgspec.Struct, frozen=True, kw_only=True):
     free: bool = False
     """As free as asking for a list: it looks at identity itself, and shows what its caller sees."""
     lifecycle: bool = False
+    listed: Callable[[], bool] | None = None
+    """Whether it is in lists and searches now. None: it always is."""
     example: dict[str, Any] = {}
 
 

@@ -139,14 +139,24 @@ def endpoints(
 
 
 def visible(book: OperationsAt, view: View | None, namespace: str = "") -> list[Operation]:
-    """The operations that somebody is shown. The node's own look at identity themselves."""
-    sees = None if view is None else view.sees
+    """The operations that somebody is shown. The node's own belong to every namespace."""
     return [
         one
         for one in book.all()
-        if one.native is not None
-        or ((sees is None or sees(one.tool)) and book.within(one, namespace))
+        if is_shown(one, view) and (one.native is not None or book.within(one, namespace))
     ]
+
+
+def is_shown(one: Operation, view: View | None) -> bool:
+    """Whether somebody finds an operation who does not name it. What is as free as asking for a
+    list is there for everybody."""
+    native = one.native
+    if native is not None:
+        if native.listed is not None and not native.listed():
+            return False
+        if native.free:
+            return True
+    return view is None or view.sees(one.tool)
 
 
 def _reader(face: Face) -> Family:

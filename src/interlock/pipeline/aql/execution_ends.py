@@ -6,6 +6,7 @@ something else, that is told in the same words.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
@@ -14,10 +15,14 @@ from msgspec import Raw
 
 from interlock.call import Outcome
 from interlock.errors import InterlockError
+from interlock.pipeline.approval.record import DONE, EXPIRED, REFUSED
+from interlock.pipeline.aql.confirming import PREFIX
 from interlock.protocol.aql.envelope import data_of
 from interlock.protocol.aql.faults import code_of
 from interlock.protocol.mcp import INPUT_REQUIRED, TASK
 
+REQUIRED: Final = "CONFIRMATION_REQUIRED"
+RETRY: Final = "retry_execution"
 LOST: Final = "lost"
 """Why an execution failed that ran when its node ended."""
 _MOST_CHARACTERS: Final = 500
@@ -54,6 +59,36 @@ def how_it_ended(outcome: Outcome | None, error: InterlockError | None) -> End:
         return _without_envelope(outcome)
     failure = envelope.get("error")
     return End(outcome.result if failure is None else None, None if failure is None else failure)
+
+
+def as_it_stands(
+    error: dict[str, Any], operation: str, state_of: Callable[[str], str]
+) -> dict[str, Any]:
+    """Why one failed, as it is told now: whether a human has decided meanwhile what it waited for,
+    and how it is gone on with. `state_of`: how an approval stands, empty where nobody knows."""
+    details = error.get("details")
+    if error.get("code") != REQUIRED or not isinstance(details, dict):
+        return error
+    token = str(details.get("confirmation_token", ""))
+    id = token.removeprefix(PREFIX)
+    state = state_of(id)
+    if state == DONE:
+        message = "A human approved it and it was done: retry_execution collects what came of it."
+    elif state == REFUSED:
+        message = "A human refused it, and it was not done."
+    elif state == EXPIRED:
+        message = "No human decided in time, and it was not done. retry_execution asks again."
+    else:
+        url = details.get("url")
+        where = url if isinstance(url, str) else f"`interlock approve {id}`"
+        message = (
+            f"It waits for a human, who must confirm '{operation}' first: {where}. You cannot do "
+            "it yourself. Ask your user; then retry_execution collects what came of it."
+        )
+    told = {**details, "continue_with": RETRY}
+    if state:
+        told["approval"] = state
+    return {**error, "message": message, "details": told}
 
 
 def failure(message: str, reason: str, code: str = "INTERNAL_ERROR") -> dict[str, Any]:

@@ -95,7 +95,8 @@ class ExecutionTask:
 
     def _detail(self, record: Execution) -> tuple[str, bytes | Raw] | None:
         if record.status is State.FAILED:
-            return "error", _error(record.error or {})
+            shown = self._executions.shown(record)
+            return "error", _error(shown.get("error") or {}, record.id)
         if record.status is not State.COMPLETED:
             return None
         result = self._executions.result(self._live)
@@ -113,10 +114,11 @@ class ExecutionTask:
             self._executions.cancel(record.owner, record.id, reason)
 
 
-def _error(failure: dict[str, Any]) -> bytes:
+def _error(failure: dict[str, Any], execution: str) -> bytes:
     """What went wrong, as an error of MCP that still says what AQL says."""
     code = str(failure.get("code", "INTERNAL_ERROR"))
-    data = {"code": code}
+    # By this it is retried: the id of the task means nothing to operations.
+    data = {"code": code, "execution_id": execution}
     if failure.get("details"):
         data["details"] = failure["details"]
     row = ROW.get(code, INTERNAL)

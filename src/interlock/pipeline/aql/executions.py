@@ -24,6 +24,7 @@ from interlock.pipeline.aql.asking import Asked, Principal, principal
 from interlock.pipeline.aql.execution_ends import (
     LOST,
     End,
+    as_it_stands,
     failure,
     how_it_ended,
     may_have_been_done,
@@ -104,6 +105,8 @@ class Executions:
         """Those whose end could not be written yet."""
         self.as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
         """What a client is given that can follow a task. None: it cannot."""
+        self.approval_state: Callable[[str], str] = lambda _: ""
+        """How an approval stands, by its id. Empty: nobody knows of it."""
         self.configure(settings, concurrent)
 
     def configure(self, settings: Settings, concurrent: int) -> None:
@@ -341,7 +344,7 @@ class Executions:
         """Raises AqlError; the same for one that never was and for another's."""
         live = self._all.get(id)
         if live is None or live.record.owner != owner:
-            raise no_resource("execution", id)
+            raise _no_execution(id)
         return live
 
     def known(self, id: str) -> Live | None:
@@ -375,7 +378,7 @@ class Executions:
         if record.progress is not None:
             shown["progress"] = record.progress
         if record.error is not None:
-            shown["error"] = record.error
+            shown["error"] = as_it_stands(record.error, record.operation, self.approval_state)
         return shown
 
     # -- how many
@@ -427,6 +430,17 @@ class Executions:
             self._all.pop(live.record.id, None)
             self._unsaved.discard(live.record.id)
             self._bytes -= live.record.size
+
+
+def _no_execution(id: str) -> AqlError:
+    error = no_resource("execution", id)
+    if "-" in id:
+        # The form that ids of watched executions have. Whether there is one is not told.
+        error.message += (
+            " An id of execute_agent is for record_execution_step, complete_execution and "
+            "abort_execution."
+        )
+    return error
 
 
 def _owner(call: Call) -> Principal:

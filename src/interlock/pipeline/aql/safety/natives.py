@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from interlock.catalog.aql.operation import Native, Parameter
 from interlock.config.aql import SafetyConfig
 from interlock.pipeline.aql.safety.holding import PROCEED, UNBLOCK
@@ -46,7 +48,7 @@ _WHICH: Final = (
 def safety_natives(loop: Loop) -> list[Native]:
     """What agents ask of it."""
     steps = Steps(loop)
-    return [
+    natives = [
         Native(
             name="execute_agent",
             category=Category.EXECUTE,
@@ -154,6 +156,8 @@ def safety_natives(loop: Loop) -> list[Native]:
             example={"challenge_id": "3f0c0e0e-…", "code": "…"},
         ),
     ]  # fmt: skip
+    # Where the loop is off they still answer, but nobody is led to them.
+    return [replace(one, listed=lambda: loop.mode != "disabled") for one in natives]
 
 
 def internal_natives(loop: Loop) -> list[Native]:

@@ -127,7 +127,8 @@ class Runs:
                     f"This execution is {ended.state}: begin another with execute_agent.",
                     {"execution_id": id, "status": ended.state},
                 )
-            raise AqlError("NOT_FOUND_RESOURCE", "No execution of yours has this id.")
+            other = "" if "-" in id else " One that '_async' began is for get_execution."
+            raise AqlError("NOT_FOUND_RESOURCE", f"No execution of yours has this id.{other}")
         fitting = [one for one in running.values() if one.execution.element == element]
         if len(fitting) == 1:
             return fitting[0]
