@@ -44,8 +44,15 @@ LEVELS = {
 class Bench:
     """Risk over a real book, with trust as the config sets it."""
 
-    def __init__(self, trust: Trust | None = None, *, registered: bool = False) -> None:
-        self.book: OperationsAt = book(offer("s", TOOLS))
+    def __init__(
+        self,
+        trust: Trust | None = None,
+        *,
+        registered: bool = False,
+        tools: Any = TOOLS,
+        **aql: Any,
+    ) -> None:
+        self.book: OperationsAt = book(offer("s", tools), **aql)
         self.journal = KeptJournal()
         trusting = Trusting(
             {} if trust is None else {"s": trust},
@@ -100,6 +107,19 @@ def test_a_server_that_registered_itself_only_reads() -> None:
     for name in TOOLS[1:]:
         assert isinstance(name, str)
         assert bench.refused(name).code == "PERMISSION_DANGER_LEVEL_DENIED"
+
+
+def test_a_server_that_registered_itself_is_not_believed_a_name() -> None:
+    named = ("list_items", "get_lock", "search_replace", "list_evict", "check_all", "list_known")
+    declared = {"operations": {"s.list_known": {"danger": "safe"}}}
+    bench = Bench(registered=True, tools=named, **declared)
+    for name in named[:-1]:
+        refused = bench.refused(name)
+        assert refused.code == "PERMISSION_DANGER_LEVEL_DENIED"
+        assert refused.data is not None
+        assert refused.data["danger_level"] == "reversible"
+    assert bench("list_known") is ALLOW
+    assert Bench(tools=named)("list_items") is ALLOW
 
 
 @pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1")

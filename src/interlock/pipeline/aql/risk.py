@@ -9,11 +9,11 @@ from typing import Final, Protocol, cast
 from interlock.call import Call
 from interlock.catalog.aql.danger import TRUST, Trust, matrix
 from interlock.catalog.aql.operation import Book, Operation
+from interlock.catalog.aql.trust import REGISTERED
 from interlock.catalog.offering import Tool
 from interlock.pipeline.policy.decision import Action, Decision, decision
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.words import OWN, Danger
-
 
 _MOST_NAMES: Final = 200
 _CONFIRM: Final = "danger:confirm"
@@ -66,14 +66,14 @@ class Risk:
             return decided
         operation = self._book().of(cast("Tool", call.route))
         trust = self._trust(operation.server)
-        danger = operation.danger
+        danger = danger_on(operation, trust)
         if danger is Danger.SAFE and trust != TRUST[0]:
             if len(self._harmless) >= _MOST_NAMES * 100:
                 self._harmless.clear()
             self._harmless.add(call.route)
             return decided
         try:
-            found = self._weigh(operation, trust, decided)
+            found = self._weigh(operation, danger, trust, decided)
         except AqlError as refused:
             self._note(call, operation, trust, "denied", refused.code)
             raise
@@ -84,8 +84,9 @@ class Risk:
             self._note(call, operation, trust, outcome, found.rule)
         return found
 
-    def _weigh(self, operation: Operation, trust: Trust, decided: Decision) -> Decision:
-        danger = operation.danger
+    def _weigh(
+        self, operation: Operation, danger: Danger, trust: Trust, decided: Decision
+    ) -> Decision:
         verdict = matrix(danger, trust)
         if trust == TRUST[0]:
             raise AqlError(
@@ -122,6 +123,20 @@ class Risk:
             # Who wrote a rule for it has thought about it.
             return decided
         return needed
+
+
+def danger_on(operation: Operation, trust: Trust) -> Danger:
+    """The level of an operation on a server so trusted. A server that nobody chose is not believed
+    a name: there only what is known to read is safe, or what the config calls so."""
+    danger = operation.danger
+    if (
+        danger is Danger.SAFE
+        and TRUST.index(trust) <= TRUST.index(REGISTERED)
+        and operation.tool.mutable
+        and operation.origins.get("danger") != "override"
+    ):
+        return Danger.REVERSIBLE
+    return danger
 
 
 def least_trust(danger: Danger) -> Trust:
