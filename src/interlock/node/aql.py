@@ -68,6 +68,7 @@ from interlock.stores.aql_notes import NoteStore
 from interlock.stores.aql_safety import SafetyStore
 from interlock.stores.aql_usage import SearchMemory
 
+from interlock.upstreams.supervisor import Supervisor
 _log = logging.getLogger("interlock.aql")
 
 _CHORES: Final = 1.0
@@ -200,6 +201,11 @@ class Aql:
         )
         self.stage.tokens = self.tokens
         self._used: deque[Used] = deque(maxlen=_MOST_USED)
+        self.stage.absent = lambda: {
+            one.server.segment: one.state.value
+            for key, one in upstreams.items()
+            if isinstance(one, Supervisor) and catalog.offering(key) is None
+        }
         self.stage.used = self._used.append
         self._chores: asyncio.Task[None] | None = None
         self.quotas.hidden = lambda: self.own.hidden.get(CONTINUE)

@@ -56,6 +56,29 @@ def test_a_typo_is_answered_with_what_was_meant() -> None:
     assert error["details"]["available"][0] == "hub_get_issue"
 
 
+def test_an_operation_of_a_server_that_is_not_there_yet() -> None:
+    node = staged()
+    node.stage.absent = lambda: {"my-files": "connecting", "broken": "failed"}
+    error = node.error("my_files_list_all", "mcp_aql_read")
+    assert error["code"] == "NOT_FOUND_OPERATION"
+    assert "'my-files' is connecting" in error["message"]
+    assert error["details"]["server_state"] == "connecting"
+    assert error["details"]["retryable"] is True
+    assert node.error("broken_thing", "mcp_aql_read")["details"]["retryable"] is False
+    error = node.error("hub_get_isue", "mcp_aql_read")
+    assert error["details"]["available"][0] == "hub_get_issue"
+
+
+def test_who_does_not_see_everything_does_not_learn_what_is_missing() -> None:
+    node = staged()
+    rule = RuleConfig(name="hub", tools=["hub.*"], then="allow")
+    policy = Policy(PolicyConfig(default="deny", rules=[rule]), node.rig.catalog)
+    node.pipeline.permit.follow(policy)
+    node.stage.absent = lambda: {"files": "connecting"}
+    error = node.error("files_list_all", "mcp_aql_read")
+    assert "connecting" not in json.dumps(error)
+
+
 def test_the_name_of_a_tool_leads_to_its_operation() -> None:
     error = staged().error("hub.createIssue", "mcp_aql_create")
     assert error["details"]["available"][0] == "hub_create_issue"

@@ -191,6 +191,51 @@ def test_what_is_missing_is_named_with_its_type_and_meaning() -> None:
     assert "'owner'" in error["message"]
 
 
+def test_what_was_written_in_place_of_what_is_missing_is_named() -> None:
+    error = wrong({"ownr": "o", "issue_title": "t"})
+    assert error["code"] == "VALIDATION_MISSING_PARAM"
+    assert error["details"]["given"] == "ownr"
+    assert error["details"]["did_you_mean"] == "owner"
+    assert "You wrote 'ownr'. Did you mean 'owner'?" in error["message"]
+    assert "did_you_mean" not in wrong({"zzz": "o", "issue_title": "t"})["details"]
+
+
+@pytest.mark.parametrize("given", ["title", "bodyText"])
+def test_an_update_that_is_flat_is_told_its_shape(given: str) -> None:
+    error = wrong({"issue_id": "1", given: "t"}, "hub_update_issue")
+    assert error["code"] == "VALIDATION_MISSING_PARAM"
+    shape = {"issue_id": "…", "input": {given: "…"}}
+    assert error["details"]["expected_shape"] == shape
+    assert f"Put '{given}' into 'input': " in error["message"]
+    assert json.dumps(shape, ensure_ascii=False) in error["message"]
+
+
+def test_what_belongs_into_input_does_not_stand_beside_it() -> None:
+    error = wrong({"issue_id": "1", "title": "t", "input": {"labels": []}}, "hub_update_issue")
+    assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
+    assert error["details"]["unknown_params"] == ["title"]
+    assert "Put 'title' into 'input'" in error["message"]
+    error = wrong({"issue_id": "1", "input": {"titel": "t"}}, "hub_update_issue")
+    assert error["details"]["did_you_mean"] == "title"
+    error = wrong({"issue_id": "1", "input": {"title": "t", "issue_id": "2"}}, "hub_update_issue")
+    assert "Beside 'input', not in it: 'issue_id'" in error["message"]
+    error = wrong({"isue_id": "1", "input": {"title": "t"}}, "hub_update_issue")
+    assert error["details"]["did_you_mean"] == "issue_id"
+
+
+def test_what_is_missing_deep_inside_is_named_with_its_type() -> None:
+    inner = props("name", name={"type": "string", "description": "Of a person."}, age="integer")
+    people = {"type": "array", "items": inner}
+    schema = props(people=people)
+    node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
+    error = node.error("hub_make_it", people=[{"age": 7}])
+    assert error["details"]["param_name"] == "people.0.name"
+    assert error["details"]["expected_type"] == "string"
+    assert "Expected: string (Of a person)." in error["message"]
+    error = node.error("hub_make_it", people=[{"name": "a", "age": "x"}])
+    assert error["details"]["expected_type"] == "integer"
+
+
 @pytest.mark.spec("AQ-OPS-5.4-1")
 @pytest.mark.parametrize(
     ("params", "code"),

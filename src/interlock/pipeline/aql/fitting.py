@@ -6,6 +6,7 @@ pipeline; this asks the same validator again, and says what it says in AQL's wor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from interlock.call import Call, Client, Credentials
 from interlock.catalog.aql.operation import Operation, Parameter
+from interlock.catalog.aql.parameters import INPUT
 from interlock.errors import InterlockError
 from interlock.pipeline.validate import validate
 from interlock.protocol.aql import faults
@@ -24,6 +26,7 @@ from interlock.protocol.mcp import LATEST_SESSION, TOOLS_CALL, Era
 
 _MOST_LOOKED_AT: Final = 100
 _MOST_NAMED: Final = 20
+_MOST_SHAPED: Final = 5
 _OF_FOREIGN_READERS: Final = (*OF_ALL, *OF_READERS, *(f"_{name}" for name in sorted(SHAPING)))
 _OF_ONE: Final = frozenset(_OF_FOREIGN_READERS)
 _TYPES: Final = frozenset({"type", "anyOf", "oneOfNotValid", "oneOfMultipleValid"})
@@ -42,9 +45,66 @@ _RANGES: Final = {
 }
 
 
-def missing(operation: Operation, parameter: Parameter) -> AqlError:
+def missing(operation: Operation, parameter: Parameter, strangers: Iterable[str] = ()) -> AqlError:
+    """`strangers`: what was given, and is no parameter: one of them may be meant."""
     name = f"input.{parameter.name}" if parameter.inside else parameter.name
-    return faults.missing(name, operation.name, parameter.type, parameter.description)
+    error = faults.missing(name, operation.name, parameter.type, parameter.description)
+    spelled = {one[:100].lower(): one for one in strangers}
+    near = get_close_matches(parameter.name.lower(), spelled, n=1, cutoff=0.6)
+    if near:
+        wrote = spelled[near[0]]
+        error.message += (
+            f" You wrote '{faults.shown(wrote)}'. Did you mean '{faults.shown(parameter.name)}'?"
+        )
+        assert error.data is not None
+        error.data |= {"given": faults.short(wrote), "did_you_mean": parameter.name}
+    return error
+
+
+def no_input(operation: Operation, parts: list[str], flat: list[str]) -> AqlError:
+    """For an UPDATE without `input`. `parts`: its members; `flat`: those that stand beside."""
+    names = ", ".join(parts[:_MOST_NAMED])
+    error = faults.missing(INPUT, operation.name, "object", f"what changes: {names}")
+    if flat:
+        error.message += f" {_into_input(operation, flat)}"
+    assert error.data is not None
+    error.data["expected_shape"] = _shape(operation, flat or parts)
+    return error
+
+
+def not_beside_input(operation: Operation, flat: list[str]) -> AqlError:
+    """For members of `input` that stand beside it."""
+    error = unknown(operation, flat)
+    assert error.data is not None
+    error.message = f"{_into_input(operation, flat)} Not beside it."
+    error.data.pop("did_you_mean", None)
+    error.data["expected_shape"] = _shape(operation, flat)
+    return error
+
+
+def unknown_inside(operation: Operation, names: list[str], parts: list[str]) -> AqlError:
+    """For members of `input` that there are not."""
+    error = faults.unknown_field(INPUT, names[:_MOST_NAMED], parts, _near(names[0], parts))
+    beside_it = [one for one in names if one in operation.signature.names]
+    if beside_it:
+        error.message += f" Beside 'input', not in it: {faults.listed(beside_it)}."
+    return error
+
+
+def _into_input(operation: Operation, flat: list[str]) -> str:
+    shape = json.dumps(_shape(operation, flat), ensure_ascii=False)
+    return f"Put {faults.listed(flat)} into 'input': {faults.lawfully(shape)}."
+
+
+def _shape(operation: Operation, names: list[str]) -> dict[str, Any]:
+    """What the parameters of an update look like, with these members in `input`."""
+    required = [one.name for one in operation.signature.parameters if _names_it(one)]
+    inside = {faults.short(name): "…" for name in names[:_MOST_SHAPED]}
+    return {**dict.fromkeys(required, "…"), INPUT: inside}
+
+
+def _names_it(parameter: Parameter) -> bool:
+    return parameter.required and not parameter.inside
 
 
 def unknown(operation: Operation, names: list[str]) -> AqlError:
@@ -144,7 +204,8 @@ def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> A
         parameter = _of(operation, missed) if not path else None
         if parameter is not None:
             return missing(operation, parameter)
-        return faults.missing(_named(operation, [*path, missed]), operation.name, "value", "")
+        expected, about = _inner(operation, [*path, missed])
+        return faults.missing(_named(operation, [*path, missed]), operation.name, expected, about)
     if kind in ("additionalProperties", "unevaluatedProperties"):
         strangers = [str(one) for one in said.get("unexpected", ())]
         if not path:
@@ -206,8 +267,30 @@ def _named(operation: Operation, path: list[Any]) -> str:
 
 
 def _expected(operation: Operation, path: list[Any]) -> str:
-    parameter = _of(operation, str(path[0])) if len(path) == 1 else None
+    if len(path) > 1:
+        return _inner(operation, path)[0]
+    parameter = _of(operation, str(path[0])) if path else None
     return "value" if parameter is None else parameter.type
+
+
+def _inner(operation: Operation, path: list[Any]) -> tuple[str, str]:
+    """The type and the meaning of what stands deep in a parameter, as far as its schema says so
+    plainly."""
+    parameter = _of(operation, str(path[0]))
+    schema: Any = None if parameter is None else parameter.schema
+    for step in path[1:]:
+        if not isinstance(schema, dict):
+            break
+        if isinstance(step, int):
+            schema = schema.get("items")
+        else:
+            inner = schema.get("properties")
+            schema = inner.get(step) if isinstance(inner, dict) else None
+    if not isinstance(schema, dict):
+        return "value", ""
+    said = schema.get("type")
+    kind = " or ".join(map(str, said)) if isinstance(said, list) else str(said or "value")
+    return kind, str(schema.get("description") or "")
 
 
 def _at(value: Any, path: list[Any]) -> Any:

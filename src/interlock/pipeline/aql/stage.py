@@ -7,12 +7,13 @@ whether it may is behind this: an endpoint is no way around anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
 from interlock.call import EMPTY_OBJECT, Call, Caller, Outcome
+from interlock.catalog.aql import naming
 from interlock.catalog.aql.book import OperationBook, OperationsAt
 from interlock.catalog.aql.operation import Operation
 from interlock.catalog.catalog import Catalog
@@ -26,6 +27,7 @@ from interlock.pipeline.aql.own import OwnOperations
 from interlock.pipeline.aql.shortcut import Shortcut
 from interlock.pipeline.fault import fault
 from interlock.protocol.aql import faults, formats, request
+from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.request import Batch, Single
 from interlock.protocol.aql.words import PLAIN, Face, Family
 from interlock.protocol.jsonrpc import decode_value
@@ -148,6 +150,9 @@ class Stage:
         self.tokens: Tokens | None = None
         self.used: Callable[[Used], None] | None = None
         """Takes what was called, by whom, and whether that went well. It must be quick."""
+        self.absent: Callable[[], Mapping[str, str]] = dict
+        """The segments of servers that are to be there and have offered nothing so far, and what
+        they do instead."""
         self._snapshot: Snapshot | None = None
         self._book: OperationsAt | None = None
         self._homes: dict[Operation, Family] = {}
@@ -288,7 +293,7 @@ class Stage:
         name = single.operation
         operation = book.find_in(name, face)
         if operation is None:
-            raise faults.no_operation(name, self._near(call, book, name, face))
+            raise self._not_there(call, book, name, face)
         # It costs more to find out than to remember where it came by last time.
         if family is not None and self._homes.get(operation) is not family:
             home = face.family_of(operation.name, operation.category)
@@ -345,6 +350,15 @@ class Stage:
         made.item, asked.item = asked.item, False
         made.request_id = asked.request_id
         call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, made
+
+    def _not_there(self, call: Call, book: OperationsAt, name: str, face: Face) -> AqlError:
+        if self._permit.sees(call) is None:
+            # Who sees everything may know what will be there.
+            for segment, state in self.absent().items():
+                begins = f"{naming.snake(segment)}_"
+                if face.namespace == segment or (not face.namespace and name.startswith(begins)):
+                    return faults.not_yet(name, segment, state)
+        return faults.no_operation(name, self._near(call, book, name, face))
 
     def _near(self, call: Call, book: OperationsAt, name: str, face: Face) -> list[str]:
         """Names that were perhaps meant, of those that the caller may know."""

@@ -82,7 +82,8 @@ def _given(operation: Operation, single: Single, features: dict[str, Raw]) -> di
     strangers: dict[str, Raw] = {}
     for name, value in single.params.items():
         known = name if name in signature.names else signature.aliases.get(name)
-        if known is not None:
+        if known in signature.names:
+            assert known is not None
             if known in given and not _same(given[known], value):
                 raise _ambiguous(known, signature.by_name.get(known))
             given[known] = value
@@ -92,8 +93,8 @@ def _given(operation: Operation, single: Single, features: dict[str, Raw]) -> di
             strangers[name] = value
     for parameter in signature.parameters:
         if parameter.required and not parameter.inside and parameter.name not in given:
-            raise fitting.missing(operation, parameter)
-    inside = _inside(operation, given)
+            raise fitting.missing(operation, parameter, strangers)
+    inside = _inside(operation, given, strangers)
     own: dict[str, Raw] = {}
     for parameter in signature.parameters:
         found = (inside if parameter.inside else given).get(parameter.name)
@@ -107,35 +108,40 @@ def _given(operation: Operation, single: Single, features: dict[str, Raw]) -> di
     return own
 
 
-def _inside(operation: Operation, given: dict[str, Raw]) -> dict[str, Raw]:
-    """The members of UPDATE's `input`. Raises AqlError."""
+def _inside(
+    operation: Operation, given: dict[str, Raw], strangers: dict[str, Raw]
+) -> dict[str, Raw]:
+    """The members of UPDATE's `input`. `strangers`: what stands beside it, and has no place there.
+    Raises AqlError."""
     signature = operation.signature
     parts = {one.name: one for one in signature.parameters if one.inside}
     if not parts:
         return _NOTHING
     raw = given.pop(INPUT, None)
+    flat = [name for name in strangers if (signature.aliases.get(name) or name) in parts]
     if raw is None:
-        names = ", ".join(list(parts)[:20])
-        raise faults.missing(INPUT, operation.name, "object", f"what changes: {names}")
+        raise fitting.no_input(operation, list(parts), flat)
+    if flat:
+        raise fitting.not_beside_input(operation, flat)
     try:
         members = _decode_members(raw)
     except _UNREADABLE:
         raise faults.wrong_type(INPUT, "object", kind_of(raw)) from None
     inside: dict[str, Raw] = {}
-    strangers: list[str] = []
+    unknown: dict[str, Raw] = {}
     for name, value in members.items():
         known = name if name in parts else signature.aliases.get(name)
         if known is None or known not in parts:
-            strangers.append(name)
+            unknown[name] = value
         elif known in inside and not _same(inside[known], value):
             raise _ambiguous(known, parts[known])
         else:
             inside[known] = value
     for parameter in parts.values():
         if parameter.required and parameter.name not in inside:
-            raise fitting.missing(operation, parameter)
-    if strangers:
-        raise faults.unknown_field(INPUT, strangers[:20], list(parts))
+            raise fitting.missing(operation, parameter, unknown)
+    if unknown:
+        raise fitting.unknown_inside(operation, list(unknown), list(parts))
     return inside
 
 

@@ -14,6 +14,7 @@ from interlock.errors import Failure, InterlockError
 from interlock.protocol.aql.quoting import UNLAWFUL
 from interlock.protocol.aql.quoting import escaped as escaped
 from interlock.protocol.aql.quoting import lawful as lawful
+from interlock.protocol.aql.quoting import lawfully as lawfully
 from interlock.protocol.aql.quoting import short as short
 from interlock.protocol.aql.quoting import shown as shown
 from interlock.protocol.aql.quoting import value as value
@@ -82,6 +83,8 @@ TEMPLATES: Final[dict[str, str]] = {
 """How sentences begin. What they fill in is in the details, under the same name."""
 
 _MOST_NAMES: Final = 20
+FAILED: Final = "failed"
+"""The state of a server that does not come by itself."""
 _NAMES: Final = frozenset({"param_name", "operation", "location", "resource_id"})
 """What stands between quotes in a sentence, and may be of anybody's making."""
 _LONGEST_ABOUT: Final = 160
@@ -120,14 +123,15 @@ def _begin(code: str, details: dict[str, Any]) -> str:
 
 def _filled(key: str, one: Any) -> Any:
     if isinstance(one, list):
-        return _quoted(one)
+        return listed(one)
     return escaped(one) if key in _NAMES and isinstance(one, str) else one
 
 
-def _quoted(names: Sequence[str]) -> str:
-    listed = ", ".join(f"'{escaped(name)}'" for name in names[:_MOST_NAMES])
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them."""
+    quoted = ", ".join(f"'{escaped(name)}'" for name in names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
-    return f"{listed} and {more} more" if more > 0 else listed or "none"
+    return f"{quoted} and {more} more" if more > 0 else quoted or "none"
 
 
 def missing(param: str, operation: str, type: str, about: str) -> AqlError:
@@ -175,7 +179,7 @@ def _not_known(
     if near:
         details["did_you_mean"] = near
         hint = f" Did you mean '{escaped(near)}'?"
-    return AqlError(code, f"{_begin(code, details)} Valid: {_quoted(valid)}.{hint}", details)
+    return AqlError(code, f"{_begin(code, details)} Valid: {listed(valid)}.{hint}", details)
 
 
 def wrong_type(param: str, expected: str, actual: str, reason: str = "") -> AqlError:
@@ -210,6 +214,25 @@ def no_operation(name: str, near: Sequence[str]) -> AqlError:
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return AqlError(
         code, f"{_begin(code, details)}{hint} Ask introspect for the operations there are.", details
+    )
+
+
+def not_yet(name: str, server: str, state: str) -> AqlError:
+    """For an operation whose server is known, and is not there. `state`: what it does instead."""
+    code = "NOT_FOUND_OPERATION"
+    details: dict[str, Any] = {
+        "operation": short(name),
+        "available": [],
+        "server": server,
+        "server_state": state,
+        "retryable": state != FAILED,
+    }
+    then = "Try again soon." if state != FAILED else "`interlock status` says why."
+    return AqlError(
+        code,
+        f"{_begin(code, details)} Its server '{escaped(server)}' is {state}, and offers nothing "
+        f"yet. {then}",
+        details,
     )
 
 

@@ -39,13 +39,13 @@ def shown(name: str) -> str:
 
 def escaped(text: str) -> str:
     """The same of a text that is short enough."""
-    return _lawfully(_seen(text.replace("\\", "\\\\").replace("'", "\\u0027")))
+    return lawfully(_seen(text.replace("\\", "\\\\").replace("'", "\\u0027")))
 
 
 def value(one: Any, most: int = LONGEST) -> str:
     """A value as JSON, for a sentence. One that is cut says how long it is, and has a mark that
     another value does not have."""
-    return _lawfully(plain_value(one, most))
+    return lawfully(plain_value(one, most))
 
 
 def plain_value(one: Any, most: int = LONGEST) -> str:
@@ -76,7 +76,8 @@ def _escape(one: str) -> str:
     return json.dumps(one)[1:-1] if not one.isascii() else f"\\u{ord(one):04x}"
 
 
-def _lawfully(text: str) -> str:
+def lawfully(text: str) -> str:
+    """JSON that no message has to leave out."""
     while (found := UNLAWFUL.search(text)) is not None:
         # Behind "at" the gap is what makes it one.
         place = found.start() + 2 * (found[0][:2].lower() == "at")
