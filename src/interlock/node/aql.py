@@ -354,6 +354,8 @@ class Aql:
             await asyncio.sleep(_CHORES)
             try:
                 self._count_used()
+                if len(self.safety.blocks):
+                    self.safety.looking.soon()
                 book = self.stage.book()
                 if book.number != number:
                     number = book.number
@@ -377,6 +379,7 @@ class Aql:
         self._count_used()
         for channel in self._channels:
             await channel.close()
+        await self.safety.looking.close()
         if self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,12 @@ import pytest
 from interlock.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
 from interlock.pipeline.aql.safety.evaluate import Verdict
+from interlock.pipeline.aql.safety.keeping import Attempts
 from interlock.pipeline.aql.safety.patterns import read
 from interlock.pipeline.aql.safety.reports import Report
 from interlock.pipeline.policy.decision import Action, decision
 from interlock.protocol.aql.faults import AqlError
+from interlock.stores.aql_safety import SafetyStore
 from tests.pipeline.aql.safety.guarded import Guarded, types, verification
 from tests.pipeline.aql.safety.test_loop import run
 from tests.pipeline.calls import LOCAL, SESSION
@@ -165,8 +170,13 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(tmp_path: Pat
         assert len(two.loop.blocks) == 1
         await one.decide(await one.waiting("unblock"))
         two.pass_time(2)
+        # Nobody waits for the file: whoever asks again is told.
+        await two.refused("execute_agent", element_name="newer")
+        await two.loop.looking.close()
         assert (await two.native("execute_agent", element_name="newer"))["structuredContent"]
         assert len(two.loop.blocks) == 0
+        # It was lifted by somebody, and both journals say so.
+        assert one.words("ada").count("unblocked") == two.words("ada").count("unblocked") == 1
         one.close()
         two.close()
 
@@ -178,8 +188,10 @@ def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> No
         def __init__(self, keeper: Any) -> None:
             self.load, self.drop, self.close = keeper.load, keeper.drop, keeper.close
 
-        def keep(self, record: Any) -> None:
+        def keep(self, record: Any, *, wait: bool = True) -> None:
             raise InterlockError(UNRECORDABLE, "The disk is full.")
+
+        keep_unless_lifted = keep
 
     async def test() -> None:
         node = Guarded(tmp_path)
@@ -198,6 +210,87 @@ def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> No
         with pytest.raises(InterlockError, match="disk is full"):
             await node.decide(record)
         assert all(who[0] != "bob" for who in node.loop.watched)
+        node.close()
+
+    run(test())
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def another(path: Path) -> None:
+    """A file of the same kind, which somebody put there, in which nobody is blocked."""
+    store = SafetyStore(path.with_name("another.db"))
+    store.keep(Attempts(("eve", "token", ""), (1.0,)))
+    store.close()
+    path.with_name("another.db").rename(path)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def deleted(path: Path) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute("DELETE FROM record")
+
+
+@pytest.mark.parametrize("lose", [gone, another, emptied, deleted])
+def test_who_takes_the_file_away_frees_nobody(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        await node.report("drop_table users")
+        await node.waiting("unblock")
+        lose(tmp_path / "safety.db")
+        for _ in range(3):
+            node.pass_time(2)
+            assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+            await node.loop.looking.close()
+        assert "Blocked" in (await node.refused("execute_agent", element_name="other")).message
+        assert "unblocked" not in node.words()
+        # It is in the journal, and on disk again: nor does a restart free anybody.
+        assert {"rewritten", "block_kept"} & set(node.words())
+        node.close()
+        again = Guarded(tmp_path, keys=node.keys)
+        assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        again.close()
+
+    run(test())
+
+
+def test_a_file_that_is_in_use_elsewhere_stops_nobody(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        await node.report("drop_table users")
+        await node.waiting("unblock")
+        writer = sqlite3.connect(tmp_path / "safety.db", isolation_level=None)
+        writer.execute("BEGIN EXCLUSIVE")
+        node.pass_time(2)
+        began = time.monotonic()
+        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        assert node.loop.looking.task is not None
+        await node.loop.looking.close()
+        assert time.monotonic() - began < 1.5
+        assert len(node.loop.blocks) == 1
+        writer.close()
+        node.close()
+
+    run(test())
+
+
+def test_a_look_that_began_before_brings_no_block_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        await node.report("drop_table users")
+        before = node.loop.keeper.load()
+        assert before.blocks
+        await node.decide(await node.waiting("unblock"))
+        assert node.loop.blocks.sync(before) == []
+        assert len(node.loop.blocks) == 0
         node.close()
 
     run(test())

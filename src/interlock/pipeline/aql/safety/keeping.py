@@ -34,6 +34,8 @@ class Execution(msgspec.Struct):
     state: str = RUNNING
     ended: float = 0.0
     note: str = ""
+    last: float = 0.0
+    """When its agent last reported a step, on the wall clock."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -46,6 +48,19 @@ class Block(msgspec.Struct, frozen=True):
     reason: str
     at: float
     challenge: str = ""
+
+
+class Lift(msgspec.Struct, frozen=True):
+    """A block that is over. Without one of these no block ends, whatever else is gone."""
+
+    who: Principal
+    of: float
+    """When the block was made that it ends."""
+    by: str
+    at: float
+
+    def ends(self, block: Block) -> bool:
+        return self.who == block.who and self.of >= block.at
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -90,7 +105,7 @@ class Attempts(msgspec.Struct, frozen=True):
     """Until when nothing is taken from it."""
 
 
-Record = Execution | Block | Challenge | Attempts
+Record = Execution | Block | Challenge | Attempts | Lift
 
 
 class Saved(msgspec.Struct):
@@ -100,17 +115,26 @@ class Saved(msgspec.Struct):
     blocks: list[Block] = []
     challenges: list[Challenge] = []
     attempts: list[Attempts] = []
+    lifts: list[Lift] = []
+    rewritten: bool = False
+    """Whether what was kept before was gone, and was written anew from memory."""
 
 
 class SafetyKeeper(Protocol):
     """A durable store. Everything may be called in any thread, and waits for the disk."""
 
-    def load(self) -> Saved:
-        """Raises InterlockError when it cannot be read."""
+    def load(self, *, wait: bool = True) -> Saved:
+        """Raises InterlockError when it cannot be read; at once, if it is not to wait for others
+        that use it."""
         ...
 
     def keep(self, record: Record) -> None:
-        """Raises InterlockError when it cannot be written."""
+        """A lift takes the place of its block, and a block that of the lift before it. Raises
+        InterlockError when it cannot be written."""
+
+    def keep_unless_lifted(self, block: Block, *, wait: bool = True) -> None:
+        """The same for a block that is known already, which somebody else may have lifted. Raises
+        InterlockError."""
 
     def drop(self, record: Record) -> None:
         """Raises InterlockError when it cannot be written."""

@@ -34,6 +34,7 @@ from interlock.pipeline.aql.safety.holding import (
     Questions,
 )
 from interlock.pipeline.aql.safety.keeping import Block, Challenge, SafetyKeeper, Saved
+from interlock.pipeline.aql.safety.looking import Looking
 from interlock.pipeline.aql.safety.notices import Notices
 from interlock.pipeline.aql.safety.pauses import Pause, Pauses
 from interlock.pipeline.aql.safety.reports import Called, Reports
@@ -53,7 +54,6 @@ WHILE_BLOCKED: Final = frozenset({"introspect", "verify_challenge", "confirm_ope
 """What somebody who is blocked may still ask of the node."""
 SAFETY: Final = "safety"
 """What its entries in the journal are about."""
-_LOOK_EVERY: Final = 1.0
 _MOST_OF_HINT: Final = 100
 _BY_EFFECT: Final = {
     "read_only": Danger.SAFE,
@@ -93,7 +93,7 @@ class Loop:
         self.wall_clock = wall_clock
         self.watched: dict[Principal, None] = {}
         """Whose calls `watch` wants to see. Changed in place."""
-        self.blocks = Blocks(keeper, self._changed)
+        self.blocks = Blocks(keeper, self._changed, wall_clock)
         self.notices = Notices(wall_clock, self.blocks)
         self.reports = Reports(clock, config.report_holds)
         self._rules = lru_cache(256)(
@@ -112,8 +112,8 @@ class Loop:
             wall_clock=wall_clock,
         )
         self.pauses = Pauses(questions)
+        self.looking = Looking(lambda: self.keeper, self.blocks, self.note, clock)
         self._loaded = False
-        self._look_at = 0.0
         self.violations = 0
         """Calls that nobody had reported."""
         self._approvals = approvals
@@ -146,13 +146,6 @@ class Loop:
         self.blocks.load(saved.blocks)
         self.challenges.tries.load(saved.attempts)
         self.challenges.load(saved.challenges)
-
-    def look(self) -> None:
-        """Heed what another process that shares the file wrote of blocks."""
-        try:
-            self.blocks.sync(self.keeper.load().blocks)
-        except InterlockError as error:
-            _log.warning("%s Who is blocked stays blocked.", error.message)
 
     def configure(self, config: SafetyConfig) -> None:
         self.config = self.challenges.config = self.challenges.tries.config = config
@@ -217,10 +210,8 @@ class Loop:
         """Raises AqlError for somebody who is blocked."""
         if self.config.mode != ENFORCING or self.blocks.get(who) is None:
             return
-        if self.clock() >= self._look_at:
-            # Another process that shares the file may have let it go.
-            self._look_at = self.clock() + _LOOK_EVERY
-            self.look()
+        # Another process that shares the file may have let it go: whoever asks again is told.
+        self.looking.soon()
         block = self.blocks.get(who)
         if block is None:
             return
@@ -389,7 +380,7 @@ class Loop:
     def _verified(self, challenge: Challenge, by: str) -> None:
         """Raises InterlockError where a block cannot be lifted."""
         if challenge.tier == "danger_zone":
-            if self.blocks.lift(challenge.who) is not None:
+            if self.blocks.lift(challenge.who, by) is not None:
                 self.note(challenge.who[0], "unblocked", f"challenge:{challenge.id} by {by}")
             return
         for run in self.runs.of(challenge.who):

@@ -57,8 +57,7 @@ class Steps:
         if tolerance and tolerance not in TOLERANCES:
             raise _no_choice("risk_tolerance", TOLERANCES)
         # Another process that shares the file may have blocked it meanwhile.
-        saved = await _in_thread(loop.keeper.load)
-        loop.blocks.sync(saved.blocks)
+        await loop.looking.now()
         loop.refuse_blocked(principal(caller))
         run = loop.runs.begin(caller, element, limit, tolerance)
         execution = run.execution
