@@ -76,6 +76,38 @@ def test_nodes_and_the_command_line_see_tools(name: str) -> None:
     assert asked.of_client(name, "local") is not None
 
 
+DENIED = "aql: {plain: deny, clients: [{callers: [ci], view: aql-single}]}"
+
+
+@pytest.mark.parametrize("client", ["claude-code", "interlock", "interlock-cli", ""])
+def test_where_the_plain_view_is_denied_nobody_gets_it(client: str) -> None:
+    found = views(DENIED)
+    default = found.of_client(client, "local")
+    assert default is not None
+    assert default.mode == "semantic"
+    assert found.of_client(client, "ci").mode == "single"  # type: ignore[union-attr]
+    for query in (b"view=plain", b"view=aql&view=plain", b"view=plain&namespace=x"):
+        with pytest.raises(ProtocolError, match="not open here; there are aql, aql-single"):
+            found.named(query)
+    with pytest.raises(ProtocolError, match="not open"):
+        found.by_name("plain")
+    assert "plain" not in found.names
+    # It would be plain where that is shorter.
+    assert found.by_name("auto").mode == "semantic"
+
+
+@pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
+def test_the_command_line_of_this_machine_sees_tools_all_the_same(name: str) -> None:
+    found = views(DENIED)
+    assert found.local.of_client(name, "local") is None
+    assert found.local.of_client("claude-code", "local") is not None
+    with pytest.raises(ProtocolError, match="not open"):
+        found.local.by_name("plain")
+    found.configure(parse_config("aql: {}", "interlock.yaml").aql)
+    assert found.local.of_client("claude-code", "local") is None
+    assert found.named(b"view=plain") is PLAIN
+
+
 def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(ProtocolError, match="aql-single"):
         views().named(b"view=everything")

@@ -237,6 +237,13 @@ class AqlConfig(Section, frozen=True):
     clients: Annotated[list[ClientView], says("Other views for some; the first that fits.")] = (
         field(default_factory=list)
     )
+    plain: Annotated[
+        Literal["allow", "deny"],
+        says(
+            "deny shows plain tools to nobody but this machine's command line and nodes above: "
+            "`?view=plain` is refused, and who would see them sees `aql`."
+        ),
+    ] = "allow"
     profiles: Annotated[
         dict[FamilyName, ProfileConfig],
         says("Endpoints of your own. `semantic` (discover, query, manage, operate) is there."),

@@ -85,6 +85,12 @@ def _check_views(reader: NodeReader, aql: AqlConfig) -> None:
     for path, view in named:
         if view not in known:
             reader.report(path, f"there is no view {quoted(view)}", f"write {', '.join(known)}")
+        elif view == "plain" and aql.plain == "deny" and path in reader.places:
+            reader.report(
+                path,
+                "the plain view is denied by aql.plain",
+                "write another view, or plain: allow",
+            )
 
 
 def _check_profile(reader: NodeReader, path: KeyPath, name: str, profile: ProfileConfig) -> None:

@@ -37,9 +37,10 @@ from interlock.pipeline.aql.listing import Listing
 from interlock.pipeline.aql.merging import Merging
 from interlock.pipeline.aql.notes import Notes, note_natives
 from interlock.pipeline.aql.own import OwnOperations, hidden
+from interlock.pipeline.aql.plainly import Plainly
 from interlock.pipeline.aql.preview import Preview
 from interlock.pipeline.aql.pulses import Pulses
-from interlock.pipeline.aql.quotas import CONTINUE, Quotas, quota_natives
+from interlock.pipeline.aql.quotas import CONTINUE, TOKEN_PREFIX, Quotas, quota_natives
 from interlock.pipeline.aql.reaching import Reaching, reach_natives
 from interlock.pipeline.aql.relations import Relations, relation_natives
 from interlock.pipeline.aql.risk import Risk, journalled
@@ -67,8 +68,8 @@ from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
 from interlock.stores.aql_safety import SafetyStore
 from interlock.stores.aql_usage import SearchMemory
-
 from interlock.upstreams.supervisor import Supervisor
+
 _log = logging.getLogger("interlock.aql")
 
 _CHORES: Final = 1.0
@@ -200,15 +201,16 @@ class Aql:
             choose=surface.choose,
         )
         self.stage.tokens = self.tokens
-        self._used: deque[Used] = deque(maxlen=_MOST_USED)
         self.stage.absent = lambda: {
             one.server.segment: one.state.value
             for key, one in upstreams.items()
             if isinstance(one, Supervisor) and catalog.offering(key) is None
         }
+        self._used: deque[Used] = deque(maxlen=_MOST_USED)
         self.stage.used = self._used.append
         self._chores: asyncio.Task[None] | None = None
         self.quotas.hidden = lambda: self.own.hidden.get(CONTINUE)
+        self.quotas.let_through = lambda token: _is_ours(approving, token)
         self._risk = Risk(self.stage.book, self.trusting, journalled(audit))
         self.trusting.on_change = self._risk.forget
         self._merging = Merging(pipeline, self.stage.find)
@@ -343,8 +345,11 @@ class Aql:
         self.quotas.configure(settings)
         self.stage.quotas = self.quotas
         permit = self._pipeline.permit
-        permit.danger = self._risk if settings.danger != "off" else _as_decided
-        permit.danger_everywhere = settings.danger == "everywhere"
+        weigh = self._risk if settings.danger != "off" else _as_decided
+        plainly = Plainly(self.stage.book, self.quotas, weigh)
+        plainly.danger_everywhere = settings.danger == "everywhere"
+        permit.danger = plainly if plainly.everywhere else weigh
+        permit.danger_everywhere = plainly.everywhere
 
     async def _keep_up(self) -> None:
         """What need not be done while somebody waits: what was used is counted, and the index for
@@ -413,6 +418,12 @@ def _state_in(approving: Approving) -> Callable[[str], str]:
         return "" if found is None else found.state
 
     return state
+
+
+def _is_ours(approving: Approving, token: str) -> bool:
+    """Whether a confirmation token is that of an approval which this node holds itself."""
+    record = approving.approvals.find(token.removeprefix(TOKEN_PREFIX))
+    return record is not None and not record.at
 
 
 def _as_decided(call: Call, decided: Decision) -> Decision:

@@ -47,7 +47,7 @@ class McpStream:
             send=self._send,
             face=FACE,
             credentials=_CREDENTIALS,
-            views=views,
+            views=None if views is None else views.local,
         )
 
     def feed(self, data: bytes) -> None:

@@ -1,7 +1,9 @@
 """Which view a client sees: every tool, or AQL's endpoints.
 
 Whoever asks in its URL (`?view=aql`) gets what it asks for; else the config says it, by client and
-caller. What a view shows is made elsewhere.
+caller. Where the config denies the plain view, nobody gets it by asking, by default or by what it
+calls itself, but for this machine's command line, which comes by the node's own socket. What a view
+shows is made elsewhere.
 """
 
 from __future__ import annotations
@@ -45,11 +47,17 @@ _MODES: Final[dict[str, Mode]] = {
 class Views:
     """The views of one node. None stands for the plain one, where nobody asked for it."""
 
-    def __init__(self, config: AqlConfig | None = None) -> None:
+    def __init__(self, config: AqlConfig | None = None, *, local: bool = False) -> None:
+        """`local`: for who comes by the node's own socket."""
         self._clients: list[ClientView] = []
         self._default: Face | None = None
         self._faces: dict[str, Face] = {}
-        self.configure(config or AqlConfig())
+        self._denied = False
+        self._local = local
+        config = config or AqlConfig()
+        self.local = self if local else Views(config, local=True)
+        """The same for who comes by the node's own socket: only this user gets there."""
+        self.configure(config)
 
     def configure(self, config: AqlConfig) -> None:
         """What the config says from now on. Who is there already keeps what it has."""
@@ -60,9 +68,16 @@ class Views:
             faces[name] = Face(mode, CRUDE, crude, config.prefix)
         for name, families in {**_BUILT_IN, **profiles}.items():
             faces[name] = Face("semantic", name, _families(families, config.prefix), config.prefix)
+        self._denied = config.plain == "deny"
+        if self._denied:
+            # Neither by name, nor because it is shorter.
+            del faces["plain"]
+            faces["auto"] = faces["aql"]
         self._faces = faces
         self._clients = config.clients
-        self._default = _seen(faces.get(config.view))
+        self._default = self._seen(config.view)
+        if not self._local:
+            self.local.configure(config)
 
     @property
     def names(self) -> list[str]:
@@ -87,6 +102,11 @@ class Views:
     def by_name(self, name: str) -> Face:
         """A view that somebody names. Raises ProtocolError."""
         face = self._faces.get(name)
+        if face is None and name == "plain":
+            raise ProtocolError(
+                f"The plain view is not open here; there are {', '.join(self._faces)}.",
+                INVALID_REQUEST,
+            )
         if face is None:
             raise ProtocolError(
                 f"There is no such view; there are {', '.join(self._faces)}.", INVALID_REQUEST
@@ -95,16 +115,19 @@ class Views:
 
     def of_client(self, client: str, caller: str) -> Face | None:
         """What somebody sees who asks for nothing."""
+        ourselves = client in _OURSELVES and (self._local or not self._denied)
         for rule in self._clients:
-            if client in _OURSELVES and not rule.clients:
+            if ourselves and not rule.clients:
                 continue
             if _fits_one(rule.clients, client) and _fits_one(rule.callers, caller):
-                return _seen(self._faces.get(rule.view))
-        return None if client in _OURSELVES else self._default
+                return self._seen(rule.view)
+        return None if ourselves else self._default
 
-
-def _seen(face: Face | None) -> Face | None:
-    return None if face is PLAIN else face
+    def _seen(self, name: str) -> Face | None:
+        face = self._faces.get(name)
+        if self._denied:
+            return face or self._faces["aql"]
+        return None if face is PLAIN else face
 
 
 def _fits_one(globs: list[str], name: str) -> bool:

@@ -101,6 +101,9 @@ class Quotas:
         """Whether the config has any of it: then plain calls are held against it, too."""
         self.hidden: Callable[[], Operation | None] = lambda: None
         """The node's own `continue_quota`. None: no human can be asked."""
+        self.let_through: Callable[[str], bool] = lambda _: False
+        """Whether a confirmation token stands for a call that this node makes when a human lets it
+        through: it is counted then, and not again when its caller fetches what it came to."""
         self.configure(config)
 
     def _look(self) -> None:
@@ -144,6 +147,8 @@ class Quotas:
         counted. Raises AqlError."""
         operation = asked.operation
         if operation.native is not None or not self.active:
+            return None
+        if asked.confirmation and self.configured and self.let_through(asked.confirmation):
             return None
         assert call.caller is not None
         whose = principal(call.caller)

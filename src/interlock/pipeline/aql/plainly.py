@@ -1,0 +1,54 @@
+"""What holds for a call whether it is made in a view or by its tool's plain name: danger, where the
+config wants that, and every limit and quota.
+
+In a view the stage has counted a call before it gets here. One that a human let through comes here
+by its plain name, and is counted then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from interlock.call import Call
+from interlock.catalog.aql.operation import Book
+from interlock.catalog.offering import Tool
+from interlock.pipeline.aql.quotas import Quotas
+from interlock.pipeline.policy.decision import Action, Decision, decision
+
+Weigh = Callable[[Call, Decision], Decision]
+"""Makes a decision stricter. Raises InterlockError."""
+
+PAUSED: Final = decision(
+    Action.CONFIRM, "aql:quota", "A quota is used up so far: a human lets each call go on."
+)
+
+
+class Plainly:
+    """Asked about every call of a server's tool, while there is something to be asked."""
+
+    def __init__(self, book: Callable[[], Book], quotas: Quotas, weigh: Weigh) -> None:
+        """`weigh`: what danger says."""
+        self._book = book
+        self._quotas = quotas
+        self._weigh = weigh
+        self.danger_everywhere = False
+        """Whether danger counts outside of views, too."""
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether calls outside of views have to be asked about at all."""
+        return self.danger_everywhere or self._quotas.configured
+
+    def __call__(self, call: Call, decided: Decision) -> Decision:
+        if call.view is not None:
+            return self._weigh(call, decided)
+        if self.danger_everywhere:
+            decided = self._weigh(call, decided)
+        if not self._quotas.configured or call.route is None:
+            return decided
+        if decided.action is Action.DENY or (decided.gated and not call.approval):
+            # It does not go out now.
+            return decided
+        operation = self._book().of(cast("Tool", call.route))
+        return decided if self._quotas.admit_plain(call, operation) else PAUSED
