@@ -75,7 +75,7 @@ def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> Non
     node = world.up()
     node.wait_for_line("demo is ready")
     done(world, "keys", "new", "ann", "--no-passphrase")
-    begin(world)
+    id = begin(world)
     assert report(world, "drop_table users")["data"]["stopped"] is True
     # Who was told: the operator at the terminal, and the operator's mail.
     [shown] = json.loads(done(world, "operator", "--json"))["nodes"]
@@ -104,10 +104,15 @@ def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> Non
     assert unreported["details"]["reason"] == "unreported_action"
     assert report(world, "list the notes of the demo")["data"]["continue"] is True
     assert ask(world, "demo_notes_list")["success"]
+    # What runs is shown.
+    assert f"interlock operator end {id}" in done(world, "operator")
     # And by key, without a code.
     assert report(world, "drop_table users")["data"]["stopped"] is True
     assert "may act again" in done(world, "operator", "unblock", "local", "--yes")
     assert report(world, "list the notes of the demo")["data"]["continue"] is True
+    # What an operator ended is watched no more.
+    assert f"{id} of local is cancelled." in done(world, "operator", "end", id[:14])
+    assert ask(world, "demo_notes_list")["success"]
     node.end()
     codes = {code, renewed["code"]}
     logged = ""

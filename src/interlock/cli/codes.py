@@ -46,12 +46,27 @@ class Blocked(msgspec.Struct, frozen=True):
     above: str = ""
 
 
+class Execution(msgspec.Struct, frozen=True):
+    """An agent at work, whose calls are watched."""
+
+    id: str
+    caller: str
+    element_name: str
+    since: str
+    steps: int
+    violations: int
+    last_step: str = ""
+    above: str = ""
+    state: str = ""
+
+
 class Shown(msgspec.Struct, frozen=True):
     """What one node shows."""
 
     mode: str
     challenges: list[Challenge]
     blocks: list[Blocked]
+    executions: list[Execution] = []
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -83,16 +98,21 @@ class CodeDesk(Inbox):
 
     def another(self, sent: dict[str, str]) -> Challenge:
         """Another challenge, of whichever node knows what it is about. Raises InterlockError."""
+        return msgspec.json.decode(self._answered(sent), type=Challenge)
+
+    def end(self, id: str) -> Execution:
+        """End an execution. Raises InterlockError."""
+        return msgspec.json.decode(self._answered({"end": id}), type=Execution)
+
+    def _answered(self, sent: dict[str, str]) -> bytes:
         unknown: InterlockError | None = None
         for way in self._ways():
             try:
-                body = self._signed_in(way, "POST", _CODES, sent)
+                return self._signed_in(way, "POST", _CODES, sent)
             except InterlockError as error:
                 if error.failure is not UNKNOWN_APPROVAL:
                     raise
                 unknown = error
-                continue
-            return msgspec.json.decode(body, type=Challenge)
         assert unknown is not None
         raise unknown
 

@@ -1,4 +1,5 @@
-"""`interlock operator`: the codes that agents wait for, shown to an operator who signs in first.
+"""`interlock operator`: the codes that agents wait for, and the agents that run, shown to an
+operator who signs in first.
 
 A model may run as the same user and find the same socket: what it does not have is the operator's
 key. So nothing is shown without a signature, here or over HTTP.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _TIERS: Final = {"verify": "wants to go on with", "danger_zone": "is blocked after"}
 
 operator = typer.Typer(
-    help="The codes that agents wait for, and agents that are blocked.",
+    help="The codes that agents wait for, agents that are blocked, and those that run.",
     invoke_without_command=True,
 )
 
@@ -47,7 +48,7 @@ def show(
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show the codes that agents wait for, and agents that are blocked.
+    """Show the codes that agents wait for, agents that are blocked, and those that run.
 
     Signs in with your key. Tell a code only to whoever may go on.
 
@@ -56,6 +57,7 @@ def show(
       interlock operator --watch
       interlock operator renew 3f0c0e
       interlock operator unblock ada
+      interlock operator end exec_4e52
     """
     if context.invoked_subcommand is not None:
         return
@@ -125,6 +127,32 @@ def unblock(
     print(f"{_line(challenge.caller)} may act again.")
 
 
+@operator.command()
+def end(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The execution, or how its id begins.")],
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    config: where.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
+) -> None:
+    """End an execution that runs: what its caller does is watched no more.
+
+    Who is blocked stays blocked.
+
+    \b
+    Example:
+      interlock operator end exec_4e52
+    """
+    ended = _desk(config, node, key, passphrase_file).end(id)
+    if json:
+        import msgspec
+
+        say.as_json(msgspec.to_builtins(ended))
+        return
+    print(f"{ended.id} of {_who(ended.caller, ended.above)} is {ended.state}.")
+
+
 def _print(desk: CodeDesk, known: set[str], *, json: bool, all: bool) -> None:
     """What is open. `known`: what was printed before, which is not printed again."""
     import msgspec
@@ -154,6 +182,13 @@ def _print(desk: CodeDesk, known: set[str], *, json: bool, all: bool) -> None:
         )
     if found and not challenges and not blocks:
         say.note("no agent waits.")
+    for run in (run for _, told in found for run in told.executions):
+        last = f", the last {run.last_step}" if run.last_step else ""
+        print(
+            f"{_who(run.caller, run.above)} ({_line(run.element_name)}) runs since {run.since}: "
+            f"{run.steps} steps{last}, {run.violations} calls not reported\n"
+            f"  interlock operator end {run.id}"
+        )
 
 
 def _print_one(one: Challenge, *, json: bool) -> None:

@@ -32,12 +32,18 @@ class Verification(Protocol):
         """Raises InterlockError."""
         ...
 
+    async def end(self, id: str, by: str) -> dict[str, Any]:
+        """Raises InterlockError."""
+        ...
+
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another challenge: in place of one whose code is lost, or for somebody who is blocked."""
+    """Another challenge: in place of one whose code is lost, or for somebody who is blocked. Or the
+    end of an execution."""
 
     renew: str = ""
     blocked: str = ""
+    end: str = ""
 
 
 class VerificationApp(ApprovalsApp):
@@ -57,13 +63,14 @@ class VerificationApp(ApprovalsApp):
             await respond_json(send, 200, wanted.shown(), SECURITY)
             return
         asked = await read_json(scope, receive, Wanted, _MOST_BODY)
-        if bool(asked.renew) == bool(asked.blocked):
-            raise InterlockError(INVALID_REQUEST, "Send either `renew` or `blocked`.")
-        told = (
-            await wanted.renew(asked.renew, operator)
-            if asked.renew
-            else await wanted.ask_again(asked.blocked, operator)
-        )
+        if sum(map(bool, (asked.renew, asked.blocked, asked.end))) != 1:
+            raise InterlockError(INVALID_REQUEST, "Send one of `renew`, `blocked` and `end`.")
+        if asked.renew:
+            told = await wanted.renew(asked.renew, operator)
+        elif asked.blocked:
+            told = await wanted.ask_again(asked.blocked, operator)
+        else:
+            told = await wanted.end(asked.end, operator)
         await respond_json(send, 200, told, SECURITY)
 
     async def _signed_in(self, scope: Scope) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from interlock.errors import DENIED, InterlockError
+from interlock.pipeline.aql.safety.desk import VerificationDesk
+from interlock.pipeline.aql.safety.ending import IDLE
 from tests.pipeline.aql.safety.guarded import Guarded, types
 
 
@@ -230,6 +232,52 @@ def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(tmp_path
         over = node.approvals.find(waits.id)
         assert over is not None
         assert over.state == "refused"
+        node.close()
+
+    run(test())
+
+
+def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        desk = VerificationDesk(node.loop)
+        id = await node.begin()
+        await node.begin("bob")
+        await node.report("delete_repo docs")
+        mine = next(one for one in desk.shown()["executions"] if one["id"] == id)
+        assert (mine["caller"], mine["element_name"], mine["steps"]) == ("ada", "agent", 1)
+        assert mine["last_step"]
+        # Whoever sees tools is told whom it has to do with, and what helps.
+        told = await node.refusal("list_issues")
+        assert f"`interlock operator end {id}`" in told.message
+        assert "'ada'" in told.message
+        with pytest.raises(InterlockError):
+            await desk.end("exec_", "anna")
+        ended = await desk.end(id[:13], "anna")
+        assert ended["state"] == "cancelled"
+        assert [one["caller"] for one in desk.shown()["executions"]] == ["bob"]
+        assert await node.done("list_issues")
+        assert "execution_cancelled" in node.words("anna")
+        with pytest.raises(InterlockError):
+            await desk.end(id, "anna")
+        node.close()
+
+    run(test())
+
+
+def test_an_execution_that_nobody_hears_of_ends_by_itself(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = Guarded(tmp_path)
+        await node.begin()
+        node.pass_time(IDLE - 10)
+        assert (await node.report("list_issues of docs"))["continue"] is True
+        assert await node.done("list_issues")
+        node.pass_time(IDLE - 10)
+        assert "runs as 'ada'" in (await node.refusal("list_issues")).message
+        assert [who[0] for who in node.loop.runs.everybody()] == ["ada"]
+        node.pass_time(20)
+        assert await node.done("list_issues")
+        assert node.loop.watched == {}
         node.close()
 
     run(test())

@@ -7,8 +7,10 @@ from typing import Any
 
 from interlock.errors import UNKNOWN_APPROVAL, InterlockError
 from interlock.pipeline.approval.record import utc
-from interlock.pipeline.aql.safety.keeping import Block, Challenge
+from interlock.pipeline.aql.safety import ending
+from interlock.pipeline.aql.safety.keeping import CANCELLED, Block, Challenge, Execution
 from interlock.pipeline.aql.safety.loop import Loop
+from interlock.pipeline.aql.safety.running import Run
 
 
 class VerificationDesk:
@@ -20,11 +22,13 @@ class VerificationDesk:
     def shown(self) -> dict[str, Any]:
         """Every open challenge with its code, and every block. For an operator's eyes only."""
         loop = self._loop
+        ending.end_idle(loop)
         challenges = [self._challenge(one) for one in loop.challenges]
         return {
             "mode": loop.mode,
             "challenges": challenges,
             "blocks": [_block(one) for one in loop.blocks],
+            "executions": [_execution(one.execution) for one in self._running()],
         }
 
     async def renew(self, id: str, by: str) -> dict[str, Any]:
@@ -48,6 +52,20 @@ class VerificationDesk:
         if open is not None and open.approval:
             return self._challenge(open)
         return await self._asked(self._loop.ask_again(blocks[0]), by)
+
+    async def end(self, id: str, by: str) -> dict[str, Any]:
+        """End an execution that runs: what its caller does is watched no more. A block stays.
+        Raises InterlockError."""
+        found = [one for one in self._running() if id and one.execution.id.startswith(id)]
+        if len(found) != 1:
+            several = "Several executions begin with this." if found else "No such execution runs."
+            raise InterlockError(UNKNOWN_APPROVAL, several)
+        await ending.end(self._loop, found[0], CANCELLED, "An operator ended it.", by)
+        return _execution(found[0].execution)
+
+    def _running(self) -> list[Run]:
+        runs = self._loop.runs
+        return [one for who in runs.everybody() for one in runs.of(who)]
 
     async def _asked(self, id: str, by: str) -> dict[str, Any]:
         await self._loop.challenges.written(id)
@@ -82,4 +100,18 @@ def _block(one: Block) -> dict[str, Any]:
         "reason": one.reason,
         "since": utc(one.at),
         "challenge": one.challenge,
+    }
+
+
+def _execution(one: Execution) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "caller": one.who[0],
+        "above": one.who[2],
+        "element_name": one.element,
+        "state": one.state,
+        "since": utc(one.started),
+        "last_step": utc(one.last) if one.last else "",
+        "steps": one.steps,
+        "violations": one.violations,
     }

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.pipeline.approval.record import utc
-from interlock.pipeline.aql.safety.keeping import Tier
+from interlock.pipeline.aql.safety.keeping import Execution, Tier
 
 NotificationType = Literal["permission_pending", "autonomy_pause", "danger_zone", "status", "error"]
 
@@ -22,6 +22,22 @@ INSTRUCTIONS: Final = (
     "End with complete_execution, or with abort_execution."
 )
 """A ready text for whoever writes the instructions of an agent."""
+
+UNREPORTED: Final = (
+    "This action was not reported: call record_execution_step first, with a next_action_hint "
+    "about exactly this operation."
+)
+
+
+def unreported_in_plain_view(execution: Execution) -> str:
+    """The same to somebody who sees tools, and may never have heard of an execution."""
+    name = execution.who[0]
+    return (
+        f"This was not reported, and not done: an agent runs as '{name}', the same name as yours. "
+        "If you are this agent, call record_execution_step first, in the view ?view=aql. If not, "
+        "use a token of your own, or have an operator end it: "
+        f"`interlock operator end {execution.id}`."
+    )
 
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -15,15 +15,19 @@ from interlock.catalog.aql.operation import Book, Operation
 from interlock.catalog.offering import Tool
 from interlock.config.aql import SafetyConfig
 from interlock.config.redaction import redact
-from interlock.errors import InterlockError
 from interlock.pipeline.approval.proofs import Proofs
 from interlock.pipeline.approval.record import Approval
 from interlock.pipeline.aql.asking import Principal, principal
-from interlock.pipeline.aql.safety import evaluate
+from interlock.pipeline.aql.safety import ending, evaluate
 from interlock.pipeline.aql.safety.blocks import Blocks
 from interlock.pipeline.aql.safety.challenges import CODE, Challenges
 from interlock.pipeline.aql.safety.codes import Codes
-from interlock.pipeline.aql.safety.directives import Directive, notification
+from interlock.pipeline.aql.safety.directives import (
+    UNREPORTED,
+    Directive,
+    notification,
+    unreported_in_plain_view,
+)
 from interlock.pipeline.aql.safety.evaluate import Action as Doing
 from interlock.pipeline.aql.safety.evaluate import Rules, Verdict, rules_for
 from interlock.pipeline.aql.safety.holding import (
@@ -194,6 +198,7 @@ class Loop:
         if call.approval:
             # A human let exactly this through: it was reported when it was held.
             return self._as_held(call, found)
+        ending.end_idle(self)
         runs = self.runs.of(who)
         if not runs:
             return found
@@ -318,8 +323,7 @@ class Loop:
             return found
         raise AqlError(
             "PERMISSION_DENIED",
-            "This action was not reported: call record_execution_step first, with a "
-            "next_action_hint about exactly this operation.",
+            UNREPORTED if call.view is not None else unreported_in_plain_view(run.execution),
             {
                 "reason": "unreported_action",
                 "operation": doing.name,

@@ -12,7 +12,7 @@ import msgspec
 from interlock.call import Caller
 from interlock.config.redaction import redact
 from interlock.pipeline.aql.asking import Asked, principal
-from interlock.pipeline.aql.safety import evaluate
+from interlock.pipeline.aql.safety import ending, evaluate
 from interlock.pipeline.aql.safety.directives import INSTRUCTIONS, Directive
 from interlock.pipeline.aql.safety.evaluate import Verdict
 from interlock.pipeline.aql.safety.keeping import CANCELLED, COMPLETED, FAILED
@@ -93,9 +93,11 @@ class Steps:
         if outcome and outcome not in OUTCOMES:
             raise _no_choice("outcome", OUTCOMES)
         loop.refuse_blocked(who)
+        ending.end_idle(loop)
         run = loop.runs.find(who, str(params.get("execution_id") or ""), element)
         hint = read(said)
         execution = run.execution
+        execution.last = loop.wall_clock()
         if loop.mode not in WATCHING:
             execution.steps += 1
             if loop.mode != "disabled":
@@ -250,16 +252,7 @@ class Steps:
             raise missing("execution_id", name, "string", "or element_name")
         run = loop.runs.find(who, id, element)
         note = redact(str(params.get(why) or ""))[:500]
-        loop.runs.end(run, state, note)
-        loop.reports.forget(who, run.execution.id)
-        loop.pauses.forget(run.execution.id)
-        for challenge in loop.challenges:
-            if challenge.execution == run.execution.id:
-                loop.challenges.close(challenge, "The execution is over.")
-        if not loop.runs.of(who):
-            loop.notices.forget(who)
-        await _in_thread(loop.keeper.drop, run.execution)
-        loop.note(caller.name, f"execution_{state}", f"{run.execution.id} {note}")
+        await ending.end(loop, run, state, note, caller.name)
         return {
             "execution_id": run.execution.id,
             "status": state,
