@@ -48,13 +48,14 @@ def test_the_demo_answers_the_sdk_in_both_eras(world: World) -> None:
 
 def test_it_says_how_each_client_is_pointed_at_it(world: World) -> None:
     node = world.up("--demo", "--listen", str(world.port))
-    node.wait_for_line("Codex")
+    node.wait_for_line("Many tools")
     said = "".join(node.seen)
     url = node.url
     assert f"claude mcp add --transport http interlock {url}\n" in said
     assert f'{{"mcpServers": {{"interlock": {{"url": "{url}"}}}}}}' in said
     assert f'code --add-mcp \'{{"name":"interlock","type":"http","url":"{url}"}}\'\n' in said
     assert f"codex mcp add interlock --url {url}\n" in said
+    assert f" {url}?view=aql " in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

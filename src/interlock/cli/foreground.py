@@ -46,6 +46,9 @@ def _introduce(config: Config, url: str) -> None:
     width = max(len(client) for client, _ in lines)
     for client, line in lines:
         print(f"  {client:<{width}}  {line}")
+    if config.aql.view == "plain":
+        view = f"{url_for_others(url)}?view=aql"
+        print(f"  {'Many tools?':<{width}}  {view}   five endpoints instead of every tool")
     print(flush=True)
 
 

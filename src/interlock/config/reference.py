@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from msgspec import Struct, inspect
+from msgspec import NODEFAULT, Struct, inspect
 
 from interlock.config.aql import (
     AgentSafety,
@@ -272,6 +272,11 @@ def _default(known: inspect.Field) -> str:
     if known.required:
         return "required"
     value: Any = written_default(known)
+    if value is None and known.default_factory is not NODEFAULT:
+        made = known.default_factory()
+        if isinstance(made, list) and all(isinstance(one, str | int) for one in made):
+            # One value after the other, as they would stand in brackets.
+            return ", ".join(f"`{one}`" for one in made).replace("|", "\\|")
     if value is None:
         return ""
     return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
