@@ -30,6 +30,7 @@ from interlock.pipeline.aql.execution_ends import (
     may_have_been_done,
     moved,
 )
+from interlock.pipeline.aql.execution_room import MOST_OF_ONE, Room, may_be_retried
 from interlock.pipeline.aql.execution_states import TERMINAL, Event, State, after
 from interlock.pipeline.aql.keeping import Execution, ExecutionKeeper, moment
 from interlock.pipeline.questions import capabilities_of
@@ -38,8 +39,6 @@ from interlock.protocol.aql.words import SEGMENT
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS, TASKS_EXTENSION, TOOLS_CALL
 
-MOST_BYTES: Final = 256 * 1024 * 1024
-"""So much of results is kept; then the oldest are forgotten with their executions."""
 _SHUTTING: Final = "The node ended while this was running. Whether it was done is not known."
 _SESSION_ENDED: Final = "The session ended in which it was started."
 
@@ -100,7 +99,7 @@ class Executions:
         self._book = book
         self._wall_clock = wall_clock
         self._all: dict[str, Live] = {}
-        self._bytes = 0
+        self._room = Room()
         self._unsaved: set[str] = set()
         """Those whose end could not be written yet."""
         self.as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
@@ -118,7 +117,7 @@ class Executions:
         """Know again what was there before. What ran then is lost. Raises InterlockError."""
         for record in self._keeper.load():
             live = self._all[record.id] = Live(record)
-            self._bytes += record.size
+            self._room.put(record)
             if not live.ended:
                 live.record = msgspec.structs.replace(record, status=State.RUNNING)
                 self._end(live, Event.FAIL, End(None, failure(_SHUTTING, LOST)))
@@ -134,7 +133,7 @@ class Executions:
         if parent is None or not isinstance(child, Asked):
             raise TypeError("an execution needs the call that asks for it, and its own request")
         owner = _owner(parent)
-        self._make_room(owner)
+        self._make_room(owner, size=len(call.arguments))
         record = Execution(
             id=f"exec_{secrets.token_hex(12)}",
             owner=owner,
@@ -145,6 +144,7 @@ class Executions:
             arguments=bytes(call.arguments),
         )
         live = self._all[record.id] = Live(record)
+        self._room.put(record)
         try:
             await self._write_first(live)
         except asyncio.CancelledError:
@@ -176,6 +176,13 @@ class Executions:
                 "CONFLICT_INVALID_STATE",
                 "A batch is not run again by its id: some would be done twice. Send "
                 "the failed operations again.",
+                {"current_status": live.record.status.value, "action": "retry"},
+            )
+        if not live.record.arguments:
+            raise AqlError(
+                "CONFLICT_INVALID_STATE",
+                "It was refused, and what it was called with is not kept: the same would be "
+                "refused again. Call the operation anew.",
                 {"current_status": live.record.status.value, "action": "retry"},
             )
         operation = self._book().find(live.record.operation)
@@ -292,11 +299,13 @@ class Executions:
             finished=self._wall_clock(),
             error=failure,
             # Nobody runs it again: what it was called with is not left lying about.
-            arguments=live.record.arguments if status is State.FAILED else b"",
+            arguments=live.record.arguments
+            if status is State.FAILED and may_be_retried(failure)
+            else b"",
             size=len(result or b""),
         )
         live.call, live.result = None, result
-        self._bytes += live.record.size
+        self._room.put(live.record)
         if live.unwatch is not None:
             live.unwatch()
             live.unwatch = None
@@ -383,8 +392,15 @@ class Executions:
 
     # -- how many
 
-    def _make_room(self, owner: Principal, more: int = 1) -> None:
-        self._trim(more)
+    def _make_room(self, owner: Principal, more: int = 1, size: int = 0) -> None:
+        self._trim(more, (owner, size))
+        if self._room.of(owner) + size > MOST_OF_ONE:
+            raise AqlError(
+                "RATE_LIMIT_EXCEEDED",
+                "Your executions under way were called with more than is kept of one caller. "
+                "Wait for one to end, or cancel one.",
+                {"limit_type": "execution_bytes", "limit": MOST_OF_ONE},
+            )
         running = sum(
             1 for live in self._all.values() if live.record.owner == owner and not live.ended
         )
@@ -402,23 +418,17 @@ class Executions:
                 {"limit_type": "executions", "limit": self.settings.most},
             )
 
-    def _trim(self, room: int = 0) -> None:
+    def _trim(self, room: int = 0, wanted: tuple[Principal, int] | None = None) -> None:
         """Forget what ended long ago, and the oldest where there is too much."""
         until = self._wall_clock() - self.settings.keep
         too_many = len(self._all) - self.settings.most + room
-        if too_many <= 0 and self._bytes <= MOST_BYTES and not self._any_before(until):
+        fits = wanted is None or self._room.fits(*wanted)
+        if too_many <= 0 and fits and not self._room.is_short and not self._any_before(until):
             return
-        gone: list[Live] = []
-        spared = self._bytes
-        for live in self._all.values():
-            if not live.ended:
-                continue
-            old = (live.record.finished or 0.0) < until
-            if old or too_many > len(gone) or (spared > MOST_BYTES and live.record.size):
-                gone.append(live)
-                spared -= live.record.size
-        self._keeper.forget([live.record.id for live in gone])
-        self._forget(gone)
+        records = (live.record for live in self._all.values())
+        gone = self._room.to_forget(records, until, too_many, wanted)
+        self._keeper.forget([record.id for record in gone])
+        self._forget(self._all[record.id] for record in gone)
 
     def _any_before(self, moment: float) -> bool:
         """Whether the oldest is worth a look. What is older than it is not there."""
@@ -426,10 +436,10 @@ class Executions:
         return oldest is not None and oldest.record.created < moment
 
     def _forget(self, gone: Iterable[Live]) -> None:
-        for live in gone:
+        for live in list(gone):
             self._all.pop(live.record.id, None)
             self._unsaved.discard(live.record.id)
-            self._bytes -= live.record.size
+            self._room.remove(live.record)
 
 
 def _no_execution(id: str) -> AqlError:
