@@ -115,3 +115,23 @@ def test_rules_about_nobody_are_doubted(
         assert done.stderr == ""
     told = json.loads(world.run_here("check", "--json").stdout)
     assert (told["ok"], len(told["warnings"])) == (True, 1 if said else 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "more", "said"),
+    [
+        ("demoo", {}, 'there is no server demoo; did you mean "demo"?'),
+        ("bank", {"subservers": {"enabled": False}}, "there is no server bank; correct it"),
+        ("demo", {"subservers": {"enabled": False}}, ""),
+        # It may register later.
+        ("bank", {}, ""),
+    ],
+)
+def test_trust_in_nobody_is_doubted(
+    world: World, key: str, more: dict[str, Any], said: str
+) -> None:
+    world.config({"demo": DEMO}, aql={"trust": {key: "certified"}}, **more)
+    done = world.run_here("check")
+    assert done.returncode == 0, done.stderr
+    assert said in done.stderr
+    assert bool(said) == bool(done.stderr)

@@ -44,6 +44,12 @@ MISTAKES = {
     "aql: {limits: {array_elements: 99}}": "this must be at least 100",
     "aql: {safety: {stages: [9]}}": "this must be at most 5",
     "aql: {quotas: [{metric: cost_per_day, warn: 0, pause: 2}]}": "more than 0",
+    "aql: {limits: {page: 200}}": "it is more than limits.most_page, which is 100",
+    "aql: {operations: {a.b: {name: introspect}}}": '"introspect" is the node\'s own',
+    "aql: {operations: {a.b: {name: x}, a.c: {name: x}}}": '"a.b" has this name already',
+    "aql: {operations: {'a.*': {name: x}}}": "a name is for one tool",
+    "aql: {plain: deny, view: plain}": "aql.view: the plain view is denied",
+    "aql: {plain: deny, clients: [{view: plain}]}": "the plain view is denied by aql.plain",
     "servers: {aql: 'http://127.0.0.1:9/mcp'}": 'the segment "aql" is taken',
 }
 

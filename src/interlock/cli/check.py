@@ -68,7 +68,8 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
 
 
 def doubts(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
-    """What is right and does nothing: rules about tools of servers that are not there.
+    """What is right and does nothing: rules about tools of servers that are not there, and trust in
+    such servers.
 
     A rule may be about whoever registers later, so a name that looks like none of the servers'
     is doubted only where nobody can register.
@@ -76,6 +77,7 @@ def doubts(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     import difflib
 
     known = {*(server.segment for server in config.servers.values()), *config.subservers.links}
+    yield from _placed(_trusted_strangers(config), source)
     if any(server.expose == "transparent" for server in config.enabled_servers.values()):
         return
     found = []
@@ -91,6 +93,19 @@ def doubts(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
             path = ("policy", "rules", number, "tools", index)
             found.append((path, f"no server has the segment {first}", hint))
     yield from _placed(found, source)
+
+
+def _trusted_strangers(config: Config) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """Servers that are trusted, and are not there."""
+    import difflib
+
+    known = {*config.servers, *config.subservers.links}
+    for key in config.aql.trust:
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+        if key in known or (not close and config.subservers.enabled):
+            continue
+        hint = f'did you mean "{close[0]}"?' if close else "correct it, or remove it"
+        yield ("aql", "trust", key), f"there is no server {key}", hint
 
 
 def _first_segment(glob: str, root: str | None) -> str:

@@ -17,6 +17,7 @@ from interlock.config.model import ServerConfig
 from interlock.config.problems import KeyPath, quoted
 from interlock.config.quantities import default_segment
 from interlock.config.reader import NodeReader
+from interlock.protocol.aql.words import RESERVED
 
 _OWN_SEGMENT: Final = "aql"
 _SIZES: Final = {
@@ -51,6 +52,13 @@ def check_aql(reader: NodeReader, values: dict[str, Any]) -> None:
     for name, (least, most, said) in _SIZES.items():
         if not least <= getattr(aql.limits, name) <= most:
             reader.report(("aql", "limits", name), f"it must be {said}", f"write {said}")
+    if aql.limits.page > aql.limits.most_page:
+        reader.report(
+            ("aql", "limits", "page"),
+            f"it is more than limits.most_page, which is {aql.limits.most_page}",
+            "write less, or a larger most_page",
+        )
+    _check_names(reader, aql)
     for at, channel in enumerate(aql.channels):
         if (channel.kind == "command") != bool(channel.command):
             reader.report(
@@ -76,6 +84,29 @@ def check_aql(reader: NodeReader, values: dict[str, Any]) -> None:
                     f"{scope} goes with scope: {scope}",
                     f"write both or none: scope: {scope}, {scope}: …",
                 )
+
+
+def _check_names(reader: NodeReader, aql: AqlConfig) -> None:
+    """A name of your own is one tool's, and nobody else's."""
+    given: dict[str, str] = {}
+    for glob, operation in aql.operations.items():
+        name = operation.name
+        if name is None:
+            continue
+        path = ("aql", "operations", glob, "name")
+        if name in RESERVED:
+            reader.report(path, f"{quoted(name)} is the node's own", "give it another name")
+        elif name in given:
+            reader.report(
+                path, f"{quoted(given[name])} has this name already", "give it another name"
+            )
+        elif any(one in glob for one in "*?["):
+            reader.report(
+                path,
+                "a name is for one tool, and this may be several",
+                "write the whole canonical name of the tool, such as github.create_issue",
+            )
+        given.setdefault(name, glob)
 
 
 def _check_views(reader: NodeReader, aql: AqlConfig) -> None:

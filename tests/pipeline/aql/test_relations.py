@@ -14,6 +14,7 @@ from interlock.config.trust import PolicyConfig
 from interlock.pipeline.aql.asking import Answer
 from interlock.pipeline.aql.listing import Listing
 from interlock.pipeline.aql.relations import (
+    MOST_DRAWN,
     MOST_NODES,
     Edge,
     Element,
@@ -24,6 +25,8 @@ from interlock.pipeline.aql.relations import (
 from interlock.pipeline.policy import Policy
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.faults import AqlError, lawful
+from tests.catalog.aql.shelf import book, native
+from tests.catalog.offers import offer
 from tests.pipeline.aql.executing import ANNA, BEN, Bench
 
 SERVER = {"element_type": "server", "element_name": "s"}
@@ -96,6 +99,49 @@ def test_only_as_far_and_along_what_was_asked() -> None:
         assert {one["relationship"] for one in both["relationships"]} == {"uses"}
         only = desk.query(root=SERVER, depth=5, include=["operation"])
         assert {one.partition(":")[0] for one in ids(only)} == {"server", "operation"}
+
+    at_desk(test)
+
+
+def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> None:
+    def of(server: str) -> list[Edge]:
+        default = Element("policy", "default:safe")
+        return [
+            Edge(Element("server", server), "composes", Element("operation", f"{server}_x")),
+            Edge(Element("operation", f"{server}_x"), "uses", default),
+            Edge(default, "references", Element("server", server)),
+        ]
+
+    graph = Graph([*of("a"), *of("b")])
+    edges, nodes, _ = graph.around(Element("server", "a"), "both", None, 5)
+    assert {one.name for one in nodes} == {"a", "a_x", "default:safe"}
+    assert len(edges) == 3
+    _, nodes, _ = graph.around(Element("policy", "default:safe"), "both", None, 5)
+    assert {one.name for one in nodes} == {"a", "a_x", "b", "b_x", "default:safe"}
+
+
+def test_what_the_node_answers_itself_is_of_no_server() -> None:
+    async def test(desk: Desk) -> None:
+        call = desk.asked({}, ANNA).call
+        assert call is not None
+        desk.book = book(offer("s", ["look"]), natives=(native("introspect"),))
+        graph = desk.relations.graph(call)
+        assert [one.name for one in graph.elements if one.type == "server"] == ["s"]
+        assert Element("operation", "introspect") in graph.elements
+
+    at_desk(test)
+
+
+def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
+    root = Element("server", "s")
+    many = [Edge(root, "composes", Element("operation", f"o{at}")) for at in range(300)]
+
+    async def test(desk: Desk) -> None:
+        desk.relations.graph = lambda _: Graph(many)  # type: ignore[method-assign]
+        answer = desk.answer(root=SERVER)
+        assert len(answer.data["graph"]["edges"]) == MOST_DRAWN
+        assert len(ids(answer.data)) == MOST_DRAWN + 1
+        assert [one.code for one in answer.warnings] == ["VALIDATION_TRUNCATED_WARNING"]
 
     at_desk(test)
 

@@ -27,6 +27,10 @@ TYPES: Final = ("server", "operation", "policy", "execution")
 DIRECTIONS: Final = ("outgoing", "incoming", "both")
 MOST_DEPTH: Final = 10
 MOST_NODES: Final = 1_000
+MOST_DRAWN: Final = 100
+"""So many relationships are in the graph of an answer; the list of them has pages."""
+DEFAULT: Final = "default:"
+"""How decisions begin that no rule of an operator made."""
 _KIND: Final = Kind("relationships", id="id")
 
 
@@ -68,10 +72,15 @@ class Graph:
             element, distance = waiting.popleft()
             if distance > depth:
                 break
+            # All that no rule is about meets there: that says nothing of what began here.
+            meets = element.type == "policy" and element.name.startswith(DEFAULT)
+            ends = meets and element != root
             for edge, other in self._beside(element, direction):
                 if relationship is not None and edge.relationship != relationship:
                     continue
                 if other not in seen:
+                    if ends:
+                        continue
                     if len(seen) >= MOST_NODES:
                         return list(edges.items()), seen, True
                     seen[other] = None
@@ -108,13 +117,16 @@ class Relations:
             if view is not None and operation.native is None and not view.sees(operation.tool):
                 continue
             seen.add(operation.name)
-            server = Element("server", operation.server)
             named = Element("operation", operation.name)
-            edges.append(Edge(server, "composes", named))
+            elements.append(named)
+            server = None if operation.native else Element("server", operation.server)
+            if server is not None:
+                edges.append(Edge(server, "composes", named))
             for rule in self._rules(call, operation.tool):
                 policy = Element("policy", rule)
                 edges.append(Edge(named, "uses", policy))
-                edges.append(Edge(policy, "references", server))
+                if server is not None:
+                    edges.append(Edge(policy, "references", server))
         if self._executions is not None and call.caller is not None:
             for one in self._executions.of(principal(call.caller)):
                 execution = Element("execution", one.id)
@@ -177,9 +189,11 @@ def relation_natives(relations: Relations, listing: Callable[[], Listing]) -> li
             _KIND,
             shown_as="item",
         )
-        beside = {root: None} | {
-            end: None for edge, _ in wanted for end in (edge.source, edge.target)
-        }
+        drawn = [edge for edge, _ in wanted[:MOST_DRAWN]]
+        beside = {root: None} | {end: None for edge in drawn for end in (edge.source, edge.target)}
+        warnings = (*page.warnings, _CUT) if cut else page.warnings
+        if len(drawn) < len(wanted):
+            warnings = (*warnings, _UNDRAWN)
         data = {
             "root": root.shown(),
             "relationships": page.data.pop("items"),
@@ -188,11 +202,11 @@ def relation_natives(relations: Relations, listing: Callable[[], Listing]) -> li
                 "nodes": [{"id": _id(one), **one.shown()} for one in nodes if one in beside],
                 "edges": [
                     {"from": _id(edge.source), "to": _id(edge.target), "type": edge.relationship}
-                    for edge, _ in wanted
+                    for edge in drawn
                 ],
             },
         }
-        return Answer(data, (*page.warnings, _CUT) if cut else page.warnings)
+        return Answer(data, warnings)
 
     return [
         Native(
@@ -249,6 +263,13 @@ _CUT: Final = Warning(
     "VALIDATION_TRUNCATED_WARNING",
     f"There are more than {MOST_NODES} elements around it: the nearest are shown.",
     {"field": "graph.nodes", "limit": MOST_NODES},
+)
+
+
+_UNDRAWN: Final = Warning(
+    "VALIDATION_TRUNCATED_WARNING",
+    f"The graph shows the nearest {MOST_DRAWN} relationships. All are listed, page by page.",
+    {"field": "graph.edges", "limit": MOST_DRAWN},
 )
 
 
