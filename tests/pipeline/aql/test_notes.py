@@ -77,6 +77,8 @@ def test_what_was_created_is_read_whole() -> None:
         read = await desk("get_note", id=made["id"])
         assert read == made
         assert {name: read[name] for name in FULL} == FULL
+        [listed] = (await desk("list_notes"))["items"]
+        assert listed["metadata"] == FULL["metadata"]
 
     at_desk(test)
 

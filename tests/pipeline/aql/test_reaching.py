@@ -23,11 +23,16 @@ from tests.pipeline.aql.executing import ANNA, FACE
 from tests.pipeline.calls import LOCAL, SESSION
 from tests.pipeline.rig import Rig, turns
 
+ARGUMENTS = [{"name": "language", "description": "Of the code.", "required": True}]
+
 
 class Desk:
     def __init__(self, *, empty: bool = False) -> None:
         everything: dict[str, Any] = {
-            "prompts": [prompt("review", description="Look at code."), prompt("greet")],
+            "prompts": [
+                prompt("review", description="Look at code.", arguments=ARGUMENTS),
+                prompt("greet"),
+            ],
             "resources": [
                 resource("file:///readme.md", description="Read this."),
                 resource("file:///licence"),
@@ -91,6 +96,9 @@ def test_lists_have_everything_and_are_shaped() -> None:
         ]
         data = await desk.call("list_resources", query="read", fields=["uri"])
         assert data["items"] == [{"uri": "file:///readme.md"}]
+        data = await desk.call("list_prompts")
+        asks = {one["name"]: one.get("arguments") for one in data["items"]}
+        assert asks == {"s.greet": None, "s.review": ARGUMENTS}
         data = await desk.call("list_prompts", first=1, fields=["name"])
         assert data["items"] == [{"name": "s.greet"}]
         assert data["pageInfo"]["hasNextPage"] is True

@@ -120,6 +120,73 @@ def test_lists_of_servers_are_shaped_behind_an_underscore() -> None:
     assert mixed["error"]["code"] == "VALIDATION_INVALID_TYPE"
 
 
+def listed(data: Any, **also: Any) -> dict[str, Any]:
+    """The answer to a list of a server that gave this."""
+    node = staged()
+    look(node, also=also)
+    node.last.answer(**text_result(data if isinstance(data, str) else json.dumps(data)))
+    return node.answered()
+
+
+GRAPH = {"entities": [{"id": 1}, {"id": 2}], "relations": [{"from": 1}], "total": 9, "none": []}
+
+
+def test_one_of_several_lists_is_named() -> None:
+    error = listed(GRAPH, _first=1)["error"]
+    assert error["code"] == "VALIDATION_INVALID_STATE"
+    assert "gave 3 lists" in error["message"]
+    assert "'_items'" in error["message"]
+    assert error["details"]["lists"] == ["entities", "relations", "none"]
+    data = listed(GRAPH, _items="entities", _first=1)["data"]
+    assert data["items"] == [{"id": 1}]
+    assert data["pageInfo"]["totalCount"] == 2
+    assert listed(GRAPH, _items="none", _first=1)["data"]["items"] == []
+    error = listed(GRAPH, _items="total", _first=1)["error"]
+    assert "called 'total'" in error["message"]
+    node = staged()
+    wrong = node.ask("mcp_aql_read", {**LISTED, "_items": 7})
+    assert wrong["error"]["details"]["param_name"] == "_items"
+    assert node.sent == []
+
+
+def test_what_stands_beside_a_list_stays() -> None:
+    data = listed(GRAPH, _items="entities", _first=1, _fields=["id"])["data"]
+    assert data["relations"] == GRAPH["relations"]
+    assert data["total"] == 9
+    assert "entities" not in data
+    alone = listed({"entities": [], "total": 0}, _first=1)["data"]
+    assert (alone["items"], alone["total"]) == ([], 0)
+    counted = listed(GRAPH, _items="relations", _aggregate={"n": {"count": True}})["data"]
+    assert counted == {"aggregations": {"n": 1}}
+
+
+def test_fields_are_taken_of_the_items_of_a_page() -> None:
+    items = [{"id": n, "b": n} for n in range(3)]
+    data = listed(items, _first=2, _fields=["id"])["data"]
+    assert data["items"] == [{"id": 0}, {"id": 1}]
+    data = listed(items, _first=1, _edges=True, _fields=["b"])["data"]
+    assert data["edges"][0]["node"] == {"b": 0}
+
+
+def test_fields_that_nothing_has_are_warned_of() -> None:
+    [warning] = listed("some prose", _fields=["x"])["warnings"]
+    assert warning["code"] == "VALIDATION_UNKNOWN_FIELD_WARNING"
+    assert "warnings" not in listed("some prose", _preset="full")
+    for more in ({}, {"_first": 1}):
+        answer = listed([{"id": 1}, {"id": 2, "b": 3}], _fields=["id", "bogus"], **more)
+        [warning] = answer["warnings"]
+        assert warning["details"] == {"unknown_fields": ["bogus"], "valid_fields": ["b", "id"]}
+    assert "warnings" not in listed([], _fields=["x"])
+    assert "warnings" not in listed([{"id": 1}, {"b": 3}], _fields=["id", "b"])
+
+
+def test_a_page_that_is_cut_down_says_so() -> None:
+    answer = listed([{"id": n} for n in range(150)], _first=500)
+    assert len(answer["data"]["items"]) == 100
+    [warning] = answer["warnings"]
+    assert warning["code"] == "VALIDATION_TRUNCATED_WARNING"
+
+
 def test_what_is_slow_or_old_is_warned_of() -> None:
     old = OperationConfig(deprecated="2026-01-01", replacement="hub_search")
     node = staged(AqlConfig(slow_ms=100, operations={"hub.list_*": old}))

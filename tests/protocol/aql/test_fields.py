@@ -65,6 +65,13 @@ def test_a_preset_by_either_name() -> None:
     assert select(ISSUE, "full") is ISSUE
 
 
+def test_what_is_nested_and_small_stays_and_nothing_is_emptied() -> None:
+    small = {"id": 1, "metadata": {"b": {"c": 2, "d": 3}}, "none": {}}
+    assert select(small, "standard") == small
+    large = {"id": 1, "metadata": {"b": {"c": "x" * 400}}}
+    assert select(large, "standard") == {"id": 1}
+
+
 @pytest.mark.spec("AQ-FS-2.2-1")
 def test_paths_beside_a_preset_are_added_to_it() -> None:
     chosen = select(ISSUE, ["created_at"], "minimal")

@@ -57,7 +57,7 @@ PROTOCOL: Final[dict[str, TypeDetails]] = {
             "A request: operation with params, or operations. Keys of params that begin with _ are "
             "about the request: _fields, _preset, _dry_run, _async, _confirmation, _request_id, "
             "_quota_continue; on results that are lists also "
-            "_filter, _sort, _aggregate, _first, _after. Others are refused.",
+            "_items (which list), _filter, _sort, _aggregate, _first, _after. Others are refused.",
             _field("operation", "string", "Its name.", False),
             _field("params", "object", "Its parameters.", False),
             _field("operations", "array", "A batch: a list of requests.", False),

@@ -18,7 +18,7 @@ from interlock.catalog.aql.parameters import INPUT
 from interlock.errors import InterlockError
 from interlock.pipeline.validate import validate
 from interlock.protocol.aql import faults
-from interlock.protocol.aql.collection import SHAPING
+from interlock.protocol.aql.collection import ITEMS, SHAPING
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.request import OF_ALL, OF_BATCHES, OF_READERS
 from interlock.protocol.aql.words import Category
@@ -27,7 +27,11 @@ from interlock.protocol.mcp import LATEST_SESSION, TOOLS_CALL, Era
 _MOST_LOOKED_AT: Final = 100
 _MOST_NAMED: Final = 20
 _MOST_SHAPED: Final = 5
-_OF_FOREIGN_READERS: Final = (*OF_ALL, *OF_READERS, *(f"_{name}" for name in sorted(SHAPING)))
+_OF_FOREIGN_READERS: Final = (
+    *OF_ALL,
+    *OF_READERS,
+    *(f"_{name}" for name in (ITEMS, *sorted(SHAPING))),
+)
 _OF_ONE: Final = frozenset(_OF_FOREIGN_READERS)
 _TYPES: Final = frozenset({"type", "anyOf", "oneOfNotValid", "oneOfMultipleValid"})
 _RANGES: Final = {

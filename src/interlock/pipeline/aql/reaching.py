@@ -38,6 +38,8 @@ from interlock.protocol.mcp import (
 
 RESOURCES: Final = Kind("resources", id="uri", text=("uri", "name", "title", "description"))
 PROMPTS: Final = Kind("prompts", id="name", text=("name", "title", "description"))
+_PROMPT_PRESETS: Final = {"standard": ("name", "title", "description", "arguments")}
+"""Who is not told what a prompt asks for cannot get it."""
 MOST: Final = 100_000
 """So many entries of a list are looked at."""
 _OF_MCP: Final = frozenset({"resultType", "ttlMs", "cacheScope", "_meta"})
@@ -160,7 +162,7 @@ def reach_natives(reaching: Reaching, listing: Callable[[], Listing]) -> list[Na
 
     async def list_prompts(asked: Asked) -> Answer:
         items = await reaching.prompts(_parent(asked))
-        return listing()(items, asked.params or {}, PROMPTS)
+        return listing()(items, asked.params or {}, PROMPTS, presets=_PROMPT_PRESETS)
 
     async def get_prompt(asked: Asked) -> Any:
         params = asked.params or {}

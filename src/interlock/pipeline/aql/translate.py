@@ -18,7 +18,7 @@ from interlock.pipeline.aql import fitting
 from interlock.pipeline.aql.asking import Asked, Warning
 from interlock.protocol.aql import faults, paging, request
 from interlock.protocol.aql import fields as selecting
-from interlock.protocol.aql.collection import MOST_PAGE, PAGE, SHAPING
+from interlock.protocol.aql.collection import ITEMS, MOST_PAGE, PAGE, SHAPING
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.limits import MOST_SAFE, unsafe_integers
 from interlock.protocol.aql.request import Single, kind_of
@@ -235,9 +235,13 @@ def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, 
             )
         if meta and asked.operation.native is None:
             shaping = {
-                name[1:]: _value(raw, name) for name, raw in meta.items() if name[1:] in SHAPING
+                name[1:]: _value(raw, name)
+                for name, raw in meta.items()
+                if name[1:] in SHAPING or name[1:] == ITEMS
             }
             if shaping:
+                if not isinstance(shaping.get(ITEMS, ""), str):
+                    raise faults.wrong_type(f"_{ITEMS}", "string", kind_of(meta[f"_{ITEMS}"]))
                 paging.wanted(shaping, PAGE, MOST_PAGE)
                 asked.shaping = shaping
     # Whoever says it in either way means that nothing is to be done, whatever else they say.

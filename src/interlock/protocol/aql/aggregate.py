@@ -110,5 +110,16 @@ def value_at(item: Any, path: str) -> Any:
     return item
 
 
+def has_at(item: Any, path: str) -> bool:
+    """Whether anything stands at a path, be it null."""
+    if isinstance(item, Mapping) and path in item:
+        return True
+    for step in path.split("."):
+        if not isinstance(item, Mapping) or step not in item:
+            return False
+        item = item[step]
+    return True
+
+
 def _group(value: Any) -> str:
     return value if isinstance(value, str) else _encode(value).decode()

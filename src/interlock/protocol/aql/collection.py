@@ -24,6 +24,8 @@ SHAPING: Final = frozenset({"query", "filter", "sort", "aggregate", "include_ite
     paging.NAMES
 )
 """Every parameter that is about a collection."""
+ITEMS: Final = "items"
+"""Names the collection, where an answer holds several."""
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 

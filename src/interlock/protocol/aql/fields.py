@@ -32,6 +32,7 @@ DEFAULTS: Final[dict[Kind, str]] = {
 
 MOST_PATHS: Final = 200
 _LONGEST_PATH: Final = 300
+_encode: Final = msgspec.json.Encoder().encode
 _LONG_TEXT: Final = 300
 _FEW: Final = 5
 _TELLING: Final = frozenset(
@@ -139,12 +140,40 @@ def _only_wraps(value: dict[str, Any], selection: Selection) -> bool:
 
 def list_in(value: dict[str, Any]) -> str | None:
     """The one member that is an array of objects. None: there is none, or more than one."""
-    found = [
+    found = [name for name in lists_in(value) if value[name]]
+    return found[0] if len(found) == 1 else None
+
+
+def lists_in(value: dict[str, Any]) -> list[str]:
+    """Every member that is an array of objects, or an empty one."""
+    return [
         name
         for name, one in value.items()
-        if isinstance(one, list) and one and all(isinstance(item, dict) for item in one)
+        if isinstance(one, list) and all(isinstance(item, dict) for item in one)
     ]
-    return found[0] if len(found) == 1 else None
+
+
+def absent(items: Sequence[Any], selection: Selection) -> list[str]:
+    """Fields that were asked for, and that none of these items has."""
+    if not any(isinstance(one, dict) for one in items):
+        return []
+    return [
+        name
+        for name in selection.tree
+        if name != COMPUTED and not any(isinstance(one, dict) and name in one for one in items)
+    ]
+
+
+def items_of(value: Any, selection: Selection) -> Sequence[Any]:
+    """What a selection of a value is applied to."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict):
+        inside = list_in(value)
+        if inside is not None and _only_wraps(value, selection):
+            items: list[Any] = value[inside]
+            return items
+    return [value]
 
 
 def _preset(param: str, name: Any, names: Sequence[str]) -> str:
@@ -240,11 +269,16 @@ def _is_short(value: Any) -> bool:
 
 
 def _standard(value: dict[str, Any]) -> dict[str, Any]:
-    """Without long texts, and without what is nested more than once."""
+    """Without long texts, lists of objects, and what is nested in objects that are not small. An
+    object of which nothing would stay is left out, not emptied."""
     kept: dict[str, Any] = {}
     for name, one in value.items():
-        if isinstance(one, dict):
-            kept[name] = {key: inner for key, inner in one.items() if _is_short(inner)}
+        if isinstance(one, dict) and len(_encode(one)) <= _LONG_TEXT:
+            kept[name] = one
+        elif isinstance(one, dict):
+            inside = {key: inner for key, inner in one.items() if _is_short(inner)}
+            if inside:
+                kept[name] = inside
         elif isinstance(one, list):
             if all(_is_short(inner) for inner in one):
                 kept[name] = one

@@ -7,16 +7,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
-from interlock.protocol.aql import faults
-from interlock.protocol.aql.aggregate import value_at
+from interlock.protocol.aql import faults, formats
+from interlock.protocol.aql.aggregate import has_at, value_at
 
 Item = Mapping[str, Any]
-Test = Callable[[Any], bool]
+Test = Callable[[Item], bool]
 
 LONGEST_QUERY: Final = 1_000
 MOST_TERMS: Final = 50
 MOST_CONDITIONS: Final = 50
 _DEPTH: Final = 4
+_COMPARING: Final = frozenset({"eq", "gt", "gte", "lt", "lte"})
+_COMPARED: Final = {0: "number", 1: "string"}
+"""What can be more or less than another, by its place in `compared`."""
+_LOOKED_AT: Final = 100
 _TERM: Final = re.compile(r'"([^"]*)"|(\S+)')
 
 
@@ -88,8 +92,33 @@ def filtered(
     known = fields_of(items) if fields is None else fields
     if known or fields is not None:
         check_fields("filter", conditions, known)
-    tests = [(field, _test(field, wanted)) for field, wanted in conditions.items()]
-    return [item for item in items if all(test(value_at(item, field)) for field, test in tests)]
+    tests = [_test(field, wanted) for field, wanted in conditions.items()]
+    for field, wanted in conditions.items():
+        _must_be_comparable(items, field, wanted)
+    return [item for item in items if all(test(item) for test in tests)]
+
+
+def _must_be_comparable(items: Sequence[Item], field: str, wanted: Any) -> None:
+    """Raises AqlError for a value that nothing in the field could be compared with: nothing found
+    would look as if there were nothing."""
+    pairs = wanted.items() if isinstance(wanted, dict) else (("eq", wanted),)
+    asked = [(name, one) for name, one in pairs if name in _COMPARING]
+    if not asked:
+        return
+    values = [one for item in items if (one := value_at(item, field)) is not None]
+    kinds = {compared(one)[0] for one in values}
+    for name, one in asked:
+        where = f"filter.{faults.short(field)}" + (f".{name}" if isinstance(wanted, dict) else "")
+        kind = compared(one)[0]
+        if name != "eq" and kind not in _COMPARED:
+            raise faults.wrong_type(where, "string or number", "another type")
+        if kind in _COMPARED and kinds and kind not in kinds and kinds <= _COMPARED.keys():
+            expected = " or ".join(_COMPARED[one] for one in sorted(kinds))
+            raise faults.wrong_type(where, expected, _COMPARED[kind])
+        if name != "eq" and isinstance(one, str) and kinds == {1} and not formats.is_time(one):
+            times = values[:_LOOKED_AT]
+            if all(formats.is_time(value) for value in times):
+                raise faults.wrong_type(where, "an ISO 8601 date or time", "other text")
 
 
 def fields_of(items: Iterable[Item]) -> set[str]:
@@ -145,24 +174,34 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "nin": lambda value, wanted: not _in(value, wanted),
     "contains": _contains,
     "starts_with": _starts,
-    "exists": lambda value, wanted: (value is not None) is wanted,
 }
-_NEEDS: Final = {"in": (list, "array"), "nin": (list, "array"), "exists": (bool, "boolean")}
+EXISTS: Final = "exists"
+"""The one that asks for the field, and not for its value: null is one."""
+_KNOWN: Final = (*OPERATORS, EXISTS)
+_NEEDS: Final = {"in": (list, "array"), "nin": (list, "array"), EXISTS: (bool, "boolean")}
 
 
 def _test(field: str, wanted: Any) -> Test:
     """A value stands for itself, a list for any of it, an object for operators."""
     if isinstance(wanted, list):
-        return lambda value: _in(value, wanted)
+        return lambda item: _in(value_at(item, field), wanted)
     if not isinstance(wanted, dict):
-        return lambda value: _same(value, wanted)
+        return lambda item: _same(value_at(item, field), wanted)
     where = f"filter.{faults.short(field)}"
-    strange = [one for one in wanted if one not in OPERATORS]
+    strange = [one for one in wanted if one not in _KNOWN]
     if strange or not wanted:
-        raise faults.unknown_field(where, strange, OPERATORS)
+        raise faults.unknown_field(where, strange, _KNOWN)
     for name, other in wanted.items():
         kind, word = _NEEDS.get(name, (object, ""))
         if not isinstance(other, kind):
             raise faults.wrong_type(f"{where}.{name}", word, "another type")
-    pairs = [(OPERATORS[name], other) for name, other in wanted.items()]
-    return lambda value: all(operator(value, other) for operator, other in pairs)
+    there = wanted.get(EXISTS)
+    pairs = [(OPERATORS[name], other) for name, other in wanted.items() if name != EXISTS]
+
+    def test(item: Item) -> bool:
+        if there is not None and has_at(item, field) is not there:
+            return False
+        value = value_at(item, field)
+        return all(operator(value, other) for operator, other in pairs)
+
+    return test
