@@ -266,6 +266,8 @@ def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
         told = shown(found.shown(COMPLETE))
         assert told["status"] == "failed"
         assert told["error"]["data"]["code"] == "INTERNAL_ERROR"
+        # By this it can be retried: operations do not know the task's id.
+        assert told["error"]["data"]["execution_id"] == failed
         other = desk.asked(caller=BEN).call
         assert other is not None
         assert desk.tasks.find(failed, other) is None

@@ -73,7 +73,7 @@ def as_it_stands(
     id = token.removeprefix(PREFIX)
     state = state_of(id)
     if state == DONE:
-        message = "A human approved it and it was done: retry_execution collects what came of it."
+        message = "A human approved it and it was done: retry_execution collects the result."
     elif state == REFUSED:
         message = "A human refused it, and it was not done."
     elif state == EXPIRED:
@@ -83,7 +83,7 @@ def as_it_stands(
         where = url if isinstance(url, str) else f"`interlock approve {id}`"
         message = (
             f"It waits for a human, who must confirm '{operation}' first: {where}. You cannot do "
-            "it yourself. Ask your user; then retry_execution collects what came of it."
+            "it yourself. Ask your user; then retry_execution collects the result."
         )
     told = {**details, "continue_with": RETRY}
     if state:
