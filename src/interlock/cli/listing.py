@@ -12,12 +12,10 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.catalog import names
+from interlock.catalog.aql.costs import definition_tokens
 from interlock.catalog.effects import Annotations, classify
 from interlock.config import Config, ServerConfig
 from interlock.protocol.ax import CAPABILITY
-
-CHARACTERS_PER_TOKEN = 4
-"""A rule of thumb for English text and JSON; models differ by a quarter or so either way."""
 
 
 class ListedTool(msgspec.Struct, frozen=True):
@@ -65,7 +63,7 @@ def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]
                 name=definition.name,
                 effect=effect.level.word,
                 description=definition.description or "",
-                tokens=estimate_tokens(definition),
+                tokens=definition_tokens(raw),
                 schema=definition.input_schema,
                 availability=_availability(definition.meta),
             )
@@ -81,16 +79,6 @@ def _availability(meta: Raw | UnsetType) -> str:
     except msgspec.DecodeError:
         # An upstream may write there what it likes.
         return ""
-
-
-def estimate_tokens(definition: _Definition) -> int:
-    """What a definition costs a model that is shown it: name, description and input schema."""
-    shown = {
-        "name": definition.name,
-        "description": definition.description or "",
-        "input_schema": definition.input_schema,
-    }
-    return -(-len(msgspec.json.encode(shown)) // CHARACTERS_PER_TOKEN)
 
 
 def same_name(listed: str, asked: str) -> bool:

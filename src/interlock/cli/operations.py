@@ -187,18 +187,16 @@ def count_tokens(
 ) -> None:
     """Estimate what each view costs a model before it has done anything.
 
-    One token for every four characters of a list; `make bench` counts with a real tokenizer.
+    One token for every four characters of the names, descriptions and input schemas that a model
+    is shown, as `interlock tools` counts; `make bench` counts with a real tokenizer.
     """
-    from interlock.catalog.aql.surface import Surface
-    from interlock.cli.listing import CHARACTERS_PER_TOKEN
-    from interlock.protocol.mcp import Era
+    from interlock.catalog.aql.costs import definition_tokens
+    from interlock.catalog.aql.surface import cost as cost_of
 
     found = _shelf(config, node, None)
-    surface = Surface(b"{}")
-    costs = {"plain": sum(len(bytes(raw)) for raw in found.plain) // CHARACTERS_PER_TOKEN}
+    costs = {"plain": sum(definition_tokens(raw) for raw in found.plain)}
     for view in ("aql", "semantic", "aql-single"):
-        listed = surface.tools(_face(found, view), found.book, None, Era.SESSION)
-        costs[view] = len(listed) // CHARACTERS_PER_TOKEN
+        costs[view] = cost_of(_face(found, view), found.book, None)["view"]
     if json:
         say.as_json({"tools": len(found.plain), "tokens": costs})
         return

@@ -22,9 +22,9 @@ from interlock.config.section import (
 
 KIBIBYTE: Final = 1024
 MEBIBYTE: Final = 1024 * 1024
-AUTO_TOKENS: Final = 2_200
-"""From so many tokens of plain tools on, `view: auto` shows operations. Measured by `make bench`:
-below it a whole task costs less in the plain view."""
+AUTO_TOKENS: Final = 1_400
+"""From so many tokens of plain tools on, as a model is shown them, `view: auto` shows operations.
+Measured by `make bench`: below it a whole task costs less in the plain view."""
 
 BUILT_IN_VIEWS: Final = ("plain", "auto", "aql", "aql-single", "aql-all", "crude", "semantic")
 
@@ -281,7 +281,11 @@ class AqlConfig(Section, frozen=True):
     notes: Annotated[bool, says("Whether the node keeps notes for its callers.")] = True
     slow_ms: Annotated[Count, says("From here on answers say that the operation was slow.")] = 5_000
     auto_tokens: Annotated[
-        Count, says("From so many tokens of plain tools on, `auto` shows operations.")
+        Count,
+        says(
+            "From so many tokens of plain tools on, as `interlock tools` estimates them, `auto` "
+            "shows operations."
+        ),
     ] = AUTO_TOKENS
     limits: AqlLimits = field(default_factory=AqlLimits)
     safety: SafetyConfig = field(default_factory=SafetyConfig)

@@ -6,19 +6,17 @@ characters. Lists are bytes, made once for who sees the same, and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
 from interlock.catalog.aql.book import OperationsAt
+from interlock.catalog.aql.costs import Counts, definition_tokens, estimated, tool_tokens
 from interlock.catalog.aql.operation import Operation
 from interlock.catalog.pages import Paging
 from interlock.catalog.snapshot import View
 from interlock.protocol.aql.words import PLAIN, Category, Face, Family
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
-
-BYTES_PER_TOKEN: Final = 3.8
-"""Of lists of tools, as o200k counts them: measured over 1,427 tools of 42 public servers."""
 
 _MOST_KEPT: Final = 64
 _MOST_NAMES: Final = 3
@@ -58,27 +56,18 @@ def instructions(face: Face) -> str:
     )
 
 
-def choose(plain_bytes: int, auto_tokens: int, face: Face) -> Face:
+def choose(plain_tokens: int, auto_tokens: int, face: Face) -> Face:
     """What `view: auto` shows: `face`, or PLAIN while every tool together costs less."""
-    return face if plain_bytes / BYTES_PER_TOKEN >= auto_tokens else PLAIN
-
-
-Counts = Callable[[bytes], int]
-"""A tokenizer: how many tokens a text has."""
-
-
-def estimated(text: bytes) -> int:
-    """Tokens, where nobody brought a tokenizer."""
-    return round(len(text) / BYTES_PER_TOKEN)
+    return face if plain_tokens >= auto_tokens else PLAIN
 
 
 def cost(
     face: Face, book: OperationsAt, view: View | None, count: Counts = estimated
 ) -> dict[str, int]:
-    """What a list costs in tokens: of every tool, and of a face instead."""
+    """What a model is shown, in tokens: of every tool, and of a face instead."""
     seen = [one.tool for one in visible(book, view, face.namespace) if one.native is None]
-    plain = sum(count(tool.listed) + count(tool.canonical.encode()) for tool in seen)
-    return {"plain": plain, "view": count(encode_value(endpoints(face, book, view)))}
+    shown = (definition_tokens(encode_value(one), count) for one in endpoints(face, book, view))
+    return {"plain": sum(tool_tokens(tool, count) for tool in seen), "view": sum(shown)}
 
 
 class Surface:

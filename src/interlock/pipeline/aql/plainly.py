@@ -41,11 +41,9 @@ class Plainly:
         return self.danger_everywhere or self._quotas.configured
 
     def __call__(self, call: Call, decided: Decision) -> Decision:
-        if call.view is not None:
-            return self._weigh(call, decided)
-        if self.danger_everywhere:
+        if call.view is not None or self.danger_everywhere:
             decided = self._weigh(call, decided)
-        if not self._quotas.configured or call.route is None:
+        if call.asked is not None or call.route is None or not self._quotas.configured:
             return decided
         if decided.action is Action.DENY or (decided.gated and not call.approval):
             # It does not go out now.

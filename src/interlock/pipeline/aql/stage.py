@@ -15,6 +15,7 @@ from msgspec import Raw
 from interlock.call import EMPTY_OBJECT, Call, Caller, Outcome
 from interlock.catalog.aql import naming
 from interlock.catalog.aql.book import OperationBook, OperationsAt
+from interlock.catalog.aql.costs import tool_tokens
 from interlock.catalog.aql.operation import Operation
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.snapshot import Snapshot, View
@@ -136,7 +137,7 @@ class Stage:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`told`: wraps what a call came to. `choose`: the face that `auto` shows, or PLAIN, by how
-        many bytes the plain list has and how many tokens are too many."""
+        many tokens plain tools have and how many are too many."""
         self._host = host
         self._books = books
         self._catalog = catalog
@@ -259,7 +260,7 @@ class Stage:
         view = self._permit.sees(call)
         era = call.client.era
         if face.mode == "auto":
-            face = self._choose(self._plain_size(view, era), self._auto_tokens, face)
+            face = self._choose(self._plain_tokens(view), self._auto_tokens, face)
             if face is PLAIN:
                 return False
         if call.cursor is not None:
@@ -270,16 +271,14 @@ class Stage:
         self._host.over(call, Outcome(page, era), None)
         return True
 
-    def _plain_size(self, view: View | None, era: Era) -> int:
-        """How many bytes the plain list has."""
+    def _plain_tokens(self, view: View | None) -> int:
+        """What a model would be shown in the plain view."""
         tools = self.book().snapshot.tools
-        key = (None if view is None else view.key, era)
+        key = None if view is None else view.key
         size = self._sizes.get(key)
         if size is None:
             size = self._sizes[key] = sum(
-                len(tool.listed_in(era)) + len(tool.safe_name)
-                for tool in tools
-                if view is None or view.sees(tool)
+                tool_tokens(tool) for tool in tools if view is None or view.sees(tool)
             )
         return size
 
