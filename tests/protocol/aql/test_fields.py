@@ -106,7 +106,7 @@ def test_presets_of_a_resource_of_our_own() -> None:
     error = refused("tiny", presets=presets)
     assert error.code == "VALIDATION_INVALID_ENUM"
     assert error.data is not None
-    assert error.data["allowed_values"] == ["minimal", "standard", "full", "tags_only"]
+    assert error.data["allowed"] == ["minimal", "standard", "full", "tags_only"]
 
 
 @pytest.mark.spec("AQ-FS-4.3-1")

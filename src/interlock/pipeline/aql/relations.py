@@ -291,7 +291,7 @@ def _one_of(param: str, value: Any, known: tuple[str, ...]) -> str:
         raise faults.AqlError(
             "VALIDATION_INVALID_ENUM",
             f"Parameter '{param}' must be one of: {', '.join(known)}.",
-            {"param_name": param, "allowed_values": list(known)},
+            {"param_name": param, "allowed": list(known)},
         )
     return str(value)
 

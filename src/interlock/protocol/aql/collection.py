@@ -151,7 +151,7 @@ def _keys(sort: Any, kind: Kind) -> tuple[tuple[str, bool], ...]:
             raise faults.AqlError(
                 "VALIDATION_INVALID_ENUM",
                 "Parameter 'sort.order' must be 'asc' or 'desc'.",
-                {"param_name": "sort.order", "allowed_values": ["asc", "desc"]},
+                {"param_name": "sort.order", "allowed": ["asc", "desc"]},
             )
         keys.append((one["field"], order == "desc"))
     if kind.fields is not None:

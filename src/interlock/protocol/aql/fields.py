@@ -183,7 +183,7 @@ def _preset(param: str, name: Any, names: Sequence[str]) -> str:
         raise AqlError(
             "VALIDATION_INVALID_ENUM",
             f"Parameter '{param}' names no preset. Valid: {', '.join(names)}.",
-            {"param_name": param, "allowed_values": list(names)},
+            {"param_name": param, "allowed": list(names)},
         )
     return name
 
