@@ -213,7 +213,8 @@ class Aql:
         self.quotas.let_through = lambda token: _is_ours(approving, token)
         self._risk = Risk(self.stage.book, self.trusting, journalled(audit))
         self.trusting.on_change = self._risk.forget
-        self._merging = Merging(pipeline, self.stage.find)
+        self._merging = Merging(pipeline, self.stage.find, self.tokens.check)
+        self.executions.again = self.stage.again
         tasks = pipeline.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
         upstreams[OWN] = self.own

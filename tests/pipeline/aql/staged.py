@@ -16,17 +16,20 @@ from interlock.catalog.aql.surface import Surface, choose
 from interlock.catalog.offering import Offering
 from interlock.config.aql import AqlConfig
 from interlock.errors import InterlockError
+from interlock.pipeline.aql.asking import Asked
 from interlock.pipeline.aql.batch import Batches
 from interlock.pipeline.aql.confirming import Tokens, confirming_natives
+from interlock.pipeline.aql.executions import Executions
 from interlock.pipeline.aql.merging import Merging
 from interlock.pipeline.aql.own import OwnOperations, hidden
 from interlock.pipeline.aql.preview import Preview
-from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, Stage
+from interlock.pipeline.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
 from interlock.pipeline.aql.told import Teller
 from interlock.ports import Back, Exchange
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.faults import lawful
 from interlock.protocol.aql.words import OWN, Category, Face, Family
+from interlock.stores.aql_executions import ExecutionStore
 from tests.catalog.offers import definition, offer
 from tests.pipeline.approval.gated import Gated
 from tests.pipeline.calls import SESSION, tool_call
@@ -133,12 +136,15 @@ class Staged:
         books.configure(self.config, listed)
         self.tokens = tokens
         self.batches = Batches(self.pipeline, self.config, self._find)
-        merging = Merging(self.pipeline, self._find)
+        self.executions: Executions | None = None
+        check = None if tokens is None else tokens.check
+        merging = Merging(self.pipeline, self._find, check)
         self.own = OwnOperations(
             listed,
             [
                 hidden(BATCH, self.batches.run, "Several operations."),
                 hidden(PREVIEW, Preview(self.pipeline.permit), "What would be done."),
+                hidden(START, self._start, "What goes on by itself."),
                 hidden(MERGE, merging.run, "An update that keeps what it does not name."),
             ],
             find=lambda name: self.stage.book().own(name),
@@ -185,6 +191,23 @@ class Staged:
 
     def _find(self, name: str, face: Face) -> Any:
         return self.stage.find(name, face)
+
+    async def _start(self, asked: Asked) -> Any:
+        assert self.executions is not None
+        return await self.executions.start((asked.params or {})["child"], asked)
+
+    def keeping(self, store: ExecutionStore) -> Executions:
+        """With executions, which are kept there."""
+        self.executions = Executions(
+            self.pipeline,
+            store,
+            book=self.stage.book,
+            wall_clock=lambda: 1_700_000_000.0,
+            settings=self.config.executions,
+            concurrent=8,
+        )
+        self.executions.again = self.stage.again
+        return self.executions
 
     # -- requests
 

@@ -213,9 +213,21 @@ def test_what_only_its_call_finds_out_ends_it() -> None:
         started = await view.data("s_pay", {"_async": True})
         assert started["status"] == "failed", "it was refused at once"
         assert started["error"]["code"] == "PERMISSION_DENIED"
-        again = await view.data("retry_execution", {"execution_id": started["execution_id"]})
-        assert again["status"] == "failed"
-        assert again["attempt"] == 2
+        id = started["execution_id"]
+        again = await view.error("retry_execution", {"execution_id": id})
+        assert again["code"] == "CONFLICT_INVALID_STATE", "it would be refused again"
+        assert (await view.data("get_execution", {"execution_id": id}))["attempt"] == 1
+
+    in_view(test)
+
+
+@pytest.mark.parametrize("operation", ["get_execution", "list_executions", "cancel_execution"])
+def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
+    async def test(view: View) -> None:
+        params = {} if operation.startswith("list") else {"execution_id": "exec_1"}
+        refused = await view.error(operation, {**params, "_async": True})
+        assert refused["code"] == "VALIDATION_INVALID_VALUE"
+        assert view.executions._all == {}
 
     in_view(test)
 

@@ -17,10 +17,11 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.call import Call, Client, Outcome
+from interlock.call import Call, Outcome
 from interlock.catalog.aql.operation import Book, Operation
 from interlock.errors import CANCELLED, UNRECORDABLE, InterlockError
 from interlock.pipeline.aql.asking import Asked, Principal, principal
+from interlock.pipeline.aql.execution_calls import kept, made_again, without_tasks
 from interlock.pipeline.aql.execution_ends import (
     LOST,
     End,
@@ -33,11 +34,10 @@ from interlock.pipeline.aql.execution_ends import (
 from interlock.pipeline.aql.execution_room import MOST_OF_ONE, Room, may_be_retried
 from interlock.pipeline.aql.execution_states import TERMINAL, Event, State, after
 from interlock.pipeline.aql.keeping import Execution, ExecutionKeeper, moment
-from interlock.pipeline.questions import capabilities_of
 from interlock.protocol.aql.faults import AqlError, no_operation, no_resource
 from interlock.protocol.aql.words import SEGMENT
 from interlock.protocol.jsonrpc import encode_value
-from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS, TASKS_EXTENSION, TOOLS_CALL
+from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS
 
 _SHUTTING: Final = "The node ended while this was running. Whether it was done is not known."
 _SESSION_ENDED: Final = "The session ended in which it was started."
@@ -106,6 +106,8 @@ class Executions:
         """What a client is given that can follow a task. None: it cannot."""
         self.approval_state: Callable[[str], str] = lambda _: ""
         """How an approval stands, by its id. Empty: nobody knows of it."""
+        self.again: Callable[[Call], None] = lambda _: None
+        """Makes a call ready that is made once more."""
         self.configure(settings, concurrent)
 
     def configure(self, settings: Settings, concurrent: int) -> None:
@@ -133,15 +135,19 @@ class Executions:
         if parent is None or not isinstance(child, Asked):
             raise TypeError("an execution needs the call that asks for it, and its own request")
         owner = _owner(parent)
-        self._make_room(owner, size=len(call.arguments))
+        # An update that reads first is known by what it updates.
+        made: Call = (child.params or {}).get("child", call)
+        operation: Operation = made.asked.operation
+        arguments = kept(operation, bytes(made.arguments))
+        self._make_room(owner, size=len(arguments))
         record = Execution(
             id=f"exec_{secrets.token_hex(12)}",
             owner=owner,
-            operation=child.operation.name,
-            tool=call.name,
-            category=child.operation.category.value,
+            operation=operation.name,
+            tool=made.name,
+            category=operation.category.value,
             created=self._wall_clock(),
-            arguments=bytes(call.arguments),
+            arguments=arguments,
         )
         live = self._all[record.id] = Live(record)
         self._room.put(record)
@@ -181,14 +187,15 @@ class Executions:
         if not live.record.arguments:
             raise AqlError(
                 "CONFLICT_INVALID_STATE",
-                "It was refused, and what it was called with is not kept: the same would be "
-                "refused again. Call the operation anew.",
+                "What it was called with is not kept: it has a secret in it, or would be refused "
+                "again. Call the operation anew.",
                 {"current_status": live.record.status.value, "action": "retry"},
             )
         operation = self._book().find(live.record.operation)
         if operation is None or operation.canonical != live.record.tool:
             raise no_operation(live.record.operation, ())
-        call = _again(parent, asked, operation, live.record.arguments)
+        call = made_again(parent, asked, operation, live.record.arguments)
+        self.again(call)
         before = live.record
         live.record = msgspec.structs.replace(
             before,
@@ -241,7 +248,7 @@ class Executions:
                 started=self._wall_clock(),
             )
         live.call = call
-        call.client = _without_tasks(call.client)
+        call.client = without_tasks(call.client)
         call.context = None
         # Whoever asked for it has its answer: what is said on the way is for the record.
         call.meta = {**(call.meta or {}), META_PROGRESS_TOKEN: Raw(encode_value(live.record.id))}
@@ -456,36 +463,3 @@ def _no_execution(id: str) -> AqlError:
 def _owner(call: Call) -> Principal:
     assert call.caller is not None, "nobody gets here unknown"
     return principal(call.caller)
-
-
-def _again(parent: Call, asked: Asked, operation: Operation, arguments: bytes) -> Call:
-    """The call of an execution that is made once more, for whoever asks for that now."""
-    view = parent.view
-    if view is None and asked.face.mode != "plain":
-        view = asked.face
-    return Call(
-        TOOLS_CALL,
-        parent.face,
-        parent.credentials,
-        parent.client,
-        operation.canonical,
-        parent.owner,
-        arguments=arguments,
-        meta=parent.meta,
-        session=parent.session,
-        view=view,
-        asked=Asked(operation, asked.face, None),
-    )
-
-
-def _without_tasks(client: Client) -> Client:
-    """An execution is followed by its own id: its upstream need not answer with a task."""
-    if TASKS_EXTENSION.encode() not in client.capabilities:
-        return client
-    capabilities = dict(capabilities_of(client.capabilities))
-    extensions = capabilities.get("extensions")
-    if isinstance(extensions, dict):
-        capabilities["extensions"] = {
-            key: value for key, value in extensions.items() if key != TASKS_EXTENSION
-        }
-    return msgspec.structs.replace(client, capabilities=encode_value(capabilities))

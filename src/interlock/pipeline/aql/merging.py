@@ -27,9 +27,13 @@ Find = Callable[[str, Face], Operation | None]
 class Merging:
     """Makes such updates."""
 
-    def __init__(self, host: Host, find: Find) -> None:
+    def __init__(
+        self, host: Host, find: Find, check: Callable[[Call, Asked], None] | None = None
+    ) -> None:
+        """`check`: looks at the confirmation token of an update. Raises AqlError."""
         self._host = host
         self._find = find
+        self._check = check
 
     async def run(self, asked: Asked) -> bytes:
         """The whole answer. `asked.params`: `child`, the update as it would be made, and `reads`,
@@ -64,6 +68,10 @@ class Merging:
         arguments = encode_value(_merged(update, state, given))
         request.item = True
         made = child_of(parent, child.name, arguments, request, follows=True)
+        if request.confirmation and self._check is not None:
+            # A human confirmed what is written, which is known only now.
+            made.caller = parent.caller
+            self._check(made, request)
         made.on_notification = lambda _, method, said: self._host.heard(parent, method, said)
         return (await self._host.run(made)).result
 

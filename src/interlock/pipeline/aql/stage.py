@@ -16,7 +16,7 @@ from interlock.call import EMPTY_OBJECT, Call, Caller, Outcome
 from interlock.catalog.aql import naming
 from interlock.catalog.aql.book import OperationBook, OperationsAt
 from interlock.catalog.aql.costs import tool_tokens
-from interlock.catalog.aql.operation import Operation
+from interlock.catalog.aql.operation import Native, Operation
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.snapshot import Snapshot, View
 from interlock.config.aql import AqlConfig
@@ -308,19 +308,32 @@ class Stage:
             _check_formats(checked, call.arguments)
         endpoint, call.name = call.name, operation.canonical
         call.asked = asked
-        if asked.confirmation and self.tokens is not None:
+        reads = self._reads_of(operation)
+        if asked.confirmation and self.tokens is not None and not reads:
             self.tokens.check(call, asked)
+        if way == "execution" and operation.native is not None:
+            _must_go_on_alone(operation.native)
+        if reads and way != "preview":
+            self._call_instead(call, asked, MERGE, reads=reads)
         if way != "call":
-            self._call_instead(call, asked, PREVIEW if way == "preview" else START)
-        elif self._rewrites:
-            reads = self._books.settings(operation.canonical).read_modify_write
-            if reads:
-                self._call_instead(call, asked, MERGE, reads=reads)
-        elif not checked and not item:
+            self._call_instead(call, call.asked, PREVIEW if way == "preview" else START)
+        elif not self._rewrites and not checked and not item:
             self._shortcut.remember(call, endpoint, asked, name)
         quotas = self.quotas
         if quotas is not None and quotas.active and call.asked is asked:
             quotas.admit(call, asked, translate.continued(single.meta))
+
+    def _reads_of(self, operation: Operation) -> str:
+        """What reads before this one writes. Empty: it writes at once."""
+        if not self._rewrites:
+            return ""
+        return self._books.settings(operation.canonical).read_modify_write or ""
+
+    def again(self, call: Call) -> None:
+        """Have a call that is made once more read first, where the operation does."""
+        reads = self._reads_of(call.asked.operation)
+        if reads:
+            self._call_instead(call, call.asked, MERGE, reads=reads)
 
     def _make_batch(self, call: Call, face: Face, family: Family | None, batch: Batch) -> None:
         hidden = self._own.hidden[BATCH]
@@ -384,6 +397,17 @@ def _no_endpoint(name: str, face: Face) -> InterlockError:
         f"{endpoints} with `operation` and `params`.",
         {"tool": name[:100], "endpoints": list(face.tools)},
     )
+
+
+def _must_go_on_alone(native: Native) -> None:
+    """Raises AqlError for what is answered at once, and for what nobody may keep: an execution
+    writes down what it is called with."""
+    if native.free or native.lifecycle or any(one.sensitive for one in native.parameters):
+        raise AqlError(
+            "VALIDATION_INVALID_VALUE",
+            f"Operation '{native.name}' cannot go on by itself. Call it without '_async'.",
+            {"param_name": "_async", "operation": native.name},
+        )
 
 
 def _formats_of(operation: Operation) -> tuple[tuple[str, str, str], ...]:
