@@ -11,6 +11,7 @@ import pytest
 
 from interlock.config import ConfigError
 from interlock.config.aql import AqlConfig, SafetyConfig
+from interlock.config.model import ServerConfig
 from interlock.config.trust import IdentityConfig, PolicyConfig, RuleConfig
 from tests.faces.aql import AqlClient
 from tests.faces.running import Running
@@ -34,6 +35,18 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     assert said["execution_safety_loop"] == "monitoring"
     assert said["profile"] == "crude"
     assert said["limits"]["max_nesting_depth"] == 32
+
+
+def test_an_operation_of_a_server_that_does_not_come(tmp_path: Path) -> None:
+    absent = ServerConfig(segment="far-off", command="/nonexistent/server")
+    node = Running(tmp_path, servers={"far-off": absent})
+    try:
+        told = AqlClient(node).ask("far_off_get_it")
+    finally:
+        node.stop()
+    assert told["error"]["code"] == "NOT_FOUND_OPERATION"
+    assert told["error"]["details"]["server"] == "far-off"
+    assert "'far-off' is " in told["error"]["message"]
 
 
 @pytest.mark.spec("AQ-8.6.6-1")
