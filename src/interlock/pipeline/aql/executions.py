@@ -187,7 +187,7 @@ class Executions:
         if not live.record.arguments:
             raise AqlError(
                 "CONFLICT_INVALID_STATE",
-                "What it was called with is not kept: it has a secret in it, or would be refused "
+                "Its parameters are not kept: it has a secret in it, or would be refused "
                 "again. Call the operation anew.",
                 {"current_status": live.record.status.value, "action": "retry"},
             )
