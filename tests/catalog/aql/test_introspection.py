@@ -233,3 +233,19 @@ def test_introspection_and_checking_read_one_table(ask: Asking) -> None:
     signature = ask.book.find("github_create_issue").signature  # type: ignore[union-attr]
     assert signature.required == {"headline"}
     assert found["examples"][0]["request"]["params"].keys() == signature.required
+
+
+@pytest.mark.parametrize("first", [None, 100])
+def test_whole_descriptions_come_in_pages(first: int | None) -> None:
+    many = [tool(f"get_thing_{number:02}", {"id": NEEDED}) for number in range(50)]
+    ask = Asking(offer("s", many))
+    names: list[str] = []
+    more: dict[str, Any] = {} if first is None else {"first": first}
+    while True:
+        data = ask(include=["parameters"], **more)
+        assert len(data["operations"]) <= 20
+        names += [one["name"] for one in data["operations"]]
+        if not data["pageInfo"]["hasNextPage"]:
+            break
+        more["after"] = data["pageInfo"]["endCursor"]
+    assert names == [one.name for one in ask.book.all()]

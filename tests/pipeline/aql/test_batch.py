@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.call import Call
+from interlock.catalog.aql.book import OperationsAt
+from interlock.catalog.aql.operation import Native
 from interlock.config.aql import AqlConfig, AqlLimits
 from interlock.config.trust import RuleConfig
 from interlock.errors import InterlockError
-from interlock.protocol.aql.words import Face
+from interlock.pipeline.aql.asking import Asked
+from interlock.protocol.aql.words import Category, Face
 from tests.pipeline.aql.staged import FIVE, SINGLE, Staged, gated, read, staged, text_result
 from tests.pipeline.calls import tool_call
 from tests.pipeline.rig import turns
@@ -360,5 +363,64 @@ def test_every_item_has_one_answer_in_its_place(items: list[Any], well: list[boo
         good = sum(1 for one in items if one in (GET, LIST, RUN, CREATE))
         assert answered == good
         assert summary["succeeded"] == sum(well[n % 8] for n in range(good))
+
+    going(run)
+
+
+def test_others_have_their_turn_between_what_the_node_answers_itself() -> None:
+    async def run() -> None:
+        passed = 0
+        seen: list[int] = []
+        ended = asyncio.Event()
+
+        async def somebody_else() -> None:
+            nonlocal passed
+            while not ended.is_set():
+                passed += 1
+                await asyncio.sleep(0)
+
+        def answer(_: Asked) -> dict[str, Any]:
+            seen.append(passed)
+            return {}
+
+        native = Native(
+            name="ponder",
+            category=Category.READ,
+            effect="read_only",
+            description="Takes its time.",
+            free=True,
+            answer=answer,
+        )
+        node = staged(natives=[native])
+        other = asyncio.ensure_future(somebody_else())
+        items = [{"operation": "ponder"} for _ in range(20)]
+        call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
+        told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
+        ended.set()
+        await other
+        assert told["summary"]["succeeded"] == len(seen) == 20
+        assert len(set(seen)) == 20, "several in one turn"
+
+    going(run)
+
+
+def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        node = staged()
+        looked: list[str] = []
+        near = OperationsAt.near
+
+        def counted(book: OperationsAt, name: str, most: int = 5) -> list[str]:
+            looked.append(name)
+            return near(book, name, most)
+
+        monkeypatch.setattr(OperationsAt, "near", counted)
+        items = [{"operation": f"hub_get_isue{number}"} for number in range(50)]
+        call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
+        told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
+        codes = [one["result"]["error"]["code"] for one in told["results"]]
+        assert codes == ["NOT_FOUND_OPERATION"] * 50
+        assert looked == ["hub_get_isue0"]
+        assert "hub_get_issue" in json.dumps(told["results"][0])
 
     going(run)

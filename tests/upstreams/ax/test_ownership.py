@@ -51,6 +51,18 @@ def test_a_configured_server_comes_before_all(tmp_path: Path) -> None:
     hub_test(body, tmp_path)
 
 
+def test_nobody_has_the_name_of_the_nodes_own_operations(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        answer = hub.child().register(1, "aql")
+        assert error_of(answer) == CONFLICT
+        assert answer["error"]["data"]["segment"] == "aql"
+        await settle()
+        assert hub.listed == {}
+        hub.child().registered(1, "aql-more")
+
+    hub_test(body, tmp_path)
+
+
 @pytest.mark.spec("AX-4.2-13")
 def test_nobody_takes_anothers_place_by_its_subserver_id(tmp_path: Path) -> None:
     async def body(hub: Hub) -> None:

@@ -50,6 +50,8 @@ SHORTENED: Final = "INTROSPECTION_SHORTENED"
 
 _LONGEST_NAME: Final = 600
 _MOST_KEPT: Final = 16
+_MOST_WHOLE: Final = 20
+"""So many operations are described wholly in one answer."""
 _encode: Final = msgspec.json.Encoder().encode
 
 Report = Callable[[Any], Any]
@@ -215,8 +217,10 @@ class Introspection:
             def describe(one: Operation) -> dict[str, Any]:
                 return details.whole(one, blocks)
 
+        # Whole descriptions take their time, and everybody else waits for it.
+        most = _MOST_WHOLE if include else len(listed)
         return data | self._paged(
-            asked, params, "operations", listed, lambda one: one.name, describe
+            asked, params, "operations", listed, lambda one: one.name, describe, most
         )
 
     # -- types
@@ -267,8 +271,9 @@ class Introspection:
         every: list[Any],
         name_of: Callable[[Any], str],
         describe: Callable[[Any], dict[str, Any]],
+        most: int | None = None,
     ) -> dict[str, Any]:
-        """The part that was asked for, cut where an answer would be too long."""
+        """The part that was asked for, cut where an answer would be too long, or has `most`."""
         order = _order(params)
         start = 0
         if params.get("after") is not None:
@@ -277,6 +282,8 @@ class Introspection:
         wanted = params.get("first")
         asked_for = wanted is not None or params.get("after") is not None
         end = start + _count(wanted, MOST_PAGE) if asked_for else len(every)
+        if most is not None:
+            end = min(end, start + most)
         # Half of it, for what stands around: an answer may be given twice, as text and structured.
         room = self._response_bytes() // 3
         made: list[dict[str, Any]] = []

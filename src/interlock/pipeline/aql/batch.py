@@ -66,9 +66,17 @@ class Batches:
             else Unread(None, asked.family, one)
             for one in singles
         ]
+        found = [self._find(name, asked.face) if name else None for name in names]
+        batch.own = {at for at, one in enumerate(found) if one is not None and one.native}
+        missing = [
+            one for one, known in zip(batch.unread, found, strict=True) if one.single and not known
+        ]
+        for one in missing[1:]:
+            # To look for what was meant takes its time: it is done once for all of them.
+            one.alone = False
         batch.room = self._limits.response_bytes * 9 // 10
         try:
-            if all(self._reads(name, asked.face) for name in names):
+            if all(one is not None and one.category is Category.READ for one in found):
                 await batch.side_by_side()
             else:
                 await batch.one_by_one(skips=self._skips)
@@ -88,10 +96,6 @@ class Batches:
             single = replace(single, meta={**single.meta, DRY_RUN: Raw(b"true")})
         return single
 
-    def _reads(self, name: str, face: Face) -> bool:
-        operation = self._find(name, face)
-        return operation is not None and operation.category is Category.READ
-
 
 class _Batch:
     """One of them, on its way."""
@@ -102,6 +106,8 @@ class _Batch:
         self.items = items
         self.names: list[str] = []
         self.unread: list[Unread] = []
+        self.own: set[int] = set()
+        """Those that the node answers itself."""
         self.room = 0
         """How many bytes the answers may still have."""
         self._host = host
@@ -123,9 +129,11 @@ class _Batch:
 
     async def side_by_side(self) -> None:
         free = asyncio.Semaphore(SIDE_BY_SIDE)
+        # What the node answers itself is done at once, and everybody else waits for it.
+        own = asyncio.Semaphore(1)
 
         async def make(index: int) -> None:
-            async with free:
+            async with own if index in self.own else free:
                 one = await self._make(index)
             # Nothing that only reads depends on it: the others go on.
             waits = one.result.startswith(_WAITS)
@@ -136,6 +144,8 @@ class _Batch:
                 group.create_task(make(index))
 
     async def _make(self, index: int) -> Item:
+        # Others have their turn in between, whatever this one takes.
+        await asyncio.sleep(0)
         child = child_of(self._call, self._endpoint, bytes(self.items[index]), self.unread[index])
         try:
             outcome = await self._host.run(child)

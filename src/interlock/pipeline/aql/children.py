@@ -36,6 +36,8 @@ class Unread(msgspec.Struct):
     """Why it cannot be one."""
     item: bool = True
     """As `Asked.item`."""
+    alone: bool = True
+    """Whether it is worth looking for what was meant, if there is no such operation."""
 
 
 def child_of(

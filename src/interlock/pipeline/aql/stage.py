@@ -218,7 +218,7 @@ class Stage:
             if name not in tools:
                 if face.mode != "auto":
                     raise _no_endpoint(name, face)
-                call.view = None
+                # A plain tool, told plainly; what holds in a view holds for it.
                 return False
             # An endpoint has no headers of its own that could say what its arguments say.
             call.header_params = None
@@ -285,13 +285,22 @@ class Stage:
     # -- it becomes a call
 
     def _make(
-        self, call: Call, face: Face, family: Family | None, single: Single, item: bool = False
+        self,
+        call: Call,
+        face: Face,
+        family: Family | None,
+        single: Single,
+        item: bool = False,
+        near: bool = True,
     ) -> None:
-        """Raises AqlError."""
+        """`near`: whether to look for what was meant by a name that is not there. Raises
+        AqlError."""
         book = self.book()
         name = single.operation
         operation = book.find_in(name, face)
         if operation is None:
+            if not near:
+                raise faults.no_operation(name, ())
             raise self._not_there(call, book, name, face)
         # It costs more to find out than to remember where it came by last time.
         if family is not None and self._homes.get(operation) is not family:
@@ -350,7 +359,7 @@ class Stage:
         if unread.error is not None:
             raise unread.error
         assert unread.single is not None
-        self._make(call, face, unread.family, unread.single, item=unread.item)
+        self._make(call, face, unread.family, unread.single, unread.item, unread.alone)
 
     def _call_instead(self, call: Call, asked: Asked, name: str, **params: Any) -> None:
         """Have an operation of the node's own make the call, or look at it."""

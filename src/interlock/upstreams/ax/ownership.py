@@ -11,6 +11,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol import ax
+from interlock.protocol.aql.words import SEGMENT
 from interlock.upstreams.ax.desk import Place
 from interlock.upstreams.ax.subserver import Claim, Subserver
 
@@ -53,6 +54,8 @@ def check_segment(
 
     `held` has the wanted segment, `mine` is the same caller's with the wanted subserver_id.
     """
+    if wanted.segment == SEGMENT:
+        raise _conflict(wanted, "the node's own operations are called so")
     if place is not None and wanted.segment != place.segment:
         raise InterlockError(
             INVALID_SEGMENT,
