@@ -145,14 +145,37 @@ RESULTS = st.fixed_dictionaries(
 )
 
 
+def ordinary_call() -> tuple[Staged, Call]:
+    """A call that took the short way."""
+    staged = _PAIR[1]
+    staged.stage.take(call_of(ORDINARY))
+    call = call_of(ORDINARY)
+    staged.stage.take(call)
+    assert call.asked.ordinary
+    call.started = staged.rig.clock()
+    return staged, call
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"content":[{"type":"text","text":"prose"}]}',
+        b'{"content":[{"type":"text","text":"prose"}],"isError":false}',
+        b'{"content":[],"structuredContent":{"a":1}}',
+        b'{"content":[{"type":"text","text":"{}"}],"structuredContent":{"a":1}}',
+    ],
+)
+def test_ordinary_results_are_told_the_short_way(raw: bytes) -> None:
+    _, call = ordinary_call()
+    outcome = Outcome(raw, Era.SESSION, glance_at(Raw(raw)))
+    assert shortcut.told(call, outcome, True) is not None
+
+
 @given(RESULTS, st.booleans())
 def test_both_ways_tell_the_same(result: dict[str, Any], structured: bool) -> None:
     raw = msgspec.json.encode(result)
     outcome = Outcome(raw, Era.SESSION, glance_at(Raw(raw)))
-    staged = _PAIR[0]
-    call = call_of(ORDINARY)
-    staged.stage.take(call)
-    call.started = staged.rig.clock()
+    staged, call = ordinary_call()
     short = shortcut.told(call, outcome, structured)
     if short is None:
         return

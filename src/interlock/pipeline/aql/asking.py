@@ -57,6 +57,8 @@ class Asked(msgspec.Struct):
     started: float = 0.0
     item: bool = False
     """Whether it is one of a batch."""
+    ordinary: bool = False
+    """Whether nothing was asked but the operation itself: no fields, no paging, nothing beside."""
 
 
 class Sees(Protocol):

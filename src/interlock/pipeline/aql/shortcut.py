@@ -143,7 +143,8 @@ class Shortcut:
         call.header_params = None
         call.name = ready.canonical
         call.arguments = params
-        call.asked = Asked(ready.operation, face, ready.family)
+        call.asked = asked = Asked(ready.operation, face, ready.family)
+        asked.ordinary = True
         return True
 
 
@@ -153,12 +154,8 @@ def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
     glance = outcome.glance
     if (
         type(asked) is not Asked
-        or asked.item
-        or asked.request_id
+        or not asked.ordinary
         or asked.warnings
-        or asked.fields is not None
-        or asked.shaping is not None
-        or asked.operation.native is not None
         or glance is None
         or glance.is_error
         or glance.result_type not in _ORDINARY
