@@ -49,6 +49,15 @@ def test_a_prefix_and_the_safety_loop() -> None:
     assert (found.prefix, found.safety.mode) == ("home_", "enforcing")
 
 
+@pytest.mark.spec("AQ-ESL-8.2-1")
+@pytest.mark.parametrize("mode", ["enforcing", "monitoring", "logging", "disabled"])
+@pytest.mark.parametrize("file", ["enforcing", "disabled"])
+def test_the_variable_of_the_safety_loop_wins_over_the_file(file: str, mode: str) -> None:
+    config = parse_config(f"aql: {{safety: {{mode: {file}}}}}", "interlock.yaml")
+    assert with_environment(config, {}).aql.safety.mode == file
+    assert with_environment(config, {"MCPAQL_SAFETY_LOOP": mode}).aql.safety.mode == mode
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -90,7 +90,7 @@ def test_profiles_have_endpoints_of_their_own(start: Start, era: str) -> None:
         assert code(wrong) == "VALIDATION_ENDPOINT_MISMATCH"
 
 
-@pytest.mark.spec("AQ-MCP-6.2-1", "AQ-MCP-6.1-1")
+@pytest.mark.spec("AQ-MCP-6.2-1")
 @pytest.mark.parametrize("era", ERAS)
 def test_a_prefix_tells_nodes_apart(start: Start, era: str) -> None:
     home = start(aql=AqlConfig(prefix="home_", operations=READ))

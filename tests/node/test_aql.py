@@ -15,6 +15,7 @@ from interlock.config.model import ServerConfig
 from interlock.config.trust import IdentityConfig, PolicyConfig, RuleConfig
 from tests.faces.aql import AqlClient
 from tests.faces.running import Running
+from tests.faces.workshop import tool
 
 FREE = PolicyConfig(
     default="allow",
@@ -22,7 +23,7 @@ FREE = PolicyConfig(
 )
 
 
-@pytest.mark.spec("AQ-9.3.1-1", "AQ-9.3.3-1", "AQ-ESL-8.2-1")
+@pytest.mark.spec("AQ-9.3.1-1", "AQ-9.3.3-1")
 def test_what_it_says_of_itself(tmp_path: Path) -> None:
     node = Running(tmp_path, environ={"MCPAQL_SAFETY_LOOP": "monitoring"})
     try:
@@ -109,9 +110,34 @@ def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None
     }
 
 
-def test_a_variable_that_nobody_knows_keeps_it_from_starting(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="MCP_AQL_ENDPOINT_MODE"):
-        Running(tmp_path, environ={"MCP_AQL_ENDPOINT_MODE": "five"})
+@pytest.mark.spec("AQ-ESL-8.2-1")
+@pytest.mark.parametrize("name", ["MCP_AQL_ENDPOINT_MODE", "MCPAQL_SAFETY_LOOP"])
+def test_a_variable_that_nobody_knows_keeps_it_from_starting(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Running(tmp_path, environ={name: "five"})
+
+
+def test_a_server_that_breaks_what_it_promised_is_trusted_less(tmp_path: Path) -> None:
+    node = Running(tmp_path, aql=AqlConfig(trust={"shop": "certified"}))
+    try:
+        aql, journal = node.node.aql, []
+        aql._audit.record_change = lambda *entry: journal.append(entry)  # type: ignore[method-assign]
+        AqlClient(node).introspect()
+        assert aql.trusting("shop") == "certified"
+
+        def other_tools() -> None:
+            # It took one parameter, and takes none.
+            node.shop.tools = [tool("add"), tool("echo", text={"type": "string"})]
+            node.shop.announce()
+
+        node.do(other_tools)
+        node.until(lambda: aql.stage.book() and aql.trusting("shop") != "certified")
+        assert aql.trusting("shop") == "generated"
+        [(what, name, word, detail)] = journal
+        assert (what, name, word) == ("trust", "shop", "generated")
+        assert "shop.add" in detail
+    finally:
+        node.stop()
 
 
 def test_nobody_is_shown_an_operation_of_the_nodes_own_that_it_may_not_call(

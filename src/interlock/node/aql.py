@@ -115,6 +115,7 @@ class Aql:
         self._closing: set[asyncio.Future[None]] = set()
         self._pipeline = pipeline
         self._catalog = catalog
+        self._audit = audit
         self._seals = seals
         folder = state_dir(config, environ, base_dir)
         make_private(folder)
@@ -213,6 +214,7 @@ class Aql:
         self.quotas.let_through = lambda token: _is_ours(approving, token)
         self._risk = Risk(self.stage.book, self.trusting, journalled(audit))
         self.trusting.on_change = self._risk.forget
+        self._books.on_break = self._broke
         self._merging = Merging(pipeline, self.stage.find, self.tokens.check)
         self.executions.again = self.stage.again
         tasks = pipeline.tasks
@@ -293,6 +295,19 @@ class Aql:
         if call.view is None or not isinstance(route, Tool):
             return None
         return _BRIEFLY if self.stage.book().of(route).danger is Danger.FORBIDDEN else None
+
+    def _broke(self, _: str, canonical: str, what: str) -> None:
+        """A tool no longer takes what it took: its server is trusted less."""
+        tool = self._catalog.find(canonical)
+        if tool is None:
+            return
+        server = tool.upstream
+        before = self.trusting(server)
+        self.trusting.broke(server, canonical, what)
+        if self.trusting(server) != before:
+            detail = f"{canonical}: {what}"
+            self._audit.record_change("trust", server, self.trusting(server), detail)
+            _log.warning("'%s' is no longer %s: %s", server, before, detail)
 
     async def _start(self, asked: Asked) -> Any:
         child = (asked.params or {})["child"]

@@ -208,7 +208,6 @@ def test_a_pause_is_lifted_until_the_quota_begins_anew() -> None:
     assert isinstance(desk.call(), Pause)
 
 
-@pytest.mark.spec("AQ-RL-3.1-1")
 @pytest.mark.parametrize(
     ("metric", "length"),
     [

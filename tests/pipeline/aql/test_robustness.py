@@ -122,7 +122,6 @@ def test_the_first_refusal_ends_it(tmp_path: Path) -> None:
     going(run)
 
 
-@pytest.mark.spec("AQ-TOK-2.3-1")
 def test_what_a_token_stands_for_is_kept_by_the_node(tmp_path: Path) -> None:
     async def run() -> None:
         desk = Tokens(tmp_path)
