@@ -7,6 +7,7 @@ the same there. So this decides nothing: it only knows when there is nothing to 
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,9 +21,6 @@ from interlock.protocol.mcp import COMPLETE, Era, ResultGlance
 
 MOST: Final = 4 * 1024
 """Bytes of a request. Longer ones are held against every limit."""
-MOST_DEEP: Final = 5
-MOST_ELEMENTS: Final = 90
-"""Below what any config may limit."""
 LONGEST_NUMBER: Final = 15
 """Characters. One of more may be more than every reader of JSON can keep."""
 MOST_ANSWERED: Final = 64 * 1024
@@ -33,13 +31,16 @@ _BETWEEN: Final = b'","params":'
 _ONE_TEXT: Final = b'[{"type":"text","text":"'
 _NO_NUMBERS: Final = frozenset({"string", "boolean"})
 _SESSION: Final = Era.SESSION
-_SESSION_BEGINS: Final = b'{"content":'
-_STATELESS_BEGINS: Final = b'{"resultType":"complete","content":'
+_SESSION_BEGINS: Final = b'{"content":[{"type":"text","text":"'
+_STATELESS_BEGINS: Final = b'{"resultType":"complete","content":[{"type":"text","text":"'
+_PROSE: Final = b'{"success":true,"data":{"content":[{"type":"text","text":"'
+_NOTHING_MORE: Final = len(b"}]}")
+_TELLING: Final = re.compile(rb'"structuredContent"|"type":')
+"""What there is more to a result than one text."""
 _SESSION_HEAD: Final = (b"{", ResultGlance())
 _STATELESS_HEAD: Final = (b'{"resultType":"complete",', ResultGlance(result_type=COMPLETE))
 UNSTRUCTURED: Final = frozenset({"2024-11-05", "2025-03-26"})
 """Revisions of the session wire that do not know structured content."""
-_END: Final = b'"}]'
 _MAYBE_JSON: Final = b'{[ \\"'
 _ESCAPES: Final = ord("\\")
 _ORDINARY: Final = ("", COMPLETE)
@@ -103,25 +104,21 @@ class Shortcut:
         if known is None or known[0] is not face:
             return False
         raw = bytes(call.arguments)
-        # As programs write it: {"operation":"NAME","params":{…}}.
-        end = raw.find(b'"', _NAMED)
+        # As programs write it: {"operation":"NAME","params":{…}}. Bytes are taken apart by
+        # `partition`, which is three times quicker than `find`, `count` and `in`.
+        named, between, rest = raw.partition(_BETWEEN)
+        if not between or named[:_NAMED] != _BEGINS or len(raw) > MOST:
+            return False
+        ready = known[1].get((call.name, named[_NAMED:]))
+        if ready is None or rest[-2:] != b"}}":
+            return False
+        params = rest[:-1]
+        # Flat, and nothing beside parameters: the rest is held against what the config says.
         if (
-            not raw.startswith(_BEGINS)
-            or raw[end : end + len(_BETWEEN)] != _BETWEEN
-            or not raw.endswith(b"}}")
-            or len(raw) > MOST
-        ):
-            return False
-        ready = known[1].get((call.name, raw[_NAMED:end]))
-        if ready is None:
-            return False
-        params = raw[end + len(_BETWEEN) : -1]
-        # `in` asks bytes first whether it was given a number, and is four times slower than find.
-        if params.count(b"{") != 1 or params.find(b'"_') >= 0 or params.find(b"\\u") >= 0:
-            return False
-        # What is nested or long is held against the limits that the config sets.
-        if params.find(b"[") >= 0 and (
-            params.count(b"[") > MOST_DEEP or params.count(b",") > MOST_ELEMENTS
+            params.rpartition(b"{")[0]
+            or params.partition(b'"_')[1]
+            or params.partition(b"\\u")[1]
+            or params.partition(b"[")[1]
         ):
             return False
         try:
@@ -132,7 +129,7 @@ class Shortcut:
             return False
         keys = given.keys()
         # As many keys as were written: none twice.
-        if params.count(b'":') != len(given) or not (
+        if len(params.split(b'":')) - 1 != len(given) or not (
             keys <= ready.names and ready.required <= keys
         ):
             return False
@@ -166,28 +163,26 @@ def told(call: Call, outcome: Outcome, structured: bool) -> Outcome | None:
         return None
     client = call.client
     begins = _SESSION_BEGINS if outcome.era is _SESSION else _STATELESS_BEGINS
-    start = len(begins)
-    first = start + len(_ONE_TEXT)
+    first = len(begins)
     # The text ends at the first quote, and the block with it: nothing may stand between.
-    end = result.find(b'"', first)
+    said, quote, tail = result[first:].partition(b'"')
     if (
-        result.startswith(begins)
-        and result.startswith(_ONE_TEXT, start)
-        and result.startswith(_END, end)
-        and result[end - 1] != _ESCAPES
-        and result[first] not in _MAYBE_JSON
-        and result.find(b'"structuredContent"', first) < 0
-        and result.find(b'"type":', first) < 0
+        result[:first] == begins
+        and quote
+        and tail[:2] == b"}]"
+        and said
+        and said[0] not in _MAYBE_JSON
+        and said[-1] != _ESCAPES
+        and (len(tail) == _NOTHING_MORE or not _TELLING.search(tail))
         and (result.isascii() or _is_text(result))
     ):
         # One block of text, and of text that is no JSON: its content is the data, as it is.
-        data = b'{"content":%b}' % result[start : end + len(_END)]
+        written = _PROSE + said + b'"}]}}'
     else:
         found = _structured(result)
         if found is None:
             return None
-        data = found
-    written = b'{"success":true,"data":%b}' % data
+        written = b'{"success":true,"data":%b}' % found
     text = _encode(written.decode())
     head, glance = _SESSION_HEAD if client.era is _SESSION else _STATELESS_HEAD
     if structured and client.revision not in UNSTRUCTURED:
