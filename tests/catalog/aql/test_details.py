@@ -128,6 +128,7 @@ def test_what_is_not_there_is_null(ask: Asking) -> None:
 
 
 @pytest.mark.spec("AQ-INT-3.3-3")
+@pytest.mark.spec("AQ-OPS-6.4-1", "AQ-DNG-3.2-1")
 def test_more_is_told_to_who_asks_for_it() -> None:
     settings = config(
         operations={

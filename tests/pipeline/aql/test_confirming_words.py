@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from interlock.config.aql import AqlConfig, OperationConfig
 from tests.catalog.offers import definition, offer
 from tests.pipeline.aql.staged import DELETES
 from tests.pipeline.aql.test_confirming import Desk, going
 
 
+@pytest.mark.spec("AQ-DNG-3.2-1")
 def test_a_human_reads_a_sentence_of_the_operators(tmp_path: Path) -> None:
     async def run() -> None:
         said = OperationConfig(confirmation_message="Really drop {owner}/{repo} ({nothing})?")
