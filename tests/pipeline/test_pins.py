@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -135,6 +136,10 @@ def test_what_its_caller_is_told(node: Node) -> None:
     accepted = contract_digest(node.tool())
     settled(node)
     again = Node(node.path, "approved", files(BAD))
+    # While its writer has the file, nobody waits for what was accepted: less would be said.
+    late = time.monotonic() + 20
+    while again.keeper.definition("files.delete") is None:
+        assert time.monotonic() < late
     error = again.refusal()
     assert error is not None
     assert error.message == (
