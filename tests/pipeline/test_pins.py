@@ -129,6 +129,10 @@ def test_a_tool_that_changed_since_it_was_accepted_is_held(node: Node) -> None:
     assert node.listed == ["files.list"]
     assert node.refusal("files.list") is None
     [held] = node.heard
+    # While its writer has the file, nobody waits for what was accepted.
+    late = time.monotonic() + 20
+    while not held.changed:
+        assert time.monotonic() < late
     assert (held.tool, held.changed) == ("files.delete", ("description",))
 
 
