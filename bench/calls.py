@@ -235,9 +235,7 @@ def judge(medians: Medians) -> list[Bar]:
     stdio = figure(medians, "c16", "interlock stdio")
     peer = figure(medians, "c16", "mcp-proxy")
     bars.append(Bar("interlock stdio / npm mcp-proxy, c16", ratio(stdio, peer), ">=", 5.0, "×"))
-    # Where all is held on one core, waiting costs nothing, and only the work itself is compared:
-    # that of an interpreter with that of nginx. It is shown, and no bar.
-    for lane in ("c1", "c1 own core"):
+    for lane in ("c1", "c1 own core", "c1 one core"):
         for target in INTERLOCK_HTTP:
             added = added_latency(medians, lane, target)
             nginx_added = added_latency(medians, lane, same_wire(target, "nginx"))
