@@ -55,15 +55,17 @@ def test_calls_are_freed_by_their_references_alone(tmp_path: Path) -> None:
             assert b"characters" in await http_call(reader, writer, 1)
             gc.collect()
             gc.disable()
-            # Tests that ran before in this process may keep some of their own.
-            known = {id(one) for one in gc.get_objects() if isinstance(one, Call | Exchange)}
+            # Tests that ran before in this process may keep some of their own. They are held here,
+            # so that no new one can be taken for an old one that stood at the same address.
+            known = [one for one in gc.get_objects() if isinstance(one, Call | Exchange)]
+            addresses = {id(one) for one in known}
             try:
                 for number in range(2, 30):
                     assert b"characters" in await http_call(reader, writer, number)
                 left = [
                     one
                     for one in gc.get_objects()
-                    if isinstance(one, Call | Exchange) and id(one) not in known
+                    if isinstance(one, Call | Exchange) and id(one) not in addresses
                 ]
                 # The last one may still be in the hands of whatever just answered it.
                 assert len(left) <= 2, f"{len(left)} calls or exchanges of 28 were left"
