@@ -43,11 +43,11 @@ class Desk:
         self.world = World(folder)
         self.ledger = folder / "ledger"
         self.key = OKPKey.generate_key("Ed25519")
-        (folder / "anna.pem").write_bytes(self.key.as_pem(private=False))
+        (folder / "clerk.pem").write_bytes(self.key.as_pem(private=False))
         command = {"command": sys.executable, "args": [str(LEDGER), str(self.ledger)]}
         self.world.config(
             {"s": command},
-            approvals={"anchors": [{"name": "anna", "key": str(folder / "anna.pem")}]},
+            approvals={"anchors": [{"name": "clerk", "key": str(folder / "clerk.pem")}]},
         )
 
     def up(self, **environ: str) -> RunningNode:

@@ -37,7 +37,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger"
         self.key = OKPKey.generate_key("Ed25519")
-        (folder / "anna.pem").write_bytes(self.key.as_pem(private=False))
+        (folder / "clerk.pem").write_bytes(self.key.as_pem(private=False))
         server = ServerConfig(
             command=sys.executable, args=[str(LEDGER), str(self.ledger)], sessions="shared"
         )
@@ -45,7 +45,9 @@ class Place:
             folder,
             workshops={},
             servers={"s": server},
-            approvals=ApprovalsConfig(anchors=[AnchorConfig("anna", key=str(folder / "anna.pem"))]),
+            approvals=ApprovalsConfig(
+                anchors=[AnchorConfig("clerk", key=str(folder / "clerk.pem"))]
+            ),
         )
 
     @property

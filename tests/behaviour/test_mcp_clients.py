@@ -389,11 +389,11 @@ def test_a_node_behind_a_node_behind_a_node(start: Any, mode: str) -> None:
 @pytest.mark.spec("AX-1.1-8")
 def test_a_callers_token_stops_here_and_the_nodes_own_goes_on(start: Any) -> None:
     shop = Workshop()
-    node = start(workshops={"shop": shop}, tokens={"anna": "annas-own", "up": "for-the-shop"})
+    node = start(workshops={"shop": shop}, tokens={"clerk": "clerks-own", "up": "for-the-shop"})
     guarded = ServerConfig(url=shop.url, headers={"Authorization": "Bearer ${env:T_up}"})
     node.wait(node.node.apply(node.config(servers={"shop": guarded})))
     node.wait(node.node.until_settled(10))
-    token = ("Authorization", "Bearer annas-own")
+    token = ("Authorization", "Bearer clerks-own")
     shop.heard.clear()
     shop.headers.clear()
     assert node.once(node.call("echo", {"text": "x"}, 1, token)).status == 200
@@ -401,5 +401,5 @@ def test_a_callers_token_stops_here_and_the_nodes_own_goes_on(start: Any) -> Non
     assert len(shop.calls("echo")) == 2
     for headers in shop.headers:
         assert headers["authorization"] == "Bearer for-the-shop"
-        assert not any("annas-own" in value for value in headers.values())
-    assert "annas-own" not in str(shop.heard)
+        assert not any("clerks-own" in value for value in headers.values())
+    assert "clerks-own" not in str(shop.heard)

@@ -70,8 +70,8 @@ def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start: A
 
 
 def test_a_config_that_cannot_be_used_changes_nothing(start: Any) -> None:
-    node = start(tokens={"anna": "s3cret"})
-    missing = node.config(tokens=[{"name": "anna", "token": "${env:NOT_THERE}"}], servers={})
+    node = start(tokens={"clerk": "s3cret"})
+    missing = node.config(tokens=[{"name": "clerk", "token": "${env:NOT_THERE}"}], servers={})
     with pytest.raises(InterlockError, match="NOT_THERE"):
         node.wait(node.node.apply(missing))
     token = ("Authorization", "Bearer s3cret")

@@ -357,7 +357,9 @@ def test_one_callers_roots_are_not_anothers(
     """Each has a session of its own with the server, whatever the era of the client."""
     server = nodes[transport].config().servers["every"]
     node = start(
-        workshops={}, servers={"every": server}, tokens={"anna": "annas-own", "bert": "berts-own"}
+        workshops={},
+        servers={"every": server},
+        tokens={"clerk": "clerks-own", "guard": "guards-own"},
     )
 
     async def ask(stack: AsyncExitStack, name: str) -> Callable[[], Awaitable[str]]:
@@ -378,11 +380,11 @@ def test_one_callers_roots_are_not_anothers(
 
     async def run() -> None:
         async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
-            anna, bert = await ask(stack, "anna"), await ask(stack, "bert")
+            clerk, guard = await ask(stack, "clerk"), await ask(stack, "guard")
             for _ in range(2):
-                said = [await anna(), await bert()]
-                assert ["file:///anna" in one for one in said] == [True, False]
-                assert ["file:///bert" in one for one in said] == [False, True]
+                said = [await clerk(), await guard()]
+                assert ["file:///clerk" in one for one in said] == [True, False]
+                assert ["file:///guard" in one for one in said] == [False, True]
 
     asyncio.run(run())
 
@@ -497,7 +499,7 @@ def test_files_of_a_clients_own_roots(
     node_program: str, start: Any, tmp_path: Path, mode: str
 ) -> None:
     """With a process of its own the server serves what its client opens to it, and nothing else."""
-    folders = {name: tmp_path / name for name in ("given", "anna", "bert")}
+    folders = {name: tmp_path / name for name in ("given", "clerk", "guard")}
     for name, folder in folders.items():
         folder.mkdir()
         (folder / "a.txt").write_text(name, encoding="utf-8")
@@ -524,12 +526,12 @@ def test_files_of_a_clients_own_roots(
         assert texts(read) == name
 
     async def body(client: Client) -> None:
-        async with Client(node.url, mode=mode, list_roots_callback=opens("bert")) as other:
-            await allowed(other, "bert")
-            await allowed(client, "anna")
+        async with Client(node.url, mode=mode, list_roots_callback=opens("guard")) as other:
+            await allowed(other, "guard")
+            await allowed(client, "clerk")
             closed = await client.call_tool(
-                "files.read_text_file", {"path": f"{folders['bert']}/a.txt"}
+                "files.read_text_file", {"path": f"{folders['guard']}/a.txt"}
             )
             assert closed.is_error
 
-    with_client(node, mode, body, list_roots_callback=opens("anna"))
+    with_client(node, mode, body, list_roots_callback=opens("clerk"))

@@ -30,7 +30,7 @@ def office(world: World) -> World:
     return world
 
 
-def new_key(world: World, name: str = "ann", *more: str) -> subprocess.CompletedProcess[str]:
+def new_key(world: World, name: str = "chief", *more: str) -> subprocess.CompletedProcess[str]:
     done = world.run_here("keys", "new", name, "--passphrase-file", "phrase", *more)
     assert done.returncode == 0, done.stderr
     return done
@@ -99,10 +99,10 @@ def test_approve_with_a_key(office: World) -> None:
     assert "asked by local" in listed.stdout
     assert '"id": 1' in listed.stdout
     done = office.run_here(
-        "approve", "--yes", "--key", "ann", "--passphrase-file", "phrase", "--", id[:8]
+        "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id[:8]
     )
     assert done.returncode == 0, done.stderr
-    assert "approved by ann: ok" in done.stderr
+    assert "approved by chief: ok" in done.stderr
     # As `interlock call` prints it: the tool's words, and nothing of the protocol.
     assert done.stdout == "Deleted note 1: Welcome\n"
     # The one who asked gets the same, and nothing is done twice.
@@ -110,7 +110,7 @@ def test_approve_with_a_key(office: World) -> None:
     assert waiting(office) == []
     assert "nothing waits." in office.run_here("approvals").stderr
     late = office.run_here(
-        "approve", "--yes", "--key", "ann", "--passphrase-file", "phrase", "--", id
+        "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id
     )
     assert late.returncode == 1
     assert "does not wait any more: done" in late.stderr
@@ -136,19 +136,22 @@ def test_refuse_needs_no_key_here(office: World) -> None:
     new_key(office)
     id = held(office)
     done = office.run_here(
-        "refuse", "--key", "ann", "--passphrase-file", "phrase", "--json", "--", id
+        "refuse", "--key", "chief", "--passphrase-file", "phrase", "--json", "--", id
     )
-    assert json.loads(done.stdout)["by"] == "ann"
+    assert json.loads(done.stdout)["by"] == "chief"
 
 
 def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
-    new_key(office, "eve", "--no-enrol")
+    new_key(office, "visitor", "--no-enrol")
     id = held(office)
     done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
     assert done.returncode == 1
-    public = office.home / ".config" / "interlock" / "keys" / "eve.pub"
-    assert f"not enrolled with this node: interlock keys enrol eve --public {public}" in done.stderr
-    named = ("approve", "--yes", "--key", "eve", "--passphrase-file", "phrase", "--", id)
+    public = office.home / ".config" / "interlock" / "keys" / "visitor.pub"
+    assert (
+        f"not enrolled with this node: interlock keys enrol visitor --public {public}"
+        in done.stderr
+    )
+    named = ("approve", "--yes", "--key", "visitor", "--passphrase-file", "phrase", "--", id)
     done = office.run_here(*named)
     assert (done.returncode, "no trust anchor of this node signed it" in done.stderr) == (1, True)
     (office.cwd / "phrase").write_text("wrong wrong\n", encoding="utf-8")
@@ -160,14 +163,14 @@ def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
 def test_a_removed_key_counts_no_more(office: World) -> None:
     new_key(office)
     id = held(office)
-    done = office.run_here("keys", "remove", "ann")
+    done = office.run_here("keys", "remove", "chief")
     assert done.returncode == 0
     assert "counts no more" in done.stdout
     done = office.run_here(
-        "approve", "--yes", "--key", "ann", "--passphrase-file", "phrase", "--", id
+        "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id
     )
     assert done.returncode == 1
-    assert office.run_here("keys", "remove", "ann").returncode == 1
+    assert office.run_here("keys", "remove", "chief").returncode == 1
 
 
 def test_a_person_is_shown_everything_and_asked(office: World) -> None:
@@ -185,9 +188,9 @@ def test_a_person_is_shown_everything_and_asked(office: World) -> None:
     ):
         assert words in seen
     assert [one["id"] for one in waiting(office)] == [id]
-    answers = {"through?": "y\n", "Passphrase of ann": f"{PHRASE}\n"}
+    answers = {"through?": "y\n", "Passphrase of chief": f"{PHRASE}\n"}
     seen, code = at_terminal(office, ["approve", "--", id], answers)
-    assert (code, "approved by ann: ok" in seen) == (0, True)
+    assert (code, "approved by chief: ok" in seen) == (0, True)
     assert PHRASE not in seen
 
 
@@ -216,25 +219,27 @@ def test_an_id_is_not_guessed(office: World, command: str) -> None:
 def test_the_key_that_counts_is_found(office: World) -> None:
     phrase = ("--passphrase-file", "phrase")
     id = held(office)
-    new_key(office, "eve", "--no-enrol")
+    new_key(office, "visitor", "--no-enrol")
     new_key(office, "github-only", "--tool", "github.*")
     new_key(office, "caller", "--caller", "local")
     none = office.run_here("approve", "--yes", *phrase, "--", id)
     assert none.returncode == 1
     for words in (
         "caller is the one who asked",
-        "eve is not enrolled with this node: interlock keys enrol eve --public",
+        "visitor is not enrolled with this node: interlock keys enrol visitor --public",
         "github-only is for other tools: github.*",
     ):
         assert words in none.stderr
-    new_key(office, "ann")
-    new_key(office, "bob")
+    new_key(office, "chief")
+    new_key(office, "deputy")
     several = office.run_here("approve", "--yes", *phrase, "--", id)
     assert several.returncode == 1
-    assert "several of your keys count here (ann, bob): choose with --key NAME" in several.stderr
-    office.run_here("keys", "remove", "bob")
+    assert (
+        "several of your keys count here (chief, deputy): choose with --key NAME" in several.stderr
+    )
+    office.run_here("keys", "remove", "deputy")
     done = office.run_here("approve", "--yes", *phrase, "--", id)
-    assert (done.returncode, "approved by ann: ok" in done.stderr) == (0, True)
+    assert (done.returncode, "approved by chief: ok" in done.stderr) == (0, True)
 
 
 def test_a_key_is_looked_at_before_anybody_is_asked(office: World) -> None:
@@ -261,7 +266,7 @@ def test_a_tool_that_fails_is_a_failure(office: World) -> None:
     phrase = ("--yes", "--passphrase-file", "phrase")
     done = office.run_here("approve", *phrase, "--", id)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "approved by ann: tool_error" in done.stderr
+    assert "approved by chief: tool_error" in done.stderr
     assert "999" in done.stderr
     id = held(office, 998)
     done = office.run_here("approve", *phrase, "--json", "--", id)
@@ -278,8 +283,8 @@ def test_a_gate_below_is_told_in_a_sentence(office: World) -> None:
         new_key(office)
         above.config({"low": f"http://127.0.0.1:{office.port}/mcp"})
         above.up().wait_for_line("low is ready")
-        public = str(office.home / ".config" / "interlock" / "keys" / "ann.pub")
-        assert above.run_here("keys", "enrol", "ann", "--public", public).returncode == 0
+        public = str(office.home / ".config" / "interlock" / "keys" / "chief.pub")
+        assert above.run_here("keys", "enrol", "chief", "--public", public).returncode == 0
         listed = json.loads(above.run_here("tools", "--json").stdout)["tools"]
         (tool,) = (each["name"] for each in listed if each["name"].endswith("notes_delete"))
         held_above = above.run_here("call", tool, "id=1")
@@ -329,8 +334,8 @@ def test_no_node(world: World) -> None:
 def test_a_new_key(world: World) -> None:
     world.config({"demo": DEMO})
     (world.cwd / "phrase").write_text(PHRASE, encoding="utf-8")
-    done = new_key(world, "ann", "--tool", "demo.*", "--caller", "bot")
-    private = world.home / ".config" / "interlock" / "keys" / "ann.pem"
+    done = new_key(world, "chief", "--tool", "demo.*", "--caller", "bot")
+    private = world.home / ".config" / "interlock" / "keys" / "chief.pem"
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     assert b"ENCRYPTED" in private.read_bytes()
     # What it prints is config for another node.
@@ -338,17 +343,17 @@ def test_a_new_key(world: World) -> None:
 
     printed = yaml.safe_load(done.stdout)
     (anchor,) = printed["approvals"]["anchors"]
-    assert (anchor["name"], anchor["tools"], anchor["caller"]) == ("ann", ["demo.*"], "bot")
+    assert (anchor["name"], anchor["tools"], anchor["caller"]) == ("chief", ["demo.*"], "bot")
     world.config({"demo": DEMO}, **printed)
     assert world.run_here("check").returncode == 0
     listed = json.loads(world.run_here("keys", "list", "--json").stdout)
     assert [(one["name"], one["kind"]) for one in listed] == [
-        ("ann", "key"),
-        ("ann", "operator (config)"),
+        ("chief", "key"),
+        ("chief", "operator (config)"),
     ]
-    again = world.run_here("keys", "new", "ann", "--passphrase-file", "phrase")
+    again = world.run_here("keys", "new", "chief", "--passphrase-file", "phrase")
     assert (again.returncode, "is there already" in again.stderr) == (3, True)
-    bare = world.run_here("keys", "new", "bob", "--no-passphrase")
+    bare = world.run_here("keys", "new", "deputy", "--no-passphrase")
     assert (bare.returncode, "Warning" in bare.stderr) == (0, True)
     assert world.run_here("keys", "new", "../x", "--no-passphrase").returncode == 2
     typed = {"key of cleo": f"{PHRASE}\n", "Once more": f"{PHRASE}\n"}
@@ -374,25 +379,25 @@ def test_a_key_by_the_name_of_a_caller(world: World) -> None:
 def test_a_key_is_made_for_the_node_that_runs(world: World) -> None:
     world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
     here = f"127.0.0.1:{world.port}"
-    elsewhere = world.run_here("keys", "new", "ann", "--no-passphrase")
+    elsewhere = world.run_here("keys", "new", "chief", "--no-passphrase")
     assert elsewhere.returncode == 4
     assert f"a node runs at {here}; use --node {here}" in elsewhere.stderr
     folder = world.home / ".config" / "interlock" / "keys"
     assert not folder.exists()
     for command in (["keys", "list"], ["token", "list"], ["pins", "list"], ["audit", "head"]):
         assert world.run_here(*command).returncode == 4
-    nobody = world.run_here("keys", "new", "ann", "--no-passphrase", "--node", "1")
+    nobody = world.run_here("keys", "new", "chief", "--no-passphrase", "--node", "1")
     assert (nobody.returncode, "but a node runs at" in nobody.stderr) == (4, True)
-    made = world.run_here("keys", "new", "ann", "--no-passphrase", "--no-enrol")
+    made = world.run_here("keys", "new", "chief", "--no-passphrase", "--no-enrol")
     assert made.returncode == 0
     listed = world.run_here("keys", "list", "--node", here)
-    enrol = f"interlock keys enrol ann --public {folder / 'ann.pub'} --node {here}"
+    enrol = f"interlock keys enrol chief --public {folder / 'chief.pub'} --node {here}"
     for words in ("interlock keys new NAME", "interlock keys enrol NAME", enrol):
         assert words in listed.stderr
-    again = world.run_here("keys", "new", "ann", "--node", here)
+    again = world.run_here("keys", "new", "chief", "--node", here)
     assert (again.returncode, enrol in again.stderr) == (3, True)
     assert world.run_here(*enrol.split()[1:]).returncode == 0
-    again = world.run_here("keys", "new", "ann", "--node", here)
+    again = world.run_here("keys", "new", "chief", "--node", here)
     assert (again.returncode, "is there already" in again.stderr) == (3, True)
     assert "not enrolled" not in again.stderr
 
@@ -401,37 +406,37 @@ def test_half_a_key_is_not_left_behind(world: World) -> None:
     world.config({"demo": DEMO})
     folder = world.home / ".config" / "interlock" / "keys"
     # The public part cannot be written where a folder is in the way.
-    (folder / "ann.pub").mkdir(parents=True)
-    done = world.run_here("keys", "new", "ann", "--no-passphrase")
+    (folder / "chief.pub").mkdir(parents=True)
+    done = world.run_here("keys", "new", "chief", "--no-passphrase")
     assert done.returncode == 1
     assert "Is a directory" in done.stderr
-    assert not (folder / "ann.pem").exists()
+    assert not (folder / "chief.pem").exists()
     # Nor when the node's file cannot be.
     state = world.state / "interlock" / f"127.0.0.1-{world.port}"
     state.mkdir(parents=True, exist_ok=True)
     (state / "operators.db").write_text("no database", encoding="utf-8")
-    done = world.run_here("keys", "new", "bob", "--no-passphrase")
+    done = world.run_here("keys", "new", "deputy", "--no-passphrase")
     assert done.returncode != 0
-    assert not list(folder.glob("bob.*"))
+    assert not list(folder.glob("deputy.*"))
 
 
 def test_enrolling_others(world: World) -> None:
     world.config({"demo": DEMO})
-    done = world.run_here("keys", "enrol", "ann", "--json")
+    done = world.run_here("keys", "enrol", "chief", "--json")
     told = json.loads(done.stdout)
     assert told["address"] == f"http://localhost:{world.port}/approvals/enrol"
     assert told["seconds"] == 600
-    done = world.run_here("keys", "enrol", "ann")
+    done = world.run_here("keys", "enrol", "chief")
     assert done.stdout.startswith(f"http://localhost:{world.port}/approvals/enrol#")
-    made = world.run_here("keys", "new", "bob", "--no-passphrase", "--no-enrol")
+    made = world.run_here("keys", "new", "deputy", "--no-passphrase", "--no-enrol")
     assert made.returncode == 0
-    public = str(world.home / ".config" / "interlock" / "keys" / "bob.pub")
-    assert world.run_here("keys", "enrol", "bob", "--public", public).returncode == 0
-    again = world.run_here("keys", "enrol", "bob", "--public", public)
+    public = str(world.home / ".config" / "interlock" / "keys" / "deputy.pub")
+    assert world.run_here("keys", "enrol", "deputy", "--public", public).returncode == 0
+    again = world.run_here("keys", "enrol", "deputy", "--public", public)
     assert (again.returncode, "enrolled already" in again.stderr) == (3, True)
-    assert "bob" in world.run_here("keys", "list").stdout
+    assert "deputy" in world.run_here("keys", "list").stdout
     world.config({"demo": DEMO}, approvals={"url": "https://approve.example/x/"})
-    told = json.loads(world.run_here("keys", "enrol", "ann", "--json").stdout)
+    told = json.loads(world.run_here("keys", "enrol", "chief", "--json").stdout)
     assert told["address"] == "https://approve.example/x/approvals/enrol"
 
 
@@ -465,4 +470,4 @@ def test_an_approval_outlives_the_node(office: World) -> None:
     office.up().wait_for_line("demo is ready")
     assert wait_until("it waits still", lambda: [one["id"] for one in waiting(office)]) == [id]
     done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
-    assert "approved by ann" in done.stderr, done
+    assert "approved by chief" in done.stderr, done

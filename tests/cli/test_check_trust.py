@@ -22,7 +22,7 @@ def problems(world: World, **config: Any) -> list[tuple[str, str]]:
 
 def test_keys_that_are_not_there(world: World) -> None:
     anchors = [
-        {"name": "ann", "key": "no/such.pem"},
+        {"name": "chief", "key": "no/such.pem"},
         {"name": "desk", "kind": "service", "secret": "${env:NO_SUCH_SECRET}"},
     ]
     issuers = [{"issuer": ISSUER, "jwks_file": "no-keys.json"}]
@@ -37,7 +37,7 @@ def test_keys_that_are_not_there(world: World) -> None:
 def test_keys_that_are_none(world: World) -> None:
     (world.cwd / "x.pem").write_text("no key", encoding="utf-8")
     (world.cwd / "keys.json").write_text("{}", encoding="utf-8")
-    anchors = [{"name": "ann", "key": "x.pem"}, {"name": "ann", "key": "x.pem"}]
+    anchors = [{"name": "chief", "key": "x.pem"}, {"name": "chief", "key": "x.pem"}]
     issuers = [{"issuer": ISSUER, "jwks_file": "keys.json"}]
     found = problems(world, approvals={"anchors": anchors}, identity={"issuers": issuers})
     assert [path for path, _ in found] == [
@@ -47,7 +47,7 @@ def test_keys_that_are_none(world: World) -> None:
         "identity.issuers[0].jwks_file",
     ]
     assert found[0][1] == (
-        "The trust anchor 'ann' needs an Ed25519 or P-256 public key, as PEM or JWK"
+        "The trust anchor 'chief' needs an Ed25519 or P-256 public key, as PEM or JWK"
     )
     assert found[3][1].startswith("these are no keys: ")
 
@@ -81,9 +81,9 @@ def test_calls_do_not_wait_for_nobody(world: World, policy: Any, code: int) -> N
 
 
 def test_somebody_who_counts_is_enough(world: World) -> None:
-    world.run_here("keys", "new", "ann", "--no-passphrase", "--no-enrol")
-    public = str(world.home / ".config" / "interlock" / "keys" / "ann.pub")
-    anchors = [{"name": "ann", "key": public}]
+    world.run_here("keys", "new", "chief", "--no-passphrase", "--no-enrol")
+    public = str(world.home / ".config" / "interlock" / "keys" / "chief.pub")
+    anchors = [{"name": "chief", "key": public}]
     assert problems(world, approvals={"enrolled": False, "anchors": anchors}) == []
 
 

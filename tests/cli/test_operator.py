@@ -38,7 +38,7 @@ class Terminal:
         assert self._ready.wait(20)
         self.config = folder / "interlock.yaml"
         self.config.write_text(json.dumps({"servers": {}, "state_dir": str(folder)}))
-        self.key = folder / "anna.pem"
+        self.key = folder / "clerk.pem"
         self.key.write_bytes(self.office.node.keys.operator.as_pem(private=True))
         self.key.chmod(0o600)
 
@@ -141,7 +141,7 @@ def test_a_code_is_renewed(terminal: Terminal) -> None:
 def test_an_operator_unblocks_by_key(terminal: Terminal) -> None:
     terminal.blocked()
     node = terminal.office.node
-    assert terminal.says("unblock", "bob", "--yes").exit_code != 0
+    assert terminal.says("unblock", "deputy", "--yes").exit_code != 0
     # The signature is made by the node's clock, which stands still here.
     done = terminal.says("unblock", "ada", "--yes")
     assert done.exit_code == 0, done.output

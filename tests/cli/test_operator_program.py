@@ -74,7 +74,7 @@ def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> Non
     world.config({"demo": DEMO}, aql={"safety": {"mode": "enforcing"}, "channels": channels})
     node = world.up()
     node.wait_for_line("demo is ready")
-    done(world, "keys", "new", "ann", "--no-passphrase")
+    done(world, "keys", "new", "chief", "--no-passphrase")
     id = begin(world)
     assert report(world, "drop_table users")["data"]["stopped"] is True
     # Who was told: the operator at the terminal, and the operator's mail.

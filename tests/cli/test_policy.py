@@ -18,7 +18,7 @@ RULES = {
         {"name": "no bots", "then": "deny", "roles": ["bot"], "tools": ["demo.notes_*"]},
         {"name": "long", "then": "verify", "tools": ["demo.notes_add"], "when": "size(args.x) > 3"},
         {"name": "hinted", "then": "deny", "annotations": {"destructiveHint": True},
-         "callers": ["eve"]},
+         "callers": ["visitor"]},
         {"name": "etc", "then": "deny", "kinds": ["mcp/request:resources/read:file:///etc/*"]},
     ],
 }  # fmt: skip
@@ -37,7 +37,7 @@ def test_rules_are_shown_the_most_restrictive_first(ruled: World) -> None:
     assert [line.split()[0] for line in lines if line[0] != " "] == [
         "deny", "deny", "deny", "verify", "confirm", "allow", "when",
     ]  # fmt: skip
-    assert lines[1] == ("deny    hinted   callers: eve; annotations: destructiveHint = true")
+    assert lines[1] == ("deny    hinted   callers: visitor; annotations: destructiveHint = true")
     assert "verify  long     tools: demo.notes_add; when: size(args.x) > 3" in lines
     assert lines[-1].startswith("when no rule fits: what cannot be undone is confirmed, all else")
     told = json.loads(ruled.run_here("policy", "show", "--json").stdout)
@@ -90,7 +90,9 @@ def test_a_request_of_another_kind_is_explained(ruled: World) -> None:
 
 def test_the_running_node_is_asked_what_a_tool_does(ruled: World) -> None:
     ruled.up().pids()
-    done = ruled.run_here("policy", "explain", "demo__notes_delete", "--caller", "eve", "--json")
+    done = ruled.run_here(
+        "policy", "explain", "demo__notes_delete", "--caller", "visitor", "--json"
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["call"]["tool"] == "demo.notes_delete"
@@ -152,8 +154,12 @@ cases:
     tool: demo.notes_add
     arguments: {x: {a: 1, b: 2, c: 3, d: [4]}}
     expect: verify
-  - {tool: demo.x, annotations: {destructiveHint: true}, caller: eve, expect: deny}
-  - {tool: demo.x, scopes: [read], above: eve, annotations: {destructiveHint: true}, expect: deny}
+  - {tool: demo.x, annotations: {destructiveHint: true}, caller: visitor, expect: deny}
+  - tool: demo.x
+    scopes: [read]
+    above: visitor
+    annotations: {destructiveHint: true}
+    expect: deny
   - {kind: "mcp/request:resources/read:file:///etc/x", expect: deny}
   - {kind: "mcp/request:tools/list", expect: allow, rule: "default:safe"}
 """

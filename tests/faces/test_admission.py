@@ -12,14 +12,14 @@ from interlock.stores.journal_reader import JournalReader
 from tests.faces.running import Running, text_of
 from tests.faces.wire import message, stateless_headers
 
-ANNA = ("Authorization", "Bearer anna-s3cret")
-BEN = ("Authorization", "bearer   ben-s3cret  ")
+CLERK = ("Authorization", "Bearer clerk-s3cret")
+GUARD = ("Authorization", "bearer   guard-s3cret  ")
 
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A node that wants tokens."""
-    tokens = {"anna": "anna-s3cret", "ben": "ben-s3cret"}
+    tokens = {"clerk": "clerk-s3cret", "guard": "guard-s3cret"}
     node = Running(tmp_path_factory.mktemp("locked"), tokens=tokens)
     yield node
     node.stop()
@@ -27,7 +27,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def everything(node: Running, *who: tuple[str, str]) -> dict[str, bytes]:
     """One request of every kind, from somebody."""
-    session = node.session(headers=()) if not node._tokens else node.session("2025-11-25", ANNA)
+    session = node.session(headers=()) if not node._tokens else node.session("2025-11-25", CLERK)
     headers = [*session.headers[:2], *who]
     tools = {"name": "shop.echo", "arguments": {"text": "x"}}
 
@@ -66,10 +66,10 @@ def everything(node: Running, *who: tuple[str, str]) -> dict[str, bytes]:
         [],
         [("Authorization", "Bearer wrong")],
         [("Authorization", "Bearer ")],
-        [("Authorization", "Bearer anna-s3cret extra")],
+        [("Authorization", "Bearer clerk-s3cret extra")],
         [("Authorization", "Basic YW5uYTphbm5hLXMzY3JldA==")],
-        [("Authorization", "anna-s3cret")],
-        [("Cookie", "token=anna-s3cret")],
+        [("Authorization", "clerk-s3cret")],
+        [("Cookie", "token=clerk-s3cret")],
     ],
     ids=str,
 )
@@ -92,19 +92,19 @@ def test_what_is_nothing_to_anybody(locked: Running, method: str) -> None:
 
 
 def test_whoever_has_a_token_gets_in(locked: Running) -> None:
-    for who in (ANNA, BEN):
+    for who in (CLERK, GUARD):
         assert text_of(locked.once(locked.call("echo", {"text": "hi"}, 1, who))) == "hi"
         session = locked.session("2025-11-25", who)
         assert text_of(locked.once(session.call("echo", {"text": "hi"}))) == "hi"
 
 
 def test_a_session_is_its_callers_own(locked: Running) -> None:
-    session = locked.session("2025-11-25", ANNA)
+    session = locked.session("2025-11-25", CLERK)
     mine = session.headers
     with locked.connect() as held:
-        held.send(session.call("hold", {"text": "anna's"}, "a"))
-        upstream_id = locked.shop.wait_for_hold("anna's")
-        session.headers = (*mine[:2], BEN)
+        held.send(session.call("hold", {"text": "clerk's"}, "a"))
+        upstream_id = locked.shop.wait_for_hold("clerk's")
+        session.headers = (*mine[:2], GUARD)
         for data in (
             session.call("echo", {"text": "x"}),
             session.request("tools/list"),
@@ -126,24 +126,24 @@ def test_a_session_is_its_callers_own(locked: Running) -> None:
 
 
 def test_tokens_stay_on_this_side(locked: Running) -> None:
-    locked.once(locked.call("echo", {"text": "hi"}, 1, ANNA))
+    locked.once(locked.call("echo", {"text": "hi"}, 1, CLERK))
     for headers in locked.shop.headers:
         assert not any("s3cret" in value for value in headers.values())
 
 
 def test_every_refusal_is_in_the_journal(start: Any) -> None:
-    node = start(tokens={"anna": "anna-s3cret"})
+    node = start(tokens={"clerk": "clerk-s3cret"})
     kinds = everything(node)
     for data in kinds.values():
         assert node.once(data).status == 401
-    assert node.once(node.call("echo", {"text": "hi"}, 1, ANNA)).status == 200
+    assert node.once(node.call("echo", {"text": "hi"}, 1, CLERK)).status == 200
     node.stop()
     entries = JournalReader(node.folder / "journal.db").tail(100)
     refused = [one for one in entries if one.outcome == "unauthenticated"]
     assert len(refused) == len(kinds)
     assert {one.face for one in entries} == {"http"}
     assert [one.caller for one in entries if one.name == "shop.echo" and one.outcome == "ok"] == [
-        "anna"
+        "clerk"
     ]
     assert "s3cret" not in (node.folder / "journal.db").read_bytes().decode("latin-1")
 

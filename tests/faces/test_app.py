@@ -66,7 +66,7 @@ def test_they_are_for_reading(plain: Running, path: str, method: str) -> None:
 
 @pytest.mark.parametrize("path", ["/status", "/tree"])
 def test_how_it_fares_is_for_those_with_a_token(start: Any, path: str) -> None:
-    node = start(tokens={"anna": "s3cret"})
+    node = start(tokens={"clerk": "s3cret"})
     for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
         answer = get(node, path, *headers)
         assert answer.status == 401

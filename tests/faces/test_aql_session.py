@@ -267,18 +267,18 @@ def test_two_servers_of_different_kinds_need_nothing_of_their_own(
 
 @pytest.mark.spec("AQ-2.3-1", "AQ-2.3.5-1")
 def test_a_stateless_session_is_the_caller_s(start: Callable[..., Running]) -> None:
-    tokens = {"ann": "ann-secret-token-1234567890", "bob": "bob-secret-token-1234567890"}
+    tokens = {"chief": "chief-secret-token-1234567890", "deputy": "deputy-secret-token-1234567890"}
     node = start(tokens=tokens)
     ids = {}
     for name, token in tokens.items():
         client = AqlClient(node, "?view=aql", "stateless", Authorization=f"Bearer {token}")
         ids[name] = {client.introspect()["_protocol"]["session_id"] for _ in range(2)}
-    assert len(ids["ann"]) == len(ids["bob"]) == 1
-    assert ids["ann"] != ids["bob"]
+    assert len(ids["chief"]) == len(ids["deputy"]) == 1
+    assert ids["chief"] != ids["deputy"]
 
 
 def test_a_stranger_learns_nothing(start: Callable[..., Running]) -> None:
-    node = start(tokens={"ann": "ann-secret-token-1234567890"})
+    node = start(tokens={"chief": "chief-secret-token-1234567890"})
     client = AqlClient(node, "?view=aql", "stateless")
     for method, params in (
         ("tools/list", {}),

@@ -185,7 +185,7 @@ def test_a_connection_that_closes_is_closed_each_time(plain: Running) -> None:
 
 
 def test_new_tokens_hold_for_known_heads(start: Any) -> None:
-    node = start(tokens={"anna": "a-secret"})
+    node = start(tokens={"clerk": "a-secret"})
     mine = node.call("echo", {"text": "hi"}, 1, ("Authorization", "Bearer a-secret"))
     nobody = node.call("echo", {"text": "hi"})
     with node.connect() as wire:

@@ -426,7 +426,7 @@ def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_who_comes_this_way_is_this_machines_user(start: Any) -> None:
     # Tokens are for those who come over the network.
-    node = start(tokens={"anna": "secret"})
+    node = start(tokens={"clerk": "secret"})
     with node.local() as wire:
         wire.send(call("echo", {"text": "x"}))
         assert text_of(wire.line()) == "x"

@@ -16,13 +16,13 @@ from tests.node.grove import Grove, ax_url
 from tests.upstreams.ax.rig import Child
 
 SECRETS = {
-    "ALICE": "alice-own-secret-0123456789",
-    "BOB": "bob-own-secret-0123456789",
+    "OWNER": "owner-own-secret-0123456789",
+    "DEPUTY": "deputy-own-secret-0123456789",
     "JOIN": "join-secret-0123456789",
 }
 TOKENS = [
-    TokenConfig(name="alice", token="${env:ALICE}", scopes=["read:edge.*", "write:edge.leaf.add"]),
-    TokenConfig(name="bob", token="${env:BOB}", roles=["admin"]),
+    TokenConfig(name="owner", token="${env:OWNER}", scopes=["read:edge.*", "write:edge.leaf.add"]),
+    TokenConfig(name="deputy", token="${env:DEPUTY}", roles=["admin"]),
     TokenConfig(name="joins", token="${env:JOIN}", may=["register"]),
 ]
 

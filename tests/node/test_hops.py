@@ -33,7 +33,7 @@ from tests.node.hopping import (
 from tests.upstreams.ax.rig import tool
 from tests.upstreams.servers.http_server import Answer, Request, Streamable
 
-ALICE, BOB = SECRETS["ALICE"], SECRETS["BOB"]
+OWNER, DEPUTY = SECRETS["OWNER"], SECRETS["DEPUTY"]
 ADDS = {"annotations": {"readOnlyHint": False, "destructiveHint": False}}
 LEAF_TOOLS = [tool("read"), tool("add", mutable=None, **ADDS)]
 KEY = "x-mcpax-authorization"
@@ -65,21 +65,21 @@ async def row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
 def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None:
     async def scene(grove: HopGrove) -> None:
         root, edge, leaf = await row(grove)
-        assert "content" in await call(root, ALICE, "edge.leaf.read")
-        assert "content" in await call(root, ALICE, "edge.leaf.add")
-        assert "content" in await call(root, BOB, "edge.leaf.add")
+        assert "content" in await call(root, OWNER, "edge.leaf.read")
+        assert "content" in await call(root, OWNER, "edge.leaf.add")
+        assert "content" in await call(root, DEPUTY, "edge.leaf.add")
         reads, adds, bobs = grove.callers(edge)
         assert reads == Caller(
-            "parent", registers=False, kind="parent", scopes=("read:leaf.read",), id="alice",
-            above="alice",
+            "parent", registers=False, kind="parent", scopes=("read:leaf.read",), id="owner",
+            above="owner",
         )  # fmt: skip
         assert adds is not None
         assert bobs is not None
-        assert (adds.scopes, adds.above) == (("write:leaf.add",), "alice")
-        assert (bobs.scopes, bobs.above) == (("write:leaf.add",), "bob")
+        assert (adds.scopes, adds.above) == (("write:leaf.add",), "owner")
+        assert (bobs.scopes, bobs.above) == (("write:leaf.add",), "deputy")
         tokens = [one["_meta"][KEY] for one in leaf.calls]
         said = [claims(one) for one in tokens]
-        assert [one["sub"] for one in said] == ["alice", "alice", "bob"]
+        assert [one["sub"] for one in said] == ["owner", "owner", "deputy"]
         assert [one["scope"] for one in said] == ["read:read", "write:add", "write:add"]
         assert {one["aud"] for one in said} == {leaf_id(edge)}
         assert {one["iss"] for one in said} == {edge.tree.id}
@@ -105,15 +105,15 @@ def test_what_a_caller_shows_reaches_nobody_below_and_no_token_is_kept(
     async def scene(grove: HopGrove) -> None:
         root, _, leaf = await row(grove)
         extras = {
-            "com.acme/token": ALICE,
-            "authorization": f"Bearer {ALICE}",
-            KEY: ALICE,
+            "com.acme/token": OWNER,
+            "authorization": f"Bearer {OWNER}",
+            KEY: OWNER,
             "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002",
         }
-        assert "content" in await call(root, ALICE, "edge.leaf.read", **extras)
+        assert "content" in await call(root, OWNER, "edge.leaf.read", **extras)
         everything = b"".join(leaf.came)
-        assert ALICE.encode() not in everything
+        assert OWNER.encode() not in everything
         [params] = leaf.calls
         kept = {
             "traceparent": extras["traceparent"],
@@ -131,7 +131,7 @@ def test_what_a_caller_shows_reaches_nobody_below_and_no_token_is_kept(
     assert len(seen) >= 2
     files = [one for one in tmp_path.rglob("*") if one.is_file()]
     assert any(one.name == "signing_keys.json" for one in files)
-    for token in (*seen, ALICE):
+    for token in (*seen, OWNER):
         parts = [token, *token.split(".")[1:]]
         assert not any(part in caplog.text for part in parts)
         for one in files:
@@ -147,7 +147,7 @@ def test_what_a_caller_may_not_is_refused_before_it_leaves(tmp_path: Path) -> No
         other.tools = LEAF_TOOLS
         other.registered(2, "other")
         await until(root, lambda: lists(root, "edge.other.add"))
-        refused = await call(root, ALICE, "edge.other.add")
+        refused = await call(root, OWNER, "edge.other.add")
         assert refused["code"] == -31031
         assert refused["data"]["missing"] == ["write:edge.other.add"]
         assert not leaf.calls
@@ -178,7 +178,7 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
             return sent[-1]
 
         peer.stamp = stamped
-        assert "content" in await call(root, ALICE, "edge.leaf.read")
+        assert "content" in await call(root, OWNER, "edge.leaf.read")
         for_read = sent[-1]
         made = SigningKeys(signing_keys_path(root.config, {}, root.base_dir))
         good = claims(for_read.split(b'"')[3].decode())
@@ -197,12 +197,12 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
             b',"%b":null' % KEY.encode(): -31030,
         }.items():
             peer.stamp = lambda _, stamp=stamp: stamp
-            refused = await call(root, BOB, "edge.leaf.add")
+            refused = await call(root, DEPUTY, "edge.leaf.add")
             assert refused["code"] == code, (stamp, refused)
         assert len(leaf.calls) == 1
         # A parent that sends none is as it was before there were tokens.
         peer.stamp = None
-        assert "content" in await call(root, BOB, "edge.leaf.add")
+        assert "content" in await call(root, DEPUTY, "edge.leaf.add")
         last = grove.callers(edge)[-1]
         assert last is not None
         assert (last.name, last.scopes, last.above) == ("parent", None, "")
@@ -214,19 +214,19 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
 def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
     async def scene(grove: HopGrove) -> None:
         root, edge, leaf = await row(grove)
-        assert "content" in await call(root, ALICE, "edge.leaf.read")
+        assert "content" in await call(root, OWNER, "edge.leaf.read")
         before = kid_shown(edge)
         # By hand, in another process as it were.
         new = SigningKeys(signing_keys_path(root.config, {}, root.base_dir)).rotate()
         await root.hops.look()
-        for secret in (BOB, ALICE):
+        for secret in (DEPUTY, OWNER):
             assert "content" in await call(root, secret, "edge.leaf.read")
         kids = [
             header(one.credentials.minted)["kid"]
             for one in grove.begun[edge]
             if one.credentials.minted
         ]
-        # Bob's token is a new one; Alice's is good still.
+        # Deputy's token is a new one; Owner's is good still.
         assert kids == [before[0], new, before[0]]
         assert kid_shown(edge) == [new, *before]
         _, document = await post((root.url or "").replace("/mcp", KEYS_PATH), None, method="GET")
@@ -260,12 +260,12 @@ def test_who_registers_to_be_read_is_never_asked_to_write(tmp_path: Path) -> Non
         other.tools = LEAF_TOOLS
         other.registered(2, "other", auth_scope="write")
         await until(root, lambda: lists(root, "edge.other.add"))
-        refused = await call(root, BOB, "edge.leaf.add")
+        refused = await call(root, DEPUTY, "edge.leaf.add")
         assert (refused["code"], refused["message"]) == (-31006, "scope_denied")
         assert refused["data"]["auth_scope"] == "read"
         assert not leaf.calls
-        assert "content" in await call(root, BOB, "edge.leaf.read")
-        assert "content" in await call(root, BOB, "edge.other.add")
+        assert "content" in await call(root, DEPUTY, "edge.leaf.read")
+        assert "content" in await call(root, DEPUTY, "edge.other.add")
         assert [one["name"] for one in leaf.calls] == ["read"]
 
     play(scene, tmp_path)
@@ -304,19 +304,19 @@ def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path,
         async with Checks(eras) as server:
             tokens = [
                 *TOKENS[1:],
-                TokenConfig(name="alice", token="${env:ALICE}", scopes=["read:shop.*"]),
+                TokenConfig(name="owner", token="${env:OWNER}", scopes=["read:shop.*"]),
             ]
             shop = ServerConfig(url=server.url(), segment="shop", minted_tokens=True)
             root = await grove.plant("root", tokens=tokens, servers={"shop": shop})
             await until(root, lambda: lists(root, "shop.echo"))
-            assert "content" in await call(root, ALICE, "shop.echo")
-            assert "content" in await call(root, BOB, "shop.cancelled")
-            assert (await call(root, ALICE, "shop.cancelled"))["code"] == -31031
+            assert "content" in await call(root, OWNER, "shop.echo")
+            assert "content" in await call(root, DEPUTY, "shop.cancelled")
+            assert (await call(root, OWNER, "shop.cancelled"))["code"] == -31031
             assert server.refuses == 0
             calls = [one for one in server.requests if one.tool]
             said = [claims(one.headers["authorization"][7:]) for one in calls]
             assert [(one["sub"], one["scope"]) for one in said] == [
-                ("alice", "read:echo"), ("bob", "write:cancelled"),
+                ("owner", "read:echo"), ("deputy", "write:cancelled"),
             ]  # fmt: skip
             assert {one["aud"] for one in said} == {server.url()}
             own = [one for one in server.requests if not one.tool]
@@ -325,8 +325,8 @@ def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path,
                 token = one.headers["authorization"].removeprefix("Bearer ")
                 assert claims(token)["iss"] == root.url
                 whole = repr(one.headers) + one.body.decode()
-                assert ALICE not in whole
-                assert BOB not in whole
+                assert OWNER not in whole
+                assert DEPUTY not in whole
             assert {claims(one.headers["authorization"][7:])["scope"] for one in own} == {"read"}
             # What it refuses all the same is told, and not tried again.
             server.toolbox.tools = []
@@ -337,7 +337,7 @@ def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path,
                 return True
 
             server.habit = refuse
-            refused = await call(root, BOB, "shop.cancelled")
+            refused = await call(root, DEPUTY, "shop.cancelled")
             assert refused["code"] == -31020
             assert "refused the token that this node made (HTTP 403)" in refused["message"]
             assert len(server.requests) == before + 1

@@ -58,7 +58,7 @@ def operators(tmp_path: Path, clock: Clock) -> Operators:
 
 
 def enrol(operators: Operators, **more: Any) -> str:
-    code = operators.store.invite(Invitation("ann", more.pop("tools", ())))
+    code = operators.store.invite(Invitation("chief", more.pop("tools", ())))
     return asyncio.run(operators.enrol(json.dumps({"code": code, **more}).encode()))
 
 
@@ -89,9 +89,9 @@ def refused(operators: Operators, nonce: str, proof: str) -> None:
 
 def test_a_key_of_a_browser(operators: Operators) -> None:
     _, jwk = key_and_jwk()
-    assert enrol(operators, key=jwk) == "ann"
+    assert enrol(operators, key=jwk) == "chief"
     other = ECKey.import_key(generate_private_key(SECP256R1()).public_key())
-    assert enrol(operators, key=other.as_dict(private=False)) == "ann"
+    assert enrol(operators, key=other.as_dict(private=False)) == "chief"
     assert [(one.kind, one.algorithm) for one in operators.store.all()] == [
         ("key", "EdDSA"),
         ("key", "ES256"),
@@ -112,7 +112,7 @@ def test_a_key_of_a_browser(operators: Operators) -> None:
     ],
 )
 def test_what_is_no_key_is_not_enrolled(operators: Operators, key: dict[str, Any]) -> None:
-    code = operators.store.invite(Invitation("ann"))
+    code = operators.store.invite(Invitation("chief"))
     with pytest.raises(InterlockError):
         asyncio.run(operators.enrol(json.dumps({"code": code, "key": key}).encode()))
     assert operators.store.all() == []
@@ -149,7 +149,7 @@ def test_looking_takes_an_answer_and_lasts_a_while(operators: Operators, clock: 
     enrol(operators, key=jwk)
     question = operators.question()
     session = asyncio.run(operators.admit(question["nonce"], answer(key, question)))
-    assert operators.known(session) == "ann"
+    assert operators.known(session) == "chief"
     clock.now += SESSION_SECONDS
     with pytest.raises(InterlockError) as caught:
         operators.known(session)

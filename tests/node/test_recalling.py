@@ -59,8 +59,8 @@ def test_a_signed_token_is_recalled_as_long_as_it_says(desk: Desk) -> None:
 
 
 def test_who_called_through_the_parent_is_recalled_as_long_as_it_is_somebody(desk: Desk) -> None:
-    through = Caller("parent", kind="parent", above="bob", scopes=("write",), expires=NOW + 60)
-    unlimited = Caller("parent", kind="parent", above="eve")
+    through = Caller("parent", kind="parent", above="deputy", scopes=("write",), expires=NOW + 60)
+    unlimited = Caller("parent", kind="parent", above="visitor")
     # There is no parent any more, or never was.
     assert desk.identity.recall(through) is None
     assert desk.identity.recall(unlimited) is None

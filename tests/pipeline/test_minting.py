@@ -93,10 +93,10 @@ def tool(name: str = "github.list", *, mutable: bool = False) -> Tool:
 
 
 LIST = tool()
-ALICE = Caller("alice", kind="token", scopes=("write:edge.github.*", "read"), id="tok1")
+OWNER = Caller("owner", kind="token", scopes=("write:edge.github.*", "read"), id="tok1")
 
 
-def call_of(caller: Caller = ALICE, route: Tool | None = LIST, deadline: float = 560.0) -> Call:
+def call_of(caller: Caller = OWNER, route: Tool | None = LIST, deadline: float = 560.0) -> Call:
     call = tool_call("edge.github.list")
     call.caller, call.route, call.deadline = caller, route, deadline
     return call
@@ -112,7 +112,7 @@ def test_what_a_token_says(world: World) -> None:
     now = int(world.clock.wall())
     assert claims == {
         "iss": NODE,
-        "sub": "alice",
+        "sub": "owner",
         "client_id": "tok1",
         "aud": CHILD,
         "scope": "read:github.list",
@@ -122,7 +122,7 @@ def test_what_a_token_says(world: World) -> None:
     }
     assert caller == Caller(
         "parent", registers=False, kind="parent", scopes=("read:github.list",), id="tok1",
-        above="alice",
+        above="owner",
     )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def test_how_long_a_token_is_good(
 ) -> None:
     """The shortest of a quarter of an hour, the call's deadline, and what its caller has left."""
     ends = None if expires is None else world.clock.wall() + expires
-    call = call_of(Caller("alice", expires=ends), deadline=deadline and world.clock.now + deadline)
+    call = call_of(Caller("owner", expires=ends), deadline=deadline and world.clock.now + deadline)
     world.token(call)
     [claims] = world.signed
     assert claims["exp"] == world.clock.wall() + life
@@ -180,7 +180,7 @@ def test_a_token_is_never_more_than_its_caller_has(
     world = World()
     one = tool(name, mutable=mutable)
     call = tool_call(one.canonical)
-    call.caller, call.route = Caller("bob", scopes=scopes), one
+    call.caller, call.route = Caller("deputy", scopes=scopes), one
     caller = world.read(world.token(call))
     assert caller is not None
     assert caller.scopes is not None
@@ -192,14 +192,14 @@ def test_a_token_is_never_more_than_its_caller_has(
 
 @pytest.mark.spec("ST-4.8.2-1")
 def test_three_hops_down_it_is_still_the_same_caller_with_less(world: World) -> None:
-    caller = Caller("alice", kind="token", scopes=("write:edge.*",), id="tok1")
+    caller = Caller("owner", kind="token", scopes=("write:edge.*",), id="tok1")
     name = "edge.c.d.list"
     for below in ("c.d.list", "d.list", "list"):
         call = tool_call(name)
         call.caller, call.route = caller, tool(below)
         found = world.read(world.token(call))
         assert found is not None
-        assert (found.above, found.id, found.kind) == ("alice", "tok1", "parent")
+        assert (found.above, found.id, found.kind) == ("owner", "tok1", "parent")
         assert found.scopes == (f"read:{below}",)
         caller, name = found, below
 
@@ -212,7 +212,7 @@ def test_reading_what_is_no_tool_gives_what_is_left_of_the_callers_scopes(world:
         (("read:edge.github.*",), ("read:github.*",)),
         (("read:other.*",), ()),
     ):
-        call.caller = Caller("alice", scopes=scopes)
+        call.caller = Caller("owner", scopes=scopes)
         caller = world.read(world.token(call))
         assert caller is not None
         assert caller.scopes == left
@@ -246,11 +246,11 @@ def test_nobody_is_sent_with_the_token_of_another(world: World) -> None:
     stamp = world.stamp()
     others = [
         call_of(),
-        call_of(Caller("bob", scopes=ALICE.scopes)),
-        call_of(Caller("alice", scopes=("read",), id="tok1")),
+        call_of(Caller("deputy", scopes=OWNER.scopes)),
+        call_of(Caller("owner", scopes=("read",), id="tok1")),
         call_of(route=tool("github.other")),
-        call_of(Caller("parent", kind="parent", above="alice")),
-        call_of(Caller("parent", kind="parent", above="bob")),
+        call_of(Caller("parent", kind="parent", above="owner")),
+        call_of(Caller("parent", kind="parent", above="deputy")),
     ]
     assert len({stamp(one) for one in others}) == len(others)
     assert [stamp(one) for one in others] == [stamp(one) for one in others]
@@ -328,7 +328,7 @@ def test_without_a_parent_or_its_keys_no_token_is_good(world: World) -> None:
 def claims_of(world: World, **changed: Any) -> dict[str, Any]:
     now = int(world.clock.wall())
     claims = {
-        "iss": NODE, "sub": "alice", "client_id": "tok1", "aud": CHILD, "scope": "read",
+        "iss": NODE, "sub": "owner", "client_id": "tok1", "aud": CHILD, "scope": "read",
         "iat": now, "exp": now + 60, "jti": "1",
     }  # fmt: skip
     return {key: value for key, value in {**claims, **changed}.items() if value is not None}
@@ -354,7 +354,7 @@ def claims_of(world: World, **changed: Any) -> dict[str, Any]:
         ({"iat": 1}, "more than 15 minutes"),
         ({"sub": None}, "no `sub`"),
         ({"sub": ""}, "no `sub`"),
-        ({"sub": ["alice"]}, "no `sub`"),
+        ({"sub": ["owner"]}, "no `sub`"),
         ({"client_id": 7}, "no `client_id`"),
         ({"scope": None}, "no `scope`"),
         ({"scope": ["read"]}, "no `scope`"),
@@ -374,7 +374,7 @@ def test_a_token_without_a_scope_may_nothing(world: World) -> None:
     assert caller is not None
     assert caller.scopes == ()
     call = call_of(caller)
-    with pytest.raises(InterlockError, match="alice lacks the scope"):
+    with pytest.raises(InterlockError, match="owner lacks the scope"):
         check_scopes(call, LIST, {})
 
 

@@ -64,7 +64,7 @@ def test_what_is_written_is_read_again(store: ApprovalStore, loop: Loop) -> None
     other = approval(id="other", created=1.0)
     assert put(store, loop, one, None) is Kept.WRITTEN
     assert put(store, loop, other, None) is Kept.WRITTEN
-    approved = one.step(APPROVED, by="anna")
+    approved = one.step(APPROVED, by="clerk")
     assert put(store, loop, approved, "pending") is Kept.WRITTEN
     assert store.load() == [other, approved]
     store.forget(["other"])

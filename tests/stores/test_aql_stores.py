@@ -23,7 +23,7 @@ from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
 
 PATIENCE = 10.0
-OWNER = ("anna", "token", "")
+OWNER = ("clerk", "token", "")
 
 
 class Loop:
@@ -212,7 +212,7 @@ store = ExecutionStore(Path(sys.argv[1]), deliver=lambda run: run())
 
 def one(number):
     return Execution(
-        id=f"e{number}", owner=("anna", "token", ""), operation="s_build", tool="s.build",
+        id=f"e{number}", owner=("clerk", "token", ""), operation="s_build", tool="s.build",
         category="EXECUTE", created=float(number), status=State.RUNNING,
     )
 
@@ -272,7 +272,7 @@ def test_a_note_is_changed_only_from_the_version_that_was_seen(tmp_path: Path) -
             assert not await one.replace(note(etag="c", title="z"), "a")
             assert not await one.remove(OWNER, "note_1", "a")
             assert await one.all(OWNER) == [note(etag="b", title="y")]
-            stranger = ("anna", "jwt", "")
+            stranger = ("clerk", "jwt", "")
             assert await one.all(stranger) == []
             assert await one.get(stranger, "note_1") is None
             assert not await one.remove(stranger, "note_1", None)

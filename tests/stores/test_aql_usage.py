@@ -17,15 +17,15 @@ def test_usage_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
     memory = SearchMemory(path)
     usage = Usage(clock=lambda: 1_000.0)
-    usage.called("a.b", "anna", True)
-    usage.called("a.b", "anna", False)
+    usage.called("a.b", "clerk", True)
+    usage.called("a.b", "clerk", False)
     memory.keep_usage(usage)
     assert usage.taken() == []
     memory.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = SearchMemory(path)
     known = Usage(again.tallies(), clock=lambda: 1_000.0)
-    assert known.of("a.b", "anna") == usage.of("a.b", "anna")
+    assert known.of("a.b", "clerk") == usage.of("a.b", "clerk")
     assert known.of("a.b") == usage.of("a.b")
     again.close()
 

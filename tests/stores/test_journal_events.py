@@ -43,7 +43,7 @@ def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
             assert one["endpoint"]
             assert one["danger_level"] == "irreversible"
         assert events[1]["confirmation_token"] == approval.id
-        assert "anna" in events[2]["reason"]
+        assert "clerk" in events[2]["reason"]
         gated.close()
 
     asyncio.run(run())

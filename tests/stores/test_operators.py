@@ -37,12 +37,12 @@ def store(tmp_path: Path, clock: Clock) -> OperatorStore:
     return OperatorStore(tmp_path / "state" / "operators.db", clock=clock)
 
 
-def key(id: str = "k1", name: str = "ann") -> Enrolled:
+def key(id: str = "k1", name: str = "chief") -> Enrolled:
     return Enrolled(id, name, "key", "EdDSA", b"public", tools=("a.*",), caller="bot")
 
 
 def passkey(id: str = "cGs", counter: int = 1) -> Enrolled:
-    return Enrolled(id, "ann", "passkey", "-7", b"public", "localhost", counter)
+    return Enrolled(id, "chief", "passkey", "-7", b"public", "localhost", counter)
 
 
 def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
@@ -58,10 +58,10 @@ def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
     (first, _) = OperatorStore(store.path).all()
     assert (first.tools, first.caller, first.public) == (("a.*",), "bot", b"public")
     found = store.all()[1].passkey
-    assert (found.id, found.name, found.algorithm, found.rp_id) == (b"pk", "ann", -7, "localhost")
+    assert (found.id, found.name, found.algorithm, found.rp_id) == (b"pk", "chief", -7, "localhost")
     assert Enrolled.of_passkey(found) == Enrolled.of_passkey(passkey().passkey)
     with pytest.raises(InterlockError, match="already"):
-        store.add(key(name="bob"))
+        store.add(key(name="deputy"))
 
 
 def test_only_its_user_can_read_it(store: OperatorStore) -> None:
@@ -73,13 +73,13 @@ def test_only_its_user_can_read_it(store: OperatorStore) -> None:
 
 
 def test_taken_back(store: OperatorStore) -> None:
-    assert store.remove("ann") == []
+    assert store.remove("chief") == []
     store.add(key())
-    store.add(key("k2", "bob"))
-    code = store.invite(Invitation("ann"))
-    assert [one.id for one in store.remove("ann")] == ["k1"]
+    store.add(key("k2", "deputy"))
+    code = store.invite(Invitation("chief"))
+    assert [one.id for one in store.remove("chief")] == ["k1"]
     assert store.invited(code) is None
-    assert [one.name for one in store.remove("k2")] == ["bob"]
+    assert [one.name for one in store.remove("k2")] == ["deputy"]
     assert store.all() == []
 
 
@@ -93,7 +93,7 @@ def test_a_passkey_counts_on(store: OperatorStore) -> None:
 
 
 def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) -> None:
-    invitation = Invitation("ann", ("a.*",), "bot")
+    invitation = Invitation("chief", ("a.*",), "bot")
     code = store.invite(invitation)
     assert store.invited(code) == invitation
     assert store.invited(code.lower().replace("-", " ")) == invitation
@@ -113,7 +113,7 @@ def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) 
 
 
 def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
-    code = store.invite(Invitation("ann"))
+    code = store.invite(Invitation("chief"))
 
     def fails(_: Invitation) -> Enrolled:
         raise ValueError("no")
@@ -124,7 +124,7 @@ def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
 
 
 def test_two_at_once_with_one_code(store: OperatorStore) -> None:
-    code = store.invite(Invitation("ann"))
+    code = store.invite(Invitation("chief"))
     ready = threading.Barrier(2)
     got: list[Enrolled | None] = []
 
@@ -160,7 +160,7 @@ def test_a_running_node_notices_who_was_enrolled_and_removed(store: OperatorStor
     assert reader.changed() is None
     store.add(passkey())
     assert len(reader.changed() or ()) == 2
-    store.remove("ann")
+    store.remove("chief")
     assert reader.changed() == []
     assert reader.changed() is None
     store.add(key())

@@ -64,7 +64,7 @@ def new(
 
     \b
     Examples:
-      interlock keys new ann
+      interlock keys new chief
       interlock keys new ops --tool 'github.*'
     """
     from interlock.node.operators import enrolled_key
@@ -177,8 +177,8 @@ def enrol(
 
     \b
     Examples:
-      interlock keys enrol ann
-      interlock keys enrol ann --public ann.pub
+      interlock keys enrol chief
+      interlock keys enrol chief --public chief.pub
     """
     from interlock.node.operators import enrolled_key, local_base, page_base
     from interlock.stores.operators import CODE_LASTS, Invitation

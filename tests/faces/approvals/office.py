@@ -41,15 +41,15 @@ def signed(key: Ed25519PrivateKey, claims: dict[str, Any], **head: Any) -> str:
 
 
 class Office(Running):
-    """The node, and an operator called `ann` with a key."""
+    """The node, and an operator called `chief` with a key."""
 
     def __init__(self, folder: Path, **more: Any) -> None:
         shop = Workshop()
         shop.tools = [*shop.tools, DROP]
         super().__init__(folder, workshops={"shop": shop}, **more)
-        self.ann = Ed25519PrivateKey.generate()
-        pem = self.ann.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        self.approving.operators.store.add(enrolled_key(pem, Invitation("ann")))
+        self.chief = Ed25519PrivateKey.generate()
+        pem = self.chief.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        self.approving.operators.store.add(enrolled_key(pem, Invitation("chief")))
 
     # -- what a test asks
 
@@ -98,7 +98,7 @@ class Office(Running):
             return wire.answer()
 
     def proof(self, told: dict[str, Any], decision: str = "approve", **claims: Any) -> str:
-        """What ann signs about a held call."""
+        """What chief signs about a held call."""
         now = int(time.time())
         said = {
             "aud": told["aud"],
@@ -109,7 +109,7 @@ class Office(Running):
             "decision": decision,
             **claims,
         }
-        return signed(self.ann, said)
+        return signed(self.chief, said)
 
     def decide(self, told: dict[str, Any], proof: str) -> Answer:
         return self.ask("POST", f"/approvals/{told['confirmation_id']}", {"proof": proof})

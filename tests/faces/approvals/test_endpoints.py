@@ -23,7 +23,7 @@ def test_a_proof_lets_exactly_this_call_through(office: Office) -> None:
     # As the node wrote it: a browser would have rounded it.
     assert "12345678901234567890" in seen["arguments_text"]
     answer = office.decide(told, office.proof(told))
-    assert (answer.status, answer.json["state"], answer.json["by"]) == (200, "done", "ann")
+    assert (answer.status, answer.json["state"], answer.json["by"]) == (200, "done", "chief")
     assert office.dropped() == [{"table": "orders", "rows": 12345678901234567890}]
     # The one who asked gets the same by asking again, and nothing is called twice.
     again = office.once(
@@ -36,7 +36,7 @@ def test_a_proof_lets_exactly_this_call_through(office: Office) -> None:
 def test_a_proof_may_refuse(office: Office) -> None:
     told = office.held()
     answer = office.decide(told, office.proof(told, "refuse", reason="not on a Friday"))
-    assert (answer.status, answer.json["state"], answer.json["by"]) == (200, "refused", "ann")
+    assert (answer.status, answer.json["state"], answer.json["by"]) == (200, "refused", "chief")
     assert answer.json["note"] == "not on a Friday"
     assert "result" not in answer.json
     late = office.decide(told, office.proof(told))
@@ -100,14 +100,14 @@ def test_an_operator_signs_in_to_see_what_waits(office: Office) -> None:
     assert office.ask("POST", "/approvals/session", answered).status == 403
     assert office.decide(told, answered["proof"]).status == 403
     # Whoever is no longer enrolled sees nothing more.
-    office.approving.operators.store.remove("ann")
+    office.approving.operators.store.remove("chief")
     office.wait(office.approving.operators.look_again())
     assert office.ask("GET", "/approvals/", None, ("Interlock-Session", session)).status == 401
 
 
 def test_a_removed_key_counts_no_more(office: Office) -> None:
     told = office.held()
-    office.approving.operators.store.remove("ann")
+    office.approving.operators.store.remove("chief")
     answer = office.decide(told, office.proof(told))
     assert (answer.status, answer.json["error"]) == (403, "proof_invalid")
 

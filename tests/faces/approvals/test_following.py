@@ -126,7 +126,7 @@ def test_a_session_ends_at_its_time(office: Office, monkeypatch: pytest.MonkeyPa
 def test_a_removed_operator_hears_nothing_more(office: Office) -> None:
     with follow(office, "/approvals/events", _session(office)) as wire:
         assert event(wire) == {"approvals": []}
-        office.approving.operators.store.remove("ann")
+        office.approving.operators.store.remove("chief")
         wire.stream_end()
 
 

@@ -34,7 +34,7 @@ def test_a_removed_key_counts_no_more_over_mcp(office: Office) -> None:
     first, told = office.held(table="a"), office.held(table="b")
     assert office.decide(first, office.proof(first)).json["state"] == "done"
     # Another process, as `interlock keys remove` is.
-    OperatorStore(office.approving.operators.store.path).remove("ann")
+    OperatorStore(office.approving.operators.store.path).remove("chief")
     answer = over_mcp(office, told, office.proof(told))
     assert answer.status == 403
     assert json.loads(answer.body)["error"]["data"]["error"] == "proof_invalid"
@@ -44,7 +44,7 @@ def test_a_removed_key_counts_no_more_over_mcp(office: Office) -> None:
 def test_a_new_key_counts_at_once_over_mcp(office: Office) -> None:
     told = office.held()
     bea = Ed25519PrivateKey.generate()
-    office.ann = bea
+    office.chief = bea
     assert over_mcp(office, told, office.proof(told)).status == 403
     OperatorStore(office.approving.operators.store.path).add(
         enrolled_key(public(bea), Invitation("bea"))
@@ -55,9 +55,9 @@ def test_a_new_key_counts_at_once_over_mcp(office: Office) -> None:
 
 def test_it_is_noticed_without_anybody_deciding(office: Office) -> None:
     anchors = office.approving.anchors
-    office.until(lambda: anchors.named("ann"), "ann is known")
-    OperatorStore(office.approving.operators.store.path).remove("ann")
-    office.until(lambda: not anchors.named("ann"), "ann is removed")
+    office.until(lambda: anchors.named("chief"), "chief is known")
+    OperatorStore(office.approving.operators.store.path).remove("chief")
+    office.until(lambda: not anchors.named("chief"), "chief is removed")
 
 
 def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
@@ -65,7 +65,7 @@ def test_a_held_file_holds_nobody_up_and_the_last_list_counts(
 ) -> None:
     told = office.held()
     watch = office.approving.operators.watch
-    office.until(lambda: watch.enrolled, "ann is known")
+    office.until(lambda: watch.enrolled, "chief is known")
     looked = threading.Event()
     read = watch._read
 
@@ -126,22 +126,22 @@ def test_a_key_file_of_the_config_that_changes_counts(tmp_path: Path) -> None:
     anchors = [AnchorConfig("duty", key="duty.pub")]
     office = Office(tmp_path, approvals=ApprovalsConfig(anchors=anchors))
     try:
-        office.ann = old
+        office.chief = old
         told = office.held(table="a")
         replaced = tmp_path / "new.pub"
         replaced.write_bytes(public(new))
         replaced.rename(file)
         assert over_mcp(office, told, office.proof(told)).status == 403
-        office.ann = new
+        office.chief = new
         assert over_mcp(office, told, office.proof(told)).status == 200
         # One that cannot be read changes nothing, and keeps nobody from being removed.
         told = office.held(table="b")
         file.write_bytes(b"no key")
         assert over_mcp(office, told, office.proof(told)).status == 200
         assert office.approving.operators.watch.problem is not None
-        OperatorStore(office.approving.operators.store.path).remove("ann")
+        OperatorStore(office.approving.operators.store.path).remove("chief")
         office.wait(office.approving.operators.look_again())
-        assert not office.approving.anchors.named("ann")
+        assert not office.approving.anchors.named("chief")
     finally:
         office.stop()
 
@@ -160,7 +160,7 @@ def test_nobody_is_kept_from_signing_in_by_those_who_only_ask(office: Office) ->
     assert office.ask("POST", "/approvals/session", answered).status == 403
     # A question that somebody made up is none of ours.
     forged = {**about, "args_sha256": "A" * 54}
-    sent = {"nonce": "A" * 54, "proof": signed(office.ann, _claims(forged))}
+    sent = {"nonce": "A" * 54, "proof": signed(office.chief, _claims(forged))}
     assert office.ask("POST", "/approvals/session", sent).status == 403
 
 

@@ -237,7 +237,7 @@ def test_the_page_sees_what_others_decide(office: Office, browser: Browser) -> N
     browser.find("#approve")
     office.decide(told, office.proof(told))
     browser.until_text("#state", "Approved, and done")
-    assert "by ann" in browser.text("#state")
+    assert "by chief" in browser.text("#state")
 
 
 def test_time_runs_out(tmp_path: Path, browser: Browser) -> None:

@@ -69,7 +69,7 @@ class Keys:
 
     def anchors(self) -> list[AnchorConfig]:
         return [
-            AnchorConfig("anna", key=self.file("anna", self.operator)),
+            AnchorConfig("clerk", key=self.file("clerk", self.operator)),
             AnchorConfig("engine", kind="policy_engine", key=self.file("engine", self.engine)),
             AnchorConfig("desk", kind="service", secret="${env:DESK}"),
         ]

@@ -35,7 +35,7 @@ def test_refused(tmp_path: Path) -> None:
         approval = await gated.hold()
         proof = gated.proof(approval, decision="refuse", reason="not today")
         record = await gated.approvals.refuse(approval.id, proof=proof)
-        assert (record.state, record.by, record.note) == ("refused", "anna", "not today")
+        assert (record.state, record.by, record.note) == ("refused", "clerk", "not today")
         error = await gated.ask()
         assert error.failure is APPROVAL_REFUSED
         assert "not today" in error.message
@@ -65,7 +65,7 @@ def test_who_decided_and_when_is_in_the_journal(tmp_path: Path, decision: str, w
         [entry] = [one for one in gated.journal.entries if one["outcome"] == word]
         assert entry["time_ns"] == int((NOW + 42) * 1e9)
         assert f"approval:{approval.id}" in entry["detail"]
-        assert "by anna" in entry["detail"]
+        assert "by clerk" in entry["detail"]
         assert (entry["verb"], entry["name"]) == ("approval", "s.wipe")
         gated.close()
 
@@ -187,7 +187,7 @@ def test_an_approval_is_used_once(tmp_path: Path) -> None:
         assert words == ["held", "approved", "dispatching", "done"]
         approved = gated.journal.entries[words.index("approved") + 1]
         entry = next(one for one in gated.journal.entries if one["outcome"] == "approved")
-        assert "by anna (operator)" in entry["detail"]
+        assert "by clerk (operator)" in entry["detail"]
         assert entry["time_ns"] == int(gated.wall * 1e9)
         assert approved["name"] == "s.wipe"
         gated.close()

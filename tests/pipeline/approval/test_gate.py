@@ -120,11 +120,11 @@ def test_another_caller_has_another_approval(tmp_path: Path) -> None:
     async def run() -> None:
         from interlock.call import Credentials
 
-        gated = Gated(tmp_path, tokens={"one": "ann", "two": "bob"})
-        ann = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
-        bob = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "two")))
-        assert ann.id != bob.id
-        assert ann.digest != bob.digest
+        gated = Gated(tmp_path, tokens={"one": "chief", "two": "deputy"})
+        chief = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
+        deputy = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "two")))
+        assert chief.id != deputy.id
+        assert chief.digest != deputy.digest
         gated.close()
 
     asyncio.run(run())
@@ -230,16 +230,16 @@ def test_only_so_many_wait(tmp_path: Path) -> None:
 
         gated = Gated(
             tmp_path,
-            tokens={"one": "ann", "two": "bob"},
+            tokens={"one": "chief", "two": "deputy"},
             settings={"most": 3, "most_per_caller": 2},
         )
-        ann, bob = (Credentials("10.0.0.1", one) for one in ("one", "two"))
+        chief, deputy = (Credentials("10.0.0.1", one) for one in ("one", "two"))
         for disk in "ab":
-            await gated.hold(wipe({"disk": disk}, credentials=ann))
-        error = await gated.ask(wipe({"disk": "c"}, credentials=ann))
+            await gated.hold(wipe({"disk": disk}, credentials=chief))
+        error = await gated.ask(wipe({"disk": "c"}, credentials=chief))
         assert error.failure is TOO_BUSY
-        await gated.hold(wipe({"disk": "a"}, credentials=bob))
-        error = await gated.ask(wipe({"disk": "b"}, credentials=bob))
+        await gated.hold(wipe({"disk": "a"}, credentials=deputy))
+        error = await gated.ask(wipe({"disk": "b"}, credentials=deputy))
         assert error.failure is TOO_BUSY
         gated.close()
 

@@ -45,7 +45,7 @@ class Desk:
             self.enrol(key)
 
     def enrol(self, key: SoftKey) -> Passkey:
-        made = self.checker.enrolled(key.created(CODE), CODE, "ann")
+        made = self.checker.enrolled(key.created(CODE), CODE, "chief")
         self.keys[made.id] = made
         self.counters[made.id] = made.counter
         return made
@@ -76,7 +76,7 @@ def test_a_passkey_decides(algorithm: int) -> None:
     key = SoftKey(algorithm)
     desk = Desk(key)
     said = desk.check(key.proof(NODE, ID, DIGEST, "approve"))
-    assert (said.passkey.name, said.decision, said.reason) == ("ann", "approve", "")
+    assert (said.passkey.name, said.decision, said.reason) == ("chief", "approve", "")
     said = desk.check(key.proof(NODE, ID, DIGEST, "refuse", "nicht ☃\nheute"))
     assert (said.decision, said.reason) == ("refuse", "nicht ☃\nheute")
 
@@ -159,7 +159,7 @@ def test_an_algorithm_is_not_taken_for_another() -> None:
     for claimed, real in ((EDDSA, ES256), (ES256, RS256), (RS256, EDDSA), (-999, ES256)):
         key = SoftKey(real)
         with pytest.raises(InterlockError, match="algorithm"):
-            Desk().checker.enrolled(key.created(CODE, algorithm=claimed), CODE, "ann")
+            Desk().checker.enrolled(key.created(CODE, algorithm=claimed), CODE, "chief")
     weak = SoftKey(RS256)
     weak.key = rsa.generate_private_key(65537, 1024)
     with pytest.raises(InterlockError, match="algorithm"):
@@ -171,16 +171,16 @@ def test_an_algorithm_is_not_taken_for_another() -> None:
     spki = other.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(InterlockError, match="algorithm"):
         Desk().checker.enrolled(
-            SoftKey().created(CODE, public_key=to_base64url(spki[:-3])), CODE, "ann"
+            SoftKey().created(CODE, public_key=to_base64url(spki[:-3])), CODE, "chief"
         )
 
 
 def test_enrolling_needs_the_code_and_the_page() -> None:
     key = SoftKey()
     desk = Desk()
-    assert desk.checker.enrolled(key.created("abcde fghjk"), CODE, "ann").id == key.id
+    assert desk.checker.enrolled(key.created("abcde fghjk"), CODE, "chief").id == key.id
     with pytest.raises(InterlockError, match="another question"):
-        desk.checker.enrolled(key.created("OTHER-CODE"), CODE, "ann")
+        desk.checker.enrolled(key.created("OTHER-CODE"), CODE, "chief")
     key.flags = UP
     with pytest.raises(InterlockError, match="owner"):
         desk.enrol(key)
@@ -193,7 +193,7 @@ def test_enrolling_needs_the_code_and_the_page() -> None:
         data = from_base64url(key.created(CODE).authenticator_data)[:cut]
         with pytest.raises(InterlockError):
             desk.checker.enrolled(
-                key.created(CODE, authenticator_data=to_base64url(data)), CODE, "ann"
+                key.created(CODE, authenticator_data=to_base64url(data)), CODE, "chief"
             )
 
 

@@ -103,15 +103,15 @@ def test_all_three_kinds_count(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     keys = desk.keys
     by_operator = desk.check(sign(keys.operator, claims(reason="fine")))
-    assert by_operator == Verdict("anna", "operator", "approve", "fine")
+    assert by_operator == Verdict("clerk", "operator", "approve", "fine")
     by_engine = desk.check(sign(keys.engine, claims(nonce="a nonce"), "ES256"))
     assert by_engine == Verdict("engine", "policy_engine", "approve")
     by_service = desk.check(sign(keys.service, claims(token_id="t-1"), "HS256"))
     assert by_service == Verdict("desk", "service", "approve", "", "t-1")
-    assert desk.check(sign(keys.operator, claims(), "Ed25519")).anchor == "anna"
+    assert desk.check(sign(keys.operator, claims(), "Ed25519")).anchor == "clerk"
     assert desk.check(sign(keys.operator, claims(decision="refuse"))).decision == "refuse"
-    assert desk.check(sign(keys.operator, claims(aud=[NODE]), kid="anna")).anchor == "anna"
-    assert desk.check(sign(keys.operator, claims(), kid="engine")).anchor == "anna"
+    assert desk.check(sign(keys.operator, claims(aud=[NODE]), kid="clerk")).anchor == "clerk"
+    assert desk.check(sign(keys.operator, claims(), kid="engine")).anchor == "clerk"
 
 
 @pytest.mark.spec("AX-11.3-6", "AX-11.3-13")
@@ -179,7 +179,7 @@ FORGERIES: dict[str, Callable[[Keys], Any]] = {
     "the digest": lambda _: approval().digest,
     "what was answered": lambda _: json.dumps(claims()),
     "a stranger's key": lambda keys: sign(keys.stranger, claims()),
-    "a stranger who says who he is": lambda keys: sign(keys.stranger, claims(), kid="anna"),
+    "a stranger who says who he is": lambda keys: sign(keys.stranger, claims(), kid="clerk"),
     "none": lambda _: f"{_part({'alg': 'none'})}.{_part(claims())}.",
     "none with a signature": lambda _: f"{_part({'alg': 'none'})}.{_part(claims())}.{_part(b'x')}",
     "None": lambda _: f"{_part({'alg': 'None'})}.{_part(claims())}.{_part(b'x')}",
@@ -226,7 +226,7 @@ def test_forgeries(tmp_path: Path, forgery: str) -> None:
 @given(st.text(max_size=300))
 def test_whatever_a_model_writes_is_no_proof(text: str) -> None:
     operator = OKPKey.generate_key("Ed25519")
-    proofs = Proofs(_with(Anchor("anna", key=operator, algorithms=("EdDSA",))))
+    proofs = Proofs(_with(Anchor("clerk", key=operator, algorithms=("EdDSA",))))
     with pytest.raises(InterlockError) as error:
         proofs.check(approval(), text, NOW)
     assert error.value.failure is PROOF_INVALID
@@ -235,7 +235,7 @@ def test_whatever_a_model_writes_is_no_proof(text: str) -> None:
 @given(st.data())
 def test_no_byte_of_a_proof_can_be_changed(data: st.DataObject) -> None:
     operator = OKPKey.generate_key("Ed25519")
-    proofs = Proofs(_with(Anchor("anna", key=operator, algorithms=("EdDSA",))))
+    proofs = Proofs(_with(Anchor("clerk", key=operator, algorithms=("EdDSA",))))
     proof = sign(operator, claims())
     at = data.draw(st.integers(0, len(proof) - 1))
     letter = data.draw(st.sampled_from("ABCxyz019-_.=+/ \n"))
@@ -255,10 +255,10 @@ def _with(*anchors: Anchor) -> Anchors:
 @pytest.mark.spec("AQ-8.7.3-5", "AX-11.3-7")
 def test_nobody_confirms_its_own_call(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    by_anna = sign(desk.keys.operator, claims())
-    for caller in (Caller("anna"), Caller("parent", kind="parent", above="anna")):
-        assert desk.refused(by_anna, approval(caller=caller)).failure is FORBIDDEN
-    assert desk.check(by_anna, approval(caller=Caller("bot"))).anchor == "anna"
+    by_clerk = sign(desk.keys.operator, claims())
+    for caller in (Caller("clerk"), Caller("parent", kind="parent", above="clerk")):
+        assert desk.refused(by_clerk, approval(caller=caller)).failure is FORBIDDEN
+    assert desk.check(by_clerk, approval(caller=Caller("bot"))).anchor == "clerk"
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
@@ -301,9 +301,9 @@ def test_a_passkey_follows_the_same_rules(tmp_path: Path) -> None:
 
 def test_an_anchor_for_some_tools_only(tmp_path: Path) -> None:
     key = OKPKey.generate_key("Ed25519")
-    some = Anchor("anna", key=key, algorithms=("EdDSA",), tools=("s.*", "x.y"))
-    proofs = Proofs(_with(some, Anchor("anna", key=key, algorithms=("EdDSA",))))
-    assert proofs.check(approval(), sign(key, claims()), NOW).anchor == "anna"
+    some = Anchor("clerk", key=key, algorithms=("EdDSA",), tools=("s.*", "x.y"))
+    proofs = Proofs(_with(some, Anchor("clerk", key=key, algorithms=("EdDSA",))))
+    assert proofs.check(approval(), sign(key, claims()), NOW).anchor == "clerk"
     with pytest.raises(InterlockError) as error:
         proofs.check(approval(tool="t.wipe"), sign(key, claims()), NOW)
     assert error.value.failure is PROOF_INVALID
@@ -420,7 +420,7 @@ def test_anchors_change_while_it_runs(tmp_path: Path) -> None:
     assert len(anchors) == 3
     enrolled.append(Anchor("bea"))
     anchors.reload()
-    assert [one.name for one in anchors] == ["anna", "engine", "desk", "bea"]
+    assert [one.name for one in anchors] == ["clerk", "engine", "desk", "bea"]
     with pytest.raises(InterlockError):
         anchors.configure(ApprovalsConfig(anchors=[AnchorConfig("x", key="nowhere")]))
     with pytest.raises(InterlockError):

@@ -76,18 +76,18 @@ def test_ids_cannot_be_guessed() -> None:
 
 def test_nothing_secret_is_shown() -> None:
     arguments = {
-        "user": "anna",
+        "user": "clerk",
         "password": "correct horse",
         "nested": [{"api_key": {"value": "v1"}}, {"Authorization": ["Bearer v2"]}],
         "text": "use sk-abcdefghijklmnopqrstuvwxyz please",
-        "url": "https://anna:v3@example.com/",
+        "url": "https://clerk:v3@example.com/",
         "count": 7,
         "tokens": None,
     }
     shown = json.dumps(masked(arguments))
     for secret in ("correct horse", "v1", "v2", "v3", "sk-abc"):
         assert secret not in shown
-    assert masked(arguments)["user"] == "anna"
+    assert masked(arguments)["user"] == "clerk"
     assert masked(arguments)["count"] == 7
     one = approval(arguments=json.dumps(arguments).encode(), shown=canonical(masked(arguments)))
     assert "correct horse" not in repr(one) + json.dumps(view(one))

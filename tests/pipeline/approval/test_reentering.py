@@ -19,12 +19,12 @@ from tests.pipeline.calls import SESSION
 
 def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: Path) -> None:
     async def run() -> None:
-        gated = Gated(tmp_path, tokens={"one": "ann"})
+        gated = Gated(tmp_path, tokens={"one": "chief"})
         approval = await gated.hold(wipe(credentials=Credentials("10.0.0.1", "one")))
 
         def recall(caller: Caller) -> Caller:
-            assert caller.name == "ann"
-            raise InterlockError(UNAUTHENTICATED, "ann is not known here any more.")
+            assert caller.name == "chief"
+            raise InterlockError(UNAUTHENTICATED, "chief is not known here any more.")
 
         gated.pipeline.enter.recall = recall
         with pytest.raises(InterlockError) as error:
@@ -40,14 +40,14 @@ def test_a_caller_that_is_not_known_any_more_gets_nothing_done(tmp_path: Path) -
 
 
 def test_the_credentials_of_the_gate_are_nobodys() -> None:
-    for tokens in ({}, {"t": Caller("ann")}):
+    for tokens in ({}, {"t": Caller("chief")}):
         with pytest.raises(InterlockError):
             Authenticator(tokens)(NOBODY)
 
 
 def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Path) -> None:
     async def run() -> None:
-        gated = Gated(tmp_path, tokens={"one": "ann"})
+        gated = Gated(tmp_path, tokens={"one": "chief"})
         credentials = Credentials("10.0.0.1", "one")
         approval = await gated.hold(
             wipe(credentials=credentials, meta={"progressToken": 7, "sneaked": "in"})
@@ -55,7 +55,7 @@ def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Path) ->
         await gated.confirm(approval)
         call = gated.upstream.last.call
         assert call.caller is not None
-        assert call.caller.name == "ann"
+        assert call.caller.name == "chief"
         assert call.credentials.bearer is None
         assert (call.meta, call.extra) == (None, None)
         assert call.repeatable is False
@@ -96,7 +96,7 @@ def test_the_tool_of_an_approved_call_is_known_as_approved(tmp_path: Path) -> No
         approval = await gated.hold()
         assert seen == []
         await gated.confirm(approval)
-        assert seen == [("s.wipe", "anna")]
+        assert seen == [("s.wipe", "clerk")]
         gated.close()
 
     asyncio.run(run())

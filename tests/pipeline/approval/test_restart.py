@@ -32,7 +32,7 @@ async def stopped_in(folder: Path, state: str) -> Gated:
     if state != "pending":
         entry = gated.approvals._inbox.get(approval.id)
         assert entry is not None
-        step = approval.step(APPROVED, by="anna", proof="operator", decided=gated.wall)
+        step = approval.step(APPROVED, by="clerk", proof="operator", decided=gated.wall)
         for one in (step, step.step(DISPATCHING))[: 1 if state == APPROVED else 2]:
             over = asyncio.get_running_loop().create_future()
             gated.approvals._inbox.step(entry, one, over.set_result)
@@ -108,7 +108,7 @@ def test_nor_is_it_for_a_tool_that_no_list_names(tmp_path: Path) -> None:
         approval = await before.hold(tool_call("hidden", {"a": 1}))
         entry = before.approvals._inbox.get(approval.id)
         assert entry is not None
-        step = approval.step(APPROVED, by="anna", proof="operator", decided=before.wall)
+        step = approval.step(APPROVED, by="clerk", proof="operator", decided=before.wall)
         written = asyncio.get_running_loop().create_future()
         before.approvals._inbox.step(entry, step, written.set_result)
         await written

@@ -24,8 +24,8 @@ from tests.pipeline.calls import LOCAL, SESSION
 from tests.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
 
 FACE = Face("single", "crude", (Family("all", "mcp_aql", frozenset(Category)),))
-ANNA = Caller("anna", kind="token")
-BEN = Caller("ben", kind="token")
+CLERK = Caller("clerk", kind="token")
+GUARD = Caller("guard", kind="token")
 _SIGNATURE = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
 
 
@@ -91,7 +91,7 @@ class Session:
 
     def __init__(self) -> None:
         self.client = SESSION
-        self.owner = "anna"
+        self.owner = "clerk"
         self.alive = True
         self.log_level = None
         self.closed: list[Any] = []
@@ -136,7 +136,7 @@ class Bench:
         return self.server.last
 
     def asked(
-        self, params: dict[str, Any] | None = None, caller: Caller = ANNA, **fields: Any
+        self, params: dict[str, Any] | None = None, caller: Caller = CLERK, **fields: Any
     ) -> Asked:
         """A request of somebody, as one of the node's own operations gets it."""
         client: Client = fields.pop("client", SESSION)
@@ -160,7 +160,7 @@ class Bench:
         self,
         operation: str = "s_build",
         arguments: Any = None,
-        caller: Caller = ANNA,
+        caller: Caller = CLERK,
         **fields: Any,
     ) -> dict[str, Any]:
         asked = self.asked(caller=caller, **fields)

@@ -131,7 +131,7 @@ def test_an_error_of_the_server() -> None:
 
 
 def test_who_may_not_is_told_what_is_missing() -> None:
-    error = InterlockError(FORBIDDEN, "anna lacks the scope write:x.", {"missing": ["write:x"]})
+    error = InterlockError(FORBIDDEN, "clerk lacks the scope write:x.", {"missing": ["write:x"]})
     code, _, details = blame.of_error(error)
     assert (code, details["required_scope"]) == ("PERMISSION_DENIED", "write:x")
     code, message, details = blame.of_error(InterlockError(DENIED, "That is not allowed at night."))

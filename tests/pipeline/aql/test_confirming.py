@@ -36,7 +36,7 @@ from tests.pipeline.aql.staged import (
 )
 from tests.pipeline.calls import tool_call
 
-TOKENS = {"a": "agent", "b": "ben"}
+TOKENS = {"a": "agent", "b": "guard"}
 REPO = {"owner": "o", "repo": "r"}
 
 

@@ -24,7 +24,7 @@ from interlock.protocol.aql.faults import AqlError, lawful
 from interlock.protocol.aql.words import OWN, Category
 from interlock.protocol.mcp import COMPLETE, TASKS_EXTENSION, Era
 from interlock.stores.aql_notes import NoteStore
-from tests.pipeline.aql.executing import ANNA, BEN, Bench
+from tests.pipeline.aql.executing import CLERK, GUARD, Bench
 from tests.pipeline.calls import STATELESS
 
 LISTING = Listing(Cursors(b"k" * 32))
@@ -50,15 +50,15 @@ class Desk(Bench):
         assert call.caller is not None
         return self._ids.seal(TaskName(OWN, id, own=True), call.caller.name)
 
-    async def __call__(self, name: str, caller: Caller = ANNA, **params: Any) -> Any:
+    async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         answer = self.natives[name].answer(self.asked(params, caller))
         return await answer if isinstance(answer, Awaitable) else answer
 
-    async def data(self, name: str, caller: Caller = ANNA, **params: Any) -> Any:
+    async def data(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         answer = await self(name, caller, **params)
         return answer.data if isinstance(answer, Answer) else answer
 
-    async def refused(self, name: str, caller: Caller = ANNA, **params: Any) -> AqlError:
+    async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
         with pytest.raises(AqlError) as refused:
             await self(name, caller, **params)
         assert lawful(refused.value.message), refused.value.message
@@ -170,7 +170,7 @@ def test_an_unknown_one_is_told_like_that_of_another(name: str) -> None:
         id = (await desk.start())["execution_id"]
         said = []
         for wanted in (id, "exec_" + "0" * 24):
-            refused = await desk.refused(name, BEN, execution_id=wanted)
+            refused = await desk.refused(name, GUARD, execution_id=wanted)
             assert refused.code == "NOT_FOUND_RESOURCE"
             said.append(refused.message.replace(wanted, "…"))
         assert said[0] == said[1]
@@ -223,7 +223,7 @@ def test_a_client_that_speaks_tasks_is_given_one() -> None:
         assert "result" not in task
         capabilities = json.loads(desk.last.call.client.capabilities)
         assert capabilities == {"extensions": {}, "sampling": {}}, "one id to follow is enough"
-        name = desk._ids.open(task["taskId"], "anna")
+        name = desk._ids.open(task["taskId"], "clerk")
         assert name is not None
         assert name.own
         assert asked.call is not None
@@ -268,7 +268,7 @@ def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
         assert told["error"]["data"]["code"] == "INTERNAL_ERROR"
         # By this it can be retried: operations do not know the task's id.
         assert told["error"]["data"]["execution_id"] == failed
-        other = desk.asked(caller=BEN).call
+        other = desk.asked(caller=GUARD).call
         assert other is not None
         assert desk.tasks.find(failed, other) is None
         assert desk.tasks.find("exec_no", call) is None

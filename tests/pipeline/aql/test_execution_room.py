@@ -13,7 +13,7 @@ from interlock.pipeline.aql.asking import principal
 from interlock.pipeline.aql.execution_room import may_be_retried
 from interlock.pipeline.policy.decision import Decision
 from interlock.protocol.aql.faults import AqlError
-from tests.pipeline.aql.executing import ANNA, BEN, Bench
+from tests.pipeline.aql.executing import CLERK, GUARD, Bench
 from tests.pipeline.aql.test_executions import OWNER, record, with_bench
 
 LONG = {"text": "x" * 1_000}
@@ -44,7 +44,7 @@ def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("interlock.pipeline.aql.executions.MOST_OF_ONE", 5_000)
 
     async def test(bench: Bench) -> None:
-        other = (await bench.start(arguments=LONG, caller=BEN))["execution_id"]
+        other = (await bench.start(arguments=LONG, caller=GUARD))["execution_id"]
         bench.last.answer_error(-32000, "no")
         ids = []
         for _ in range(10):
@@ -54,7 +54,7 @@ def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None
         left = [one.id for one in bench.executions.of(OWNER)]
         assert left == ids[-len(left) :]
         assert 3 <= len(left) <= 4
-        assert bench.executions.find(principal(BEN), other)
+        assert bench.executions.find(principal(GUARD), other)
         assert 0 < bench.executions._room.of(OWNER) <= 5_000
         # What runs is never forgotten, and no more is begun than fits.
         for _ in range(4):
@@ -90,7 +90,7 @@ def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(execution_room, "MOST_BYTES", 3_500)
 
     async def test(bench: Bench) -> None:
-        for caller in (ANNA, BEN, ANNA, BEN, ANNA):
+        for caller in (CLERK, GUARD, CLERK, GUARD, CLERK):
             await bench.start(arguments=LONG, caller=caller)
             bench.last.answer_error(-32000, "no")
         assert bench.executions._room.total <= 3_500

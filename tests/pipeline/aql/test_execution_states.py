@@ -29,7 +29,7 @@ from interlock.pipeline.aql.execution_states import (
     diagram,
 )
 from interlock.protocol.aql.faults import AqlError, lawful
-from tests.pipeline.aql.executing import ANNA, Bench
+from tests.pipeline.aql.executing import CLERK, Bench
 from tests.pipeline.rig import ScriptedExchange
 
 ALLOWED = {
@@ -85,7 +85,7 @@ class Lives(RuleBasedStateMachine):
         self.bench: Bench = self.run(self._open())
         self.expected: dict[str, str] = {}
         self.exchanges: dict[str, ScriptedExchange] = {}
-        self.owner = principal(ANNA)
+        self.owner = principal(CLERK)
 
     async def _open(self) -> Bench:
         return Bench()

@@ -19,9 +19,9 @@ from interlock.pipeline.aql.execution_states import State
 from interlock.pipeline.aql.keeping import Execution
 from interlock.protocol.aql.faults import AqlError, lawful
 from interlock.protocol.mcp import PROGRESS
-from tests.pipeline.aql.executing import ANNA, BEN, Bench, Session
+from tests.pipeline.aql.executing import CLERK, GUARD, Bench, Session
 
-OWNER = principal(ANNA)
+OWNER = principal(CLERK)
 
 
 def with_bench(
@@ -200,7 +200,7 @@ def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [BEN, Caller("anna", kind="jwt"), Caller("anna", kind="token", above="carl")]
+    "other", [GUARD, Caller("clerk", kind="jwt"), Caller("clerk", kind="token", above="carl")]
 )
 def test_another_caller_learns_nothing(other: Caller) -> None:
     async def test(bench: Bench) -> None:
@@ -316,7 +316,7 @@ def test_a_caller_may_not_have_too_many_under_way() -> None:
             await bench.start()
         assert refused.value.code == "RATE_LIMIT_EXCEEDED"
         assert lawful(refused.value.message)
-        await bench.start(caller=BEN)
+        await bench.start(caller=GUARD)
         bench.server.started[0].answer(content=[])
         await bench.start()
 

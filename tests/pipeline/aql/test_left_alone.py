@@ -18,7 +18,7 @@ from interlock.pipeline.aql.left_alone import wait_of
 from interlock.pipeline.aql.quotas import Pause
 from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.mcp import Era
-from tests.pipeline.aql.test_quotas import ANNA, BEN, HOURLY, REQUIRED, Desk, operation
+from tests.pipeline.aql.test_quotas import CLERK, GUARD, HOURLY, REQUIRED, Desk, operation
 from tests.pipeline.calls import tool_call
 
 RATE_LIMITED = b'{"isError":true,"content":[{"type":"text","text":"429 Too Many Requests: %b"}]}'
@@ -90,7 +90,7 @@ def test_what_the_node_refuses_itself_stops_nobody_else(settings: dict[str, Any]
     desk.ended()
     error = desk.refused("forge_delete_repo")
     desk.ended(error=error)
-    assert desk.call("forge_get_issue", BEN) == []
+    assert desk.call("forge_get_issue", GUARD) == []
     assert desk.call("forge_get_issue") == []
 
 
@@ -108,10 +108,10 @@ def test_words_that_a_server_repeats_stop_only_who_got_them() -> None:
     desk.call()
     desk.ended(RATE_LIMITED % b"Retry-After: 30")
     assert desk.refused().code == "RATE_LIMIT_EXCEEDED"
-    assert desk.call(caller=BEN) == []
+    assert desk.call(caller=GUARD) == []
     [shown] = desk.status()["api_limits"]
     assert (shown["server"], shown["limit"], shown["window"]) == ("forge", 0, "minute")
-    assert desk.status(BEN)["api_limits"] == []
+    assert desk.status(GUARD)["api_limits"] == []
 
 
 @pytest.mark.parametrize("sent", [True, False])
@@ -120,10 +120,10 @@ def test_a_status_of_a_server_stops_everybody(sent: bool) -> None:
     desk.call()
     words = "429 Too Many Requests, Retry-After: 30"
     desk.ended(error=UpstreamGoneError(errors.UPSTREAM_UNAVAILABLE, words, sent=sent, status=429))
-    for caller in (ANNA, BEN):
+    for caller in (CLERK, GUARD):
         assert desk.refused(caller=caller).data["retry_after_seconds"] == 30  # type: ignore[index]
     desk.advance(30)
-    assert desk.call(caller=BEN) == []
+    assert desk.call(caller=GUARD) == []
     assert desk.call() == []
     assert not desk.quotas.active
 
@@ -142,7 +142,7 @@ def test_plain_calls_are_held_against_the_same() -> None:
 
     def plain(name: str, approval: str = "") -> bool:
         call = tool_call(operation(name).canonical)
-        call.caller, call.approval = ANNA, approval
+        call.caller, call.approval = CLERK, approval
         return desk.quotas.admit_plain(call, operation(name))
 
     assert desk.quotas.configured

@@ -17,7 +17,7 @@ from interlock.pipeline.aql.notes import BODY_BYTES, MOST_TAGS, Notes, note_nati
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.faults import AqlError, lawful
 from interlock.stores.aql_notes import NoteStore
-from tests.pipeline.aql.executing import ANNA, BEN, FACE
+from tests.pipeline.aql.executing import CLERK, FACE, GUARD
 from tests.pipeline.calls import LOCAL, SESSION
 
 
@@ -33,7 +33,7 @@ class Desk:
             one.name: one for one in note_natives(self.notes, lambda: listing, lambda: self.now)
         }
 
-    async def __call__(self, name: str, caller: Caller = ANNA, **params: Any) -> Any:
+    async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{name}", view=FACE)
         call.caller = caller
         asked = Asked(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ class Desk:
             answer = await answer
         return answer.data if isinstance(answer, Answer) else answer
 
-    async def refused(self, name: str, caller: Caller = ANNA, **params: Any) -> AqlError:
+    async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
         with pytest.raises(AqlError) as refused:
             await self(name, caller, **params)
         assert lawful(refused.value.message), refused.value.message
@@ -64,7 +64,7 @@ FULL = {
     "title": "Old",
     "body": "Text\nwith lines, ünïcode and \u0001.",
     "tags": ["draft", "two"],
-    "metadata": {"priority": "low", "tags": ["draft"], "author": "alice", "n": {"deep": [1, 2.5]}},
+    "metadata": {"priority": "low", "tags": ["draft"], "author": "owner", "n": {"deep": [1, 2.5]}},
 }
 
 
@@ -97,7 +97,7 @@ def test_an_update_is_merged_and_keeps_what_it_does_not_name() -> None:
         assert changed["metadata"] == {
             "priority": "high",
             "tags": ["published", "reviewed"],
-            "author": "alice",
+            "author": "owner",
             "n": {"deep": [1, 2.5]},
         }
         for name in ("id", "body", "tags", "created_at"):
@@ -236,11 +236,11 @@ def test_another_caller_learns_nothing() -> None:
         ):
             said = []
             for id in (made["id"], "note_" + "0" * 24):
-                refused = await desk.refused(name, BEN, id=id, **more)
+                refused = await desk.refused(name, GUARD, id=id, **more)
                 assert refused.code == "NOT_FOUND_RESOURCE"
                 said.append(refused.message.replace(id, "…"))
             assert said[0] == said[1]
-        assert (await desk("list_notes", BEN))["items"] == []
+        assert (await desk("list_notes", GUARD))["items"] == []
         assert await desk("get_note", id=made["id"]) == made
 
     at_desk(test)
@@ -300,7 +300,7 @@ def test_a_caller_has_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
             await desk("create_note", title=title)
         refused = await desk.refused("create_note", title="c")
         assert refused.code == "RATE_LIMIT_EXCEEDED"
-        await desk("create_note", BEN, title="c")
+        await desk("create_note", GUARD, title="c")
 
     at_desk(test)
 

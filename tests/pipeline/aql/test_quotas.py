@@ -36,8 +36,8 @@ from tests.pipeline.calls import tool_call
 
 # The tenth of a minute, at half past: no period ends within a few seconds.
 NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()
-ANNA = Caller("anna", kind="token")
-BEN = Caller("ben", kind="token")
+CLERK = Caller("clerk", kind="token")
+GUARD = Caller("guard", kind="token")
 BOOK = book(
     offer("forge", ["get_issue", "create_issue", "delete_repo"]), offer("mail", ["send_mail"])
 )
@@ -76,7 +76,7 @@ class Desk:
         self.wall.now += seconds
 
     def call(
-        self, name: str = "forge_get_issue", caller: Caller = ANNA, continued: str = ""
+        self, name: str = "forge_get_issue", caller: Caller = CLERK, continued: str = ""
     ) -> Pause | list[Warning]:
         """What is held, or the warnings of a call that goes on."""
         call = tool_call(operation(name).canonical)
@@ -103,7 +103,7 @@ class Desk:
         [native] = quota_natives(self.quotas)
         return native.answer(asked)
 
-    def status(self, caller: Caller = ANNA) -> dict[str, Any]:
+    def status(self, caller: Caller = CLERK) -> dict[str, Any]:
         call = tool_call("aql.introspect")
         call.caller = caller
         return self.quotas.status(Asked(operation(), PLAIN, None, call=call))
@@ -169,7 +169,7 @@ def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
         "resets_at": "2026-02-04T13:00:00Z",
     }
     assert states == ["ok", "warn", "paused", "exhausted"]
-    assert desk.call(caller=BEN) == []
+    assert desk.call(caller=GUARD) == []
 
 
 @pytest.mark.spec("AQ-RL-4.4-1")
@@ -183,7 +183,7 @@ def test_a_token_counts_once_and_only_for_its_caller() -> None:
     assert desk.refused(continued="conf_abc").code == "TOKEN_ALREADY_USED"
     assert isinstance(desk.call(), list)
     assert desk.refused(continued="conf_other").code == "TOKEN_INVALID"
-    assert desk.refused(caller=BEN, continued="conf_abc").code == "TOKEN_INVALID"
+    assert desk.refused(caller=GUARD, continued="conf_abc").code == "TOKEN_INVALID"
 
 
 def test_where_no_human_can_be_asked_a_pause_refuses() -> None:
@@ -323,7 +323,7 @@ def test_an_operation_rests_between_calls() -> None:
     assert error.data is not None
     assert error.data["retry_after_seconds"] == 3
     desk.call("forge_get_issue")
-    desk.call("forge_delete_repo", BEN)
+    desk.call("forge_delete_repo", GUARD)
     desk.advance(3)
     desk.call("forge_delete_repo")
 
@@ -358,7 +358,7 @@ async def restarted(path: Path) -> list[Any]:
                 desk.call()
             held = desk.call()
             assert isinstance(held, Pause)
-            desk.call(caller=BEN)
+            desk.call(caller=GUARD)
             desk.ended(error=InterlockError(errors.DENIED, "m"))
         elif run == 1:
             held = desk.call()

@@ -21,7 +21,7 @@ from tests.pipeline.aql.staged import SINGLE, Staged, gated, read, text_result
 from tests.pipeline.calls import tool_call
 from tests.protocol.aql.schemas import BATCH, OPERATION_RESULT, fits
 
-TOKENS = {"a": "agent", "b": "ben"}
+TOKENS = {"a": "agent", "b": "guard"}
 LIMITED = {"content": [{"type": "text", "text": "429 Too Many Requests. Retry-After: 30"}]}
 
 

@@ -19,7 +19,7 @@ from interlock.pipeline.policy import Policy
 from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.faults import AqlError, lawful
 from tests.catalog.offers import offer, prompt, resource, template
-from tests.pipeline.aql.executing import ANNA, FACE
+from tests.pipeline.aql.executing import CLERK, FACE
 from tests.pipeline.calls import LOCAL, SESSION
 from tests.pipeline.rig import Rig, turns
 
@@ -48,7 +48,7 @@ class Desk:
 
     def call(self, operation: str, /, **params: Any) -> asyncio.Task[Any]:
         call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{operation}", view=FACE)
-        call.caller = ANNA
+        call.caller = CLERK
         asked = Asked(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
 
         async def answer() -> Any:

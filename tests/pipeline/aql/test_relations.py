@@ -27,7 +27,7 @@ from interlock.protocol.aql.cursors import Cursors
 from interlock.protocol.aql.faults import AqlError, lawful
 from tests.catalog.aql.shelf import book, native
 from tests.catalog.offers import offer
-from tests.pipeline.aql.executing import ANNA, BEN, Bench
+from tests.pipeline.aql.executing import CLERK, GUARD, Bench
 
 SERVER = {"element_type": "server", "element_name": "s"}
 
@@ -39,11 +39,11 @@ class Desk(Bench):
         self.relations = Relations(lambda: self.book, self.rig.pipeline.permit, self.executions)
         [self.native] = relation_natives(self.relations, lambda: listing)
 
-    def answer(self, caller: Caller = ANNA, **params: Any) -> Answer:
+    def answer(self, caller: Caller = CLERK, **params: Any) -> Answer:
         answer: Answer = self.native.answer(self.asked(params, caller))
         return answer
 
-    def query(self, caller: Caller = ANNA, **params: Any) -> Any:
+    def query(self, caller: Caller = CLERK, **params: Any) -> Any:
         return self.answer(caller, **params).data
 
     def refused(self, **params: Any) -> AqlError:
@@ -122,7 +122,7 @@ def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> Non
 
 def test_what_the_node_answers_itself_is_of_no_server() -> None:
     async def test(desk: Desk) -> None:
-        call = desk.asked({}, ANNA).call
+        call = desk.asked({}, CLERK).call
         assert call is not None
         desk.book = book(offer("s", ["look"]), natives=(native("introspect"),))
         graph = desk.relations.graph(call)
@@ -153,9 +153,9 @@ def test_executions_belong_to_their_operation_and_their_owner() -> None:
         data = desk.query(root=root)
         assert set(ids(data)) == {f"execution:{id}", "operation:s_build"}
         with pytest.raises(AqlError) as refused:
-            desk.query(BEN, root=root)
+            desk.query(GUARD, root=root)
         assert refused.value.code == "NOT_FOUND_RESOURCE"
-        assert f"execution:{id}" not in ids(desk.query(BEN, root=SERVER, depth=10))
+        assert f"execution:{id}" not in ids(desk.query(GUARD, root=SERVER, depth=10))
 
     at_desk(test)
 

@@ -68,7 +68,7 @@ class Bench:
         found = self.book.find(f"s_{name}")
         assert found is not None
         call = tool_call(f"s.{name}", arguments or None)
-        call.caller = Caller("anna", kind="token")
+        call.caller = Caller("clerk", kind="token")
         call.route = found.tool
         call.upstream = "s"
         call.approval = approval
@@ -201,7 +201,7 @@ def test_every_attempt_at_something_destructive_is_written_down() -> None:
     held, _, confirmed, _ = bench.journal.entries
     assert held["time_ns"] == 1_770_000_000_000_000_000
     assert held["verb"] == "danger"
-    for word in ("adapter:s", "danger:destructive", "trust:validated", "caller:anna"):
+    for word in ("adapter:s", "danger:destructive", "trust:validated", "caller:clerk"):
         assert word in held["detail"]
     assert "parameters:password" in held["detail"]
     assert "approval:ap1" in confirmed["detail"]

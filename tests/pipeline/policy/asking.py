@@ -16,7 +16,7 @@ from interlock.pipeline.resolve import resolve
 from tests.catalog.offers import definition, offer
 from tests.pipeline.calls import LOCAL, SESSION, tool_call
 
-ALICE = Caller("alice", roles=("dev",), scopes=("read:*", "write:github.*"))
+OWNER = Caller("owner", roles=("dev",), scopes=("read:*", "write:github.*"))
 HINTS: dict[str, dict[str, Any]] = {
     "list_repos": {"readOnlyHint": True},
     "create_issue": {"destructiveHint": False},
@@ -53,7 +53,7 @@ def a_call(
     name: str = "github.list_repos",
     arguments: Any = None,
     *,
-    caller: Caller = ALICE,
+    caller: Caller = OWNER,
     catalog: Catalog = CATALOG,
 ) -> Call:
     """A call that has come as far as the policy: known, resolved, its arguments not yet decoded."""
@@ -63,7 +63,7 @@ def a_call(
     return call
 
 
-def a_request(verb: str, name: str = "", *, caller: Caller = ALICE, **extra: Any) -> Call:
+def a_request(verb: str, name: str = "", *, caller: Caller = OWNER, **extra: Any) -> Call:
     members = {key: Raw(json.dumps(value).encode()) for key, value in extra.items()}
     call = Call(verb, "test", LOCAL, SESSION, name=name, extra=members or None)
     call.caller = caller

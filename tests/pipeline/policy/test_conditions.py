@@ -17,12 +17,12 @@ from interlock.config.problems import BadValue
 from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
 from interlock.pipeline.policy.reading import DEEPEST, refuse_twins
 from tests.pipeline.calls import tool_call
-from tests.pipeline.policy.asking import ALICE, a_call, a_request, policy, rule, said
+from tests.pipeline.policy.asking import OWNER, a_call, a_request, policy, rule, said
 
 BIG = rule("big", "deny", tools=["bank.pay"], when="args.amount > 100")
 
 
-def pay(arguments: Any, caller: Caller = ALICE) -> Any:
+def pay(arguments: Any, caller: Caller = OWNER) -> Any:
     return a_call("bank.pay", arguments, caller=caller)
 
 
@@ -37,7 +37,7 @@ def test_the_arguments_decide() -> None:
 @pytest.mark.spec("ST-4.8.4-4")
 def test_a_caller_limited_to_some_resources_reaches_no_others() -> None:
     decides = policy(
-        rule("acme only", "deny", callers=["alice"], tools=["github.*"],
+        rule("acme only", "deny", callers=["owner"], tools=["github.*"],
              when='!args.repo.startsWith("acme/")', reason="No access to resource."),
     )  # fmt: skip
     assert said(decides, a_call("github.create_issue", {"repo": "acme/site"}))[0] == "allow"
@@ -45,8 +45,8 @@ def test_a_caller_limited_to_some_resources_reaches_no_others() -> None:
         decides.decide(a_call("github.create_issue", {"repo": "other/x"}))
     assert caught.value.failure is DENIED
     assert said(decides, a_call("github.create_issue", {}))[0] == "deny"
-    bob = Caller("bob")
-    assert said(decides, a_call("github.create_issue", {"repo": "other/x"}, caller=bob))[0] == (
+    deputy = Caller("deputy")
+    assert said(decides, a_call("github.create_issue", {"repo": "other/x"}, caller=deputy))[0] == (
         "allow"
     )
 
@@ -67,7 +67,7 @@ def test_approval_is_asked_for_by_tool_and_role() -> None:
     "when",
     [
         'tool == "bank.pay"',
-        'caller == "alice"',
+        'caller == "owner"',
         '"dev" in roles',
         '"write:github.*" in scopes',
         'effect == "mutating"',
@@ -80,7 +80,7 @@ def test_approval_is_asked_for_by_tool_and_role() -> None:
     ],
 )
 def test_what_a_condition_can_speak_of(when: str) -> None:
-    arguments = {"to": "bob", "list": ["a", "b"], "deep": {"er": "x"}, "odd key": None}
+    arguments = {"to": "deputy", "list": ["a", "b"], "deep": {"er": "x"}, "odd key": None}
     assert said(policy(rule("r", "deny", when=when)), pay(arguments)) == ("deny", "r")
     assert said(policy(rule("r", "deny", when=f"!({when})")), pay(arguments))[0] == "allow"
 
@@ -179,7 +179,7 @@ def test_members_named_twice_are_refused_where_a_condition_depends_on_them(raw: 
 def test_arguments_of_a_tool_that_no_list_names_are_read_here() -> None:
     def hidden(raw: bytes) -> Any:
         call = tool_call("hidden", raw)
-        call.caller, call.upstream = ALICE, "bank"
+        call.caller, call.upstream = OWNER, "bank"
         return call
 
     decides = policy(rule("big", "deny", when="args.amount > 100"))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from interlock.call import Caller
 from interlock.config.trust import RuleConfig
 from interlock.pipeline.policy.explain import Explanation, explain
-from tests.pipeline.policy.asking import ALICE, a_call, policy, rule, tool
+from tests.pipeline.policy.asking import OWNER, a_call, policy, rule, tool
 from tests.pipeline.policy.test_policy import CALLERS, NAMES, RULES
 
 
 def explained(
-    *rules: RuleConfig, name: str = "bank.pay", caller: Caller = ALICE, arguments: Any = None
+    *rules: RuleConfig, name: str = "bank.pay", caller: Caller = OWNER, arguments: Any = None
 ) -> Explanation:
     decides = policy(*rules)
     call = a_call(name, arguments, caller=caller)
@@ -24,7 +24,7 @@ def explained(
 
 def test_every_selector_says_why_it_does_not_fit() -> None:
     found = explained(
-        rule("callers", "deny", callers=["bob", "carol", "dave", "eve"]),
+        rule("callers", "deny", callers=["deputy", "carol", "dave", "visitor"]),
         rule("roles", "deny", roles=["ops"]),
         rule("scopes", "deny", scopes=["admin"]),
         rule("tools", "deny", tools=["bank.balance"]),
@@ -40,7 +40,7 @@ def test_every_selector_says_why_it_does_not_fit() -> None:
     )
     assert (found.action, found.rule, found.fitting) == ("allow", "default:safe", ())
     assert {one.rule: one.misses[0] for one in found.nearly} == {
-        "callers": "callers: bob, carol, dave and 1 more, not alice",
+        "callers": "callers: deputy, carol, dave and 1 more, not owner",
         "roles": "roles: ops, not dev",
         "scopes": "scopes: admin, not read:*, write:github.*",
         "tools": "tools: bank.balance, not bank.pay",

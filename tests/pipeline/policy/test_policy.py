@@ -17,7 +17,7 @@ from interlock.protocol.mcp import LISTS, PROMPTS_GET, RESOURCES_READ
 from tests.catalog.offers import definition, offer
 from tests.pipeline.calls import tool_call
 from tests.pipeline.policy.asking import (
-    ALICE,
+    OWNER,
     a_call,
     a_request,
     board,
@@ -28,7 +28,7 @@ from tests.pipeline.policy.asking import (
     tool,
 )
 
-BOB = Caller("bob")
+DEPUTY = Caller("deputy")
 
 
 # --- what wins ---
@@ -97,7 +97,7 @@ def test_a_policy_without_rules_says_the_same_as_one_whose_rules_do_not_fit() ->
 
 def test_the_worst_is_assumed_of_a_tool_that_no_list_names() -> None:
     call = tool_call("hidden")
-    call.caller, call.upstream = ALICE, "github"
+    call.caller, call.upstream = OWNER, "github"
     assert said(policy(), call) == ("confirm", "default:safe")
     assert said(policy(rule("i", "verify", effects=["irreversible"])), call) == ("verify", "i")
     assert said(policy(rule("a", "allow", tools=["github.hidden"])), call) == ("allow", "a")
@@ -116,21 +116,21 @@ def test_the_worst_is_assumed_of_a_tool_that_no_list_names() -> None:
 @pytest.mark.parametrize(
     ("selectors", "caller", "fits"),
     [
-        ({"callers": ["alice"]}, ALICE, True),
-        ({"callers": ["ali*"]}, ALICE, True),
-        ({"callers": ["*ice"]}, ALICE, True),
-        ({"callers": ["?lic[a-e]"]}, ALICE, True),
-        ({"callers": ["Alice"]}, ALICE, False),
-        ({"callers": ["bob", "carol"]}, ALICE, False),
-        ({"roles": ["ops", "dev"]}, ALICE, True),
-        ({"roles": ["ops"]}, ALICE, False),
-        ({"roles": ["dev"]}, BOB, False),
-        ({"scopes": ["read:*"]}, ALICE, True),
-        ({"scopes": ["read"]}, ALICE, False),
-        ({"scopes": ["read:*"]}, BOB, False),
-        ({"callers": ["alice"], "roles": ["ops"]}, ALICE, False),
-        ({"callers": ["parent"]}, Caller("parent", above="alice"), True),
-        ({"callers": ["alice"]}, Caller("parent", above="alice"), True),
+        ({"callers": ["owner"]}, OWNER, True),
+        ({"callers": ["own*"]}, OWNER, True),
+        ({"callers": ["*ner"]}, OWNER, True),
+        ({"callers": ["?wne[q-s]"]}, OWNER, True),
+        ({"callers": ["Owner"]}, OWNER, False),
+        ({"callers": ["deputy", "visitor"]}, OWNER, False),
+        ({"roles": ["ops", "dev"]}, OWNER, True),
+        ({"roles": ["ops"]}, OWNER, False),
+        ({"roles": ["dev"]}, DEPUTY, False),
+        ({"scopes": ["read:*"]}, OWNER, True),
+        ({"scopes": ["read"]}, OWNER, False),
+        ({"scopes": ["read:*"]}, DEPUTY, False),
+        ({"callers": ["owner"], "roles": ["ops"]}, OWNER, False),
+        ({"callers": ["parent"]}, Caller("parent", above="owner"), True),
+        ({"callers": ["owner"]}, Caller("parent", above="owner"), True),
     ],
 )
 def test_who_a_rule_is_about(selectors: dict[str, list[str]], caller: Caller, fits: bool) -> None:
@@ -139,9 +139,9 @@ def test_who_a_rule_is_about(selectors: dict[str, list[str]], caller: Caller, fi
 
 
 def test_a_parents_word_for_its_caller_holds_back_and_lets_nothing_through() -> None:
-    relayed = Caller("parent", kind="parent", above="alice")
-    allows = policy(rule("alice", "allow", callers=["alice"]), default="deny")
-    assert said(allows, a_call(caller=ALICE))[0] == "allow"
+    relayed = Caller("parent", kind="parent", above="owner")
+    allows = policy(rule("owner", "allow", callers=["owner"]), default="deny")
+    assert said(allows, a_call(caller=OWNER))[0] == "allow"
     assert said(allows, a_call(caller=relayed))[0] == "deny"
 
 
@@ -269,14 +269,14 @@ def test_callers_who_differ_in_what_rules_see_are_told_apart() -> None:
     decides = policy(
         rule("ops", "allow", roles=["ops"]),
         rule("scoped", "verify", scopes=["admin"]),
-        rule("above", "confirm", callers=["eve"]),
+        rule("above", "confirm", callers=["visitor"]),
         default="deny",
     )
     for _ in range(2):
         assert said(decides, a_call(caller=Caller("x")))[0] == "deny"
         assert said(decides, a_call(caller=Caller("x", roles=("ops",))))[0] == "allow"
         assert said(decides, a_call(caller=Caller("x", scopes=("admin",))))[0] == "verify"
-        assert said(decides, a_call(caller=Caller("x", above="eve")))[0] == "confirm"
+        assert said(decides, a_call(caller=Caller("x", above="visitor")))[0] == "confirm"
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,8 +311,8 @@ GLOBS = st.sampled_from(
     ["*", "github.*", "*repo", "*.delete_*", "*l*", "bank.pay", "b?nk.*", "[gb]*", "*a*a*", "**",
      "git*repo", "github.list_repos", "x", "*_re*", "?*", "*e"]
 )  # fmt: skip
-PEOPLE = ["alice", "bob", "team-a"]
-PEOPLE_GLOBS = st.sampled_from(["alice", "a*", "*", "*ob", "team-*", "*ea*", "nobody"])
+PEOPLE = ["owner", "deputy", "team-a"]
+PEOPLE_GLOBS = st.sampled_from(["owner", "a*", "*", "*ob", "team-*", "*ea*", "nobody"])
 KINDS = st.sampled_from(
     ["*", "mcp/*", "mcp/request:*", "mcp/request:tools/*", "mcp/request:tools/call",
      "mcp/request:tools/call:github.*", "mcp/request:*/call", "mcp/request:resources/*", "chat",
@@ -342,7 +342,7 @@ CALLERS = st.builds(
     name=st.sampled_from(PEOPLE),
     roles=some(st.sampled_from(WORDS)).map(tuple),
     scopes=st.none() | some(st.sampled_from(["read", "write"])).map(tuple),
-    above=st.sampled_from(["", "", "alice", "team-b"]),
+    above=st.sampled_from(["", "", "owner", "team-b"]),
 )
 
 
@@ -382,8 +382,8 @@ def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
         rule("small", "allow", when="true"),
     )
     pay, balance = tool("bank.pay"), tool("bank.balance")
-    assert decides.standing(ALICE, pay) is decides.rules[1].decision
-    plan = decides.standing(ALICE, balance)
+    assert decides.standing(OWNER, pay) is decides.rules[1].decision
+    plan = decides.standing(OWNER, balance)
     assert isinstance(plan, Plan)
     assert [one.name for one in plan.conditional] == ["big", "small"]
 

@@ -16,7 +16,7 @@ from tests.protocol.json_values import objects, values
 
 STATE = {
     "title": "Old",
-    "metadata": {"priority": "low", "tags": ["draft"], "author": "alice"},
+    "metadata": {"priority": "low", "tags": ["draft"], "author": "owner"},
 }
 
 
@@ -28,7 +28,7 @@ def test_objects_are_merged_and_everything_else_replaces() -> None:
         "metadata": {
             "priority": "high",
             "tags": ["published", "reviewed"],
-            "author": "alice",
+            "author": "owner",
         },
     }
 

@@ -60,7 +60,7 @@ def test_a_search_over_six_hundred_is_soon_over() -> None:
     searcher.prepare()
     wishes = [
         "please put the customer's latest invoice into the archive folder",
-        "which devices did Anna register last week?",
+        "which devices did Clerk register last week?",
         "Retrieve all deals whose owner has left the company",
         "get rid of the playlist nobody listens to",
     ]

@@ -65,12 +65,12 @@ def test_use_does_not_lift_what_hardly_fits() -> None:
 
 def test_own_calls_count_for_more_than_those_of_others() -> None:
     usage = Usage(clock=Clock())
-    usage.called("one.send_report", "anna", True)
-    usage.called("two.send_report", "ben", True)
+    usage.called("one.send_report", "clerk", True)
+    usage.called("two.send_report", "guard", True)
     shelf = book(TWINS)
     searcher = LexicalSearcher(lambda: shelf, usage)
-    assert names(searcher.search("send a report", None, 1, caller="anna")) == ["one.send_report"]
-    assert names(searcher.search("send a report", None, 1, caller="ben")) == ["two.send_report"]
+    assert names(searcher.search("send a report", None, 1, caller="clerk")) == ["one.send_report"]
+    assert names(searcher.search("send a report", None, 1, caller="guard")) == ["two.send_report"]
 
 
 def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:

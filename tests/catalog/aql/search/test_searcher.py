@@ -21,7 +21,7 @@ def searcher() -> LexicalSearcher:
     [
         ("open a bug in github", "github.create_issue"),
         ("please get rid of that letter in my mailbox", "mail.delete_message"),
-        ("could you let Anna know that I'm late", "mail.send_email"),
+        ("could you let Clerk know that I'm late", "mail.send_email"),
         ("take a picture of the website", "browser.screenshot"),
         ("make a folder for the holiday photos", "files.create_directory"),
         ("book an appointment with the dentist", "calendar.create_event"),

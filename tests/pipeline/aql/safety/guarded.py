@@ -33,7 +33,7 @@ from tests.catalog.offers import definition, offer
 from tests.pipeline.approval.gated import Gated, Keys
 from tests.pipeline.calls import tool_call
 
-TOKENS = {"a" * 32: "ada", "b" * 32: "bob"}
+TOKENS = {"a" * 32: "ada", "b" * 32: "deputy"}
 READS = {"readOnlyHint": True}
 IRREVERSIBLE = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
 

@@ -31,7 +31,7 @@ def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
     async def test() -> None:
         node = Guarded(tmp_path)
         await node.begin()
-        await node.begin("bob", "robot")
+        await node.begin("deputy", "robot")
         stopped = await node.report("drop_table users")
         assert (stopped["continue"], stopped["stopped"]) == (False, True)
         assert types(stopped) == ["danger_zone"]
@@ -51,14 +51,14 @@ def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
             assert error.data["directive"]["stopped"] is True
         assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
         # Another principal works on, and is told; what the other wrote is not told to it.
-        told = await node.report("list_issues of docs", "bob", "robot")
+        told = await node.report("list_issues of docs", "deputy", "robot")
         assert told["continue"] is True
         assert types(told) == ["danger_zone"]
         assert verification(told) == id
         assert "drop_table" not in str(told)
-        assert await node.done("list_issues", "bob")
+        assert await node.done("list_issues", "deputy")
         await node.decide(await node.waiting("unblock"))
-        assert types(await node.report("list_issues of docs", "bob", "robot")) == []
+        assert types(await node.report("list_issues of docs", "deputy", "robot")) == []
         assert types(await node.report("list_issues of docs")) == []
         assert await node.done("list_issues")
         assert [word for word in node.words("ada") if word in ("blocked", "unblocked")] == [
@@ -204,12 +204,12 @@ def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> No
         assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
         # And nobody begins an execution that a restart would forget.
         node.loop.keeper = broken
-        told = await node.native("execute_agent", "bob", element_name="robot")
+        told = await node.native("execute_agent", "deputy", element_name="robot")
         record = node.approvals.find(told["structuredContent"]["confirmation_id"])
         assert record is not None
         with pytest.raises(InterlockError, match="disk is full"):
             await node.decide(record)
-        assert all(who[0] != "bob" for who in node.loop.watched)
+        assert all(who[0] != "deputy" for who in node.loop.watched)
         node.close()
 
     run(test())
@@ -222,7 +222,7 @@ def gone(path: Path) -> None:
 def another(path: Path) -> None:
     """A file of the same kind, which somebody put there, in which nobody is blocked."""
     store = SafetyStore(path.with_name("another.db"))
-    store.keep(Attempts(("eve", "token", ""), (1.0,)))
+    store.keep(Attempts(("visitor", "token", ""), (1.0,)))
     store.close()
     path.with_name("another.db").rename(path)
 

@@ -165,7 +165,7 @@ def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
         assert events == ["verification_failed"] * 10 + ["verification_limited"]
         # Others may try.
         assert (
-            await node.refused("verify_challenge", "bob", challenge_id=id, code=WRONG)
+            await node.refused("verify_challenge", "deputy", challenge_id=id, code=WRONG)
         ).code == "TOKEN_INVALID"
         await node.waiting("unblock")
         node.close()
@@ -211,7 +211,7 @@ def test_another_s_challenge_is_as_unknown_as_none(tmp_path: Path) -> None:
         id = await paused(node)
         code = node.code(id)
         told = [
-            await node.refused("verify_challenge", "bob", challenge_id=one, code=code)
+            await node.refused("verify_challenge", "deputy", challenge_id=one, code=code)
             for one in (id, "00000000-0000-4000-8000-000000000000", "x", "../../etc")
         ]
         assert len({(one.code, one.message, str(one.data)) for one in told}) == 1
@@ -333,7 +333,7 @@ def test_no_code_is_anywhere_a_model_could_look(tmp_path: Path) -> None:
         node = Guarded(tmp_path)
         node.codes.channels = [Loud(), node.human]
         await node.begin()
-        await node.begin("bob", "robot")
+        await node.begin("deputy", "robot")
         id = await paused(node)
         wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
         seen.append("".join(traceback.format_exception(wrong)))
@@ -354,7 +354,7 @@ def test_no_code_is_anywhere_a_model_could_look(tmp_path: Path) -> None:
         await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
         await node.report("drop_table users")
         await node.refusal("list_issues")
-        await node.report("list_issues of docs", "bob", "robot")
+        await node.report("list_issues of docs", "deputy", "robot")
         node.pass_time(400)
         await node.refused("execute_agent", element_name="x")
         await node.waiting("unblock")

@@ -186,7 +186,7 @@ def test_the_limit_is_there_without_the_other_stages() -> None:
 def test_agents_differ_and_a_name_only_makes_it_stricter() -> None:
     config = SafetyConfig(
         agents={
-            "bob": AgentSafety(max_steps=3, tolerance="aggressive"),
+            "deputy": AgentSafety(max_steps=3, tolerance="aggressive"),
             "free-*": AgentSafety(
                 max_steps=1000, tolerance="aggressive", deny=[], auto_approve=["*"]
             ),
@@ -194,12 +194,12 @@ def test_agents_differ_and_a_name_only_makes_it_stricter() -> None:
         }
     )
     assert rules_for(config, "ada", "x").max_steps == 50
-    assert rules_for(config, "bob", "x").max_steps == 3
+    assert rules_for(config, "deputy", "x").max_steps == 3
     free = rules_for(config, "ada", "free-1")
     assert (free.max_steps, free.tolerance) == (50, "moderate")
     assert free.deny.globs == tuple(config.deny)
     assert free.auto_approve.globs == ()
-    tight = rules_for(config, "bob", "tight-1")
+    tight = rules_for(config, "deputy", "tight-1")
     assert tight.max_steps == 2
     assert "walk_*" in tight.deny.globs
 

@@ -37,7 +37,7 @@ def test_what_is_not_reported_is_not_done(tmp_path: Path) -> None:
         assert node.loop.violations == 1
         assert "unreported_action" in node.words("ada")
         # Others are not watched.
-        assert await node.done("list_issues", "bob")
+        assert await node.done("list_issues", "deputy")
         directive = await node.report("list_issues of the repository docs")
         assert directive["continue"]
         assert "error" in types(directive)
@@ -86,7 +86,7 @@ def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None:
         assert not node.loop.watched
         assert await node.done("list_issues")
         # Nobody ends or reports for somebody else.
-        mine = await node.begin("bob", "robot")
+        mine = await node.begin("deputy", "robot")
         foreign = await node.refused("abort_execution", execution_id=mine)
         assert foreign.code == "NOT_FOUND_RESOURCE"
         node.close()
@@ -242,7 +242,7 @@ def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
         node = Guarded(tmp_path)
         desk = VerificationDesk(node.loop)
         id = await node.begin()
-        await node.begin("bob")
+        await node.begin("deputy")
         await node.report("delete_repo docs")
         mine = next(one for one in desk.shown()["executions"] if one["id"] == id)
         assert (mine["caller"], mine["element_name"], mine["steps"]) == ("ada", "agent", 1)
@@ -252,14 +252,14 @@ def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
         assert f"`interlock operator end {id}`" in told.message
         assert "'ada'" in told.message
         with pytest.raises(InterlockError):
-            await desk.end("exec_", "anna")
-        ended = await desk.end(id[:13], "anna")
+            await desk.end("exec_", "clerk")
+        ended = await desk.end(id[:13], "clerk")
         assert ended["state"] == "cancelled"
-        assert [one["caller"] for one in desk.shown()["executions"]] == ["bob"]
+        assert [one["caller"] for one in desk.shown()["executions"]] == ["deputy"]
         assert await node.done("list_issues")
-        assert "execution_cancelled" in node.words("anna")
+        assert "execution_cancelled" in node.words("clerk")
         with pytest.raises(InterlockError):
-            await desk.end(id, "anna")
+            await desk.end(id, "clerk")
         node.close()
 
     run(test())

@@ -88,7 +88,7 @@ def test_never_more_calls_than_reports(reported: list[tuple[str, int]], wanted: 
         while reports.use(WHO, called(name)) is not None:
             passed += 1
         assert passed == len(fresh)
-    assert reports.use(("bob", "token", ""), called("list_issues")) is None
+    assert reports.use(("deputy", "token", ""), called("list_issues")) is None
 
 
 def test_many_reports_take_no_room() -> None:
