@@ -4,18 +4,11 @@ A record is written before anybody is told of it. The thread commits all that ca
 busy in one go, so that many approvals cost few waits for the disk. A step is only written from the
 state in which the record was last seen: whoever comes second, in this process or in another, is
 told that it is taken.
-
-Several nodes may share a state folder. Each looks after its own records, which it marks; a locked
-file beside the database says that it lives. The records of one that is gone are taken over by the
-next that starts.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
@@ -30,24 +23,30 @@ from interlock.pipeline.approval import faults
 from interlock.pipeline.approval.keeping import Kept
 from interlock.pipeline.approval.record import Approval
 from interlock.stores.journal_file import advice
+from interlock.stores.keepers import Keeper
+from interlock.stores.own_file import OwnFile, make_private
 
 SCHEMA_VERSION: Final = 1
-# "ILAP". Tells our file from another program's.
-_APPLICATION_ID: Final = 0x494C4150
-_BUSY_MS: Final = 2_000
-_SCHEMA: Final = (
-    """CREATE TABLE approval (
-        id     TEXT PRIMARY KEY,
-        state  TEXT NOT NULL,
-        keeper TEXT NOT NULL,
-        record BLOB NOT NULL
-    ) WITHOUT ROWID""",
-    """CREATE TABLE used_token (
-        anchor TEXT NOT NULL,
-        token  TEXT NOT NULL,
-        PRIMARY KEY (anchor, token)
-    ) WITHOUT ROWID""",
+_KIND: Final = OwnFile(
+    0x494C4150,  # "ILAP"
+    SCHEMA_VERSION,
+    (
+        """CREATE TABLE approval (
+            id     TEXT PRIMARY KEY,
+            state  TEXT NOT NULL,
+            keeper TEXT NOT NULL,
+            record BLOB NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE used_token (
+            anchor TEXT NOT NULL,
+            token  TEXT NOT NULL,
+            PRIMARY KEY (anchor, token)
+        ) WITHOUT ROWID""",
+    ),
+    "The store of approvals",
+    "a store of approvals",
 )
+_BUSY_MS: Final = 2_000
 
 _log = logging.getLogger("interlock.stores")
 _encode = msgspec.msgpack.Encoder().encode
@@ -70,8 +69,7 @@ class ApprovalStore:
         """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
         self.path = path
         self._deliver = deliver
-        self._keeper = secrets.token_hex(8)
-        self._lock_file: int | None = None
+        self._keeper = Keeper(path)
         self._connection: sqlite3.Connection | None = None
         self._using = threading.Lock()
         """Held by whoever uses the connection."""
@@ -95,7 +93,7 @@ class ApprovalStore:
                 file = self._opened()
                 file.execute("BEGIN IMMEDIATE")
                 try:
-                    rows = self._take_over(file)
+                    rows = self._keeper.take_over(file, "approval")
                     file.execute("COMMIT")
                 except BaseException:
                     file.execute("ROLLBACK")
@@ -141,10 +139,7 @@ class ApprovalStore:
             self._thread.join()
         with self._using:
             self._let_go()
-        if self._lock_file is not None:
-            os.close(self._lock_file)
-            self._lock_file = None
-            self._lock_path(self._keeper).unlink(missing_ok=True)
+        self._keeper.close()
 
     def _wake(self) -> None:
         if self._thread is None:
@@ -191,7 +186,7 @@ class ApprovalStore:
                 became = [self._put(file, step) for step in steps]
                 file.executemany(
                     "DELETE FROM approval WHERE id = ? AND keeper = ?",
-                    [(id, self._keeper) for id in forgotten],
+                    [(id, self._keeper.name) for id in forgotten],
                 )
                 faults.at("store.committing")
                 file.execute("COMMIT")
@@ -218,12 +213,12 @@ class ApprovalStore:
         if step.before is None:
             file.execute(
                 "INSERT INTO approval VALUES (?, ?, ?, ?)",
-                (one.id, one.state, self._keeper, record),
+                (one.id, one.state, self._keeper.name, record),
             )
             return Kept.WRITTEN
         here = file.execute(
             "SELECT 1 FROM approval WHERE id = ? AND state = ? AND keeper = ?",
-            (one.id, step.before, self._keeper),
+            (one.id, step.before, self._keeper.name),
         ).fetchone()
         if here is None:
             return Kept.TAKEN
@@ -240,48 +235,10 @@ class ApprovalStore:
 
     # -- the file, for whoever has `_using`
 
-    def _take_over(self, file: sqlite3.Connection) -> list[tuple[str, bytes]]:
-        keepers = [row[0] for row in file.execute("SELECT DISTINCT keeper FROM approval")]
-        for keeper in keepers:
-            if keeper != self._keeper and not self._lives(keeper):
-                file.execute(
-                    "UPDATE approval SET keeper = ? WHERE keeper = ?", (self._keeper, keeper)
-                )
-        return file.execute(
-            "SELECT id, record FROM approval WHERE keeper = ?", (self._keeper,)
-        ).fetchall()
-
-    def _lives(self, keeper: str) -> bool:
-        """Whether the node that looks after its records still runs: then it has its file locked."""
-        path = self._lock_path(keeper)
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            path.unlink(missing_ok=True)
-            return False
-        finally:
-            os.close(lock)
-
-    def _lock_path(self, keeper: str) -> Path:
-        return self.path.with_name(f"{self.path.name}-{keeper}.lock")
-
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._lock_file is None:
-                lock = os.open(
-                    self._lock_path(self._keeper), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-                )
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._lock_file = lock
-            # Only its owner may read it; SQLite gives the files beside it the same mode.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._keeper.be_alive()
+            make_private(self.path)
             file = sqlite3.connect(
                 self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
             )
@@ -304,26 +261,7 @@ class ApprovalStore:
         # Arguments that are no longer needed are not left lying in free pages.
         file.execute("PRAGMA secure_delete = ON")
         file.execute("BEGIN IMMEDIATE")
-        version: int = file.execute("PRAGMA user_version").fetchone()[0]
-        application: int = file.execute("PRAGMA application_id").fetchone()[0]
-        tables: int = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if application != _APPLICATION_ID and (application or version or tables):
-            raise InterlockError(
-                errors.CONFIG,
-                f"{self.path} is another program's database, not a store of approvals: move it.",
-                {"path": str(self.path)},
-            )
-        if version > SCHEMA_VERSION:
-            raise InterlockError(
-                errors.CONFIG,
-                f"The approvals {self.path} were written by a newer Interlock: upgrade this one.",
-                {"path": str(self.path), "schema": version},
-            )
-        if version == 0:
-            for statement in _SCHEMA:
-                file.execute(statement)
-            file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        _KIND.prepare(file, self.path)
         file.execute("COMMIT")
 
     def _let_go(self) -> None:

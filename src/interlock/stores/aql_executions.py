@@ -1,16 +1,11 @@
 """Executions on disk, with what they gave.
 
-Several nodes may share a state folder. Each looks after its own executions, which it marks; a
-locked file beside the database says that it lives. Those of one that is gone are taken over by the
-next that starts: what ran there runs no more.
+Those of a node that is gone are taken over by the next that starts: what ran there runs no more.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import secrets
 import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,7 +15,8 @@ import msgspec
 
 from interlock.pipeline.aql.keeping import Execution
 from interlock.stores.aql_file import WriterFile
-from interlock.stores.own_file import OwnFile, make_private
+from interlock.stores.keepers import Keeper
+from interlock.stores.own_file import OwnFile
 
 SCHEMA_VERSION: Final = 1
 _KIND: Final = OwnFile(
@@ -54,9 +50,12 @@ class ExecutionStore:
         """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
         self.path = path
         self._file = WriterFile(path, _KIND, deliver=deliver)
-        self._keeper = secrets.token_hex(8)
-        self._lock: int | None = None
+        self._keeper = None if path is None else Keeper(path)
         self._reader: sqlite3.Connection | None = None
+
+    @property
+    def _mine(self) -> str:
+        return "" if self._keeper is None else self._keeper.name
 
     @property
     def reason(self) -> str:
@@ -67,9 +66,10 @@ class ExecutionStore:
         return self._file.commits
 
     def load(self) -> list[Execution]:
-        if self.path is None or not self.path.exists():
+        keeper = self._keeper
+        if keeper is None or self.path is None or not self.path.exists():
             return []
-        rows = self._file.at_once(self._take_over)
+        rows = self._file.at_once(lambda file: keeper.take_over(file, "execution"))
         found = []
         for id, raw in rows:
             try:
@@ -82,11 +82,12 @@ class ExecutionStore:
         self, execution: Execution, result: bytes | None, then: Callable[[bool], None]
     ) -> None:
         def put(file: sqlite3.Connection) -> None:
-            self._be_alive()
+            if self._keeper is not None:
+                self._keeper.be_alive()
             file.execute(
                 "INSERT INTO execution VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE"
                 " SET record = excluded.record, result = excluded.result",
-                (execution.id, self._keeper, _encode(execution), result),
+                (execution.id, self._mine, _encode(execution), result),
             )
 
         self._file.submit(put, lambda _, error: then(error is None))
@@ -115,7 +116,7 @@ class ExecutionStore:
         return None if row is None or row[0] is None else bytes(row[0])
 
     def forget(self, ids: Iterable[str]) -> None:
-        gone = [(id, self._keeper) for id in ids]
+        gone = [(id, self._mine) for id in ids]
 
         def remove(file: sqlite3.Connection) -> None:
             file.executemany("DELETE FROM execution WHERE id = ? AND keeper = ?", gone)
@@ -127,52 +128,8 @@ class ExecutionStore:
     def close(self) -> None:
         self._file.close()
         self._stop_reading()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-            self._lock_path(self._keeper).unlink(missing_ok=True)
-
-    # -- who looks after what, in the transaction of the file
-
-    def _take_over(self, file: sqlite3.Connection) -> list[tuple[str, bytes]]:
-        self._be_alive()
-        keepers = [row[0] for row in file.execute("SELECT DISTINCT keeper FROM execution")]
-        for keeper in keepers:
-            if keeper != self._keeper and not self._lives(keeper):
-                file.execute(
-                    "UPDATE execution SET keeper = ? WHERE keeper = ?", (self._keeper, keeper)
-                )
-        return file.execute(
-            "SELECT id, record FROM execution WHERE keeper = ?", (self._keeper,)
-        ).fetchall()
-
-    def _be_alive(self) -> None:
-        if self._lock is None and self.path is not None:
-            path = self._lock_path(self._keeper)
-            make_private(path)
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._lock = lock
-
-    def _lives(self, keeper: str) -> bool:
-        path = self._lock_path(keeper)
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            path.unlink(missing_ok=True)
-            return False
-        finally:
-            os.close(lock)
-
-    def _lock_path(self, keeper: str) -> Path:
-        assert self.path is not None
-        return self.path.with_name(f"{self.path.name}-{keeper}.lock")
+        if self._keeper is not None:
+            self._keeper.close()
 
     def _stop_reading(self) -> None:
         reader, self._reader = self._reader, None
