@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,9 @@ from interlock.pipeline.approval.keeping import Kept
 from interlock.pipeline.approval.record import APPROVED, DISPATCHING, REFUSED, Approval
 from interlock.stores.approvals import ApprovalStore
 from tests.pipeline.approval.test_proofs import approval
+from tests.stores.telling import Told
 
-PATIENCE = 10.0
-
-
-class Loop:
-    """What runs on an event loop otherwise: here, at once, and told to whoever waits."""
-
-    def __init__(self) -> None:
-        self.became: list[Kept] = []
-        self._told = threading.Condition()
-
-    def deliver(self, run: Callable[[], None]) -> None:
-        with self._told:
-            run()
-            self._told.notify_all()
-
-    def then(self, kept: Kept) -> None:
-        self.became.append(kept)
-
-    def wait(self, number: int) -> list[Kept]:
-        with self._told:
-            assert self._told.wait_for(lambda: len(self.became) >= number, PATIENCE)
-        return self.became
+Loop = Told[Kept]
 
 
 @pytest.fixture

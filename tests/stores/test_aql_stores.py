@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +21,15 @@ from interlock.pipeline.aql.execution_states import State
 from interlock.pipeline.aql.keeping import Execution, Note
 from interlock.stores.aql_executions import ExecutionStore
 from interlock.stores.aql_notes import NoteStore
+from tests.stores.telling import PATIENCE, Told
 
-PATIENCE = 10.0
+Loop = Told[bool]
 OWNER = ("clerk", "token", "")
 
 
-class Loop:
-    """What runs on an event loop otherwise: here, at once, and told to whoever waits."""
-
-    def __init__(self) -> None:
-        self.became: list[bool] = []
-        self._told = threading.Condition()
-
-    def deliver(self, run: Callable[[], None]) -> None:
-        with self._told:
-            run()
-            self._told.notify_all()
-
-    def then(self, written: bool) -> None:
-        self.became.append(written)
-
-    def wait(self, number: int) -> list[bool]:
-        with self._told:
-            assert self._told.wait_for(lambda: len(self.became) >= number, PATIENCE)
-        return self.became
-
-
 @pytest.fixture
-def loop() -> Loop:
-    return Loop()
+def loop() -> Told[bool]:
+    return Told[bool]()
 
 
 @pytest.fixture
@@ -58,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path, loop: Loop) -> Iterator[ExecutionStore]:
+def store(path: Path, loop: Told[bool]) -> Iterator[ExecutionStore]:
     store = ExecutionStore(path, deliver=loop.deliver)
     yield store
     store.close()
@@ -71,13 +51,15 @@ def execution(id: str = "exec_1", **more: Any) -> Execution:
     )
 
 
-def put(store: ExecutionStore, loop: Loop, one: Execution, result: bytes | None = None) -> bool:
+def put(
+    store: ExecutionStore, loop: Told[bool], one: Execution, result: bytes | None = None
+) -> bool:
     number = len(loop.became) + 1
     store.write(one, result, loop.then)
     return loop.wait(number)[-1]
 
 
-def test_what_is_written_is_read_again(store: ExecutionStore, loop: Loop) -> None:
+def test_what_is_written_is_read_again(store: ExecutionStore, loop: Told[bool]) -> None:
     one = execution("one", created=2.0, arguments=b'{"x":1}', status=State.RUNNING)
     error = {"code": "X", "message": "m", "details": {"n": 2**80}}
     other = execution("other", error=error, progress={"percentage": 5.0})
@@ -95,27 +77,27 @@ def test_what_is_written_is_read_again(store: ExecutionStore, loop: Loop) -> Non
     assert [one.id for one in store.load()] == ["one"]
 
 
-def test_many_take_few_commits(store: ExecutionStore, loop: Loop) -> None:
+def test_many_take_few_commits(store: ExecutionStore, loop: Told[bool]) -> None:
     for number in range(200):
         store.write(execution(f"e{number}"), None, loop.then)
     assert loop.wait(200) == [True] * 200
     assert store.commits < 100
 
 
-def test_only_its_owner_can_read_it(store: ExecutionStore, loop: Loop) -> None:
+def test_only_its_owner_can_read_it(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution())
     for found in store.path.parent.iterdir():  # type: ignore[union-attr]
         assert stat.S_IMODE(found.stat().st_mode) == 0o600
 
 
-def test_it_waits_for_the_disk(store: ExecutionStore, loop: Loop) -> None:
+def test_it_waits_for_the_disk(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution())
     with store._file.using:
         [synchronous] = store._file.opened().execute("PRAGMA synchronous").fetchone()
     assert synchronous == 2
 
 
-def test_executions_of_a_living_node_are_its_own(path: Path, loop: Loop) -> None:
+def test_executions_of_a_living_node_are_its_own(path: Path, loop: Told[bool]) -> None:
     one, other = (ExecutionStore(path, deliver=loop.deliver) for _ in range(2))
     try:
         put(one, loop, execution("one", status=State.RUNNING))
@@ -132,20 +114,20 @@ def test_executions_of_a_living_node_are_its_own(path: Path, loop: Loop) -> None
     assert [found.name for found in path.parent.glob("*.lock")] == []
 
 
-def test_what_cannot_be_written_harms_no_other(store: ExecutionStore, loop: Loop) -> None:
+def test_what_cannot_be_written_harms_no_other(store: ExecutionStore, loop: Told[bool]) -> None:
     store.write(execution("bad", progress={"total": object()}), None, loop.then)
     store.write(execution("good"), None, loop.then)
     assert loop.wait(2) == [False, True]
     assert [one.id for one in store.load()] == ["good"]
 
 
-def test_after_the_end_nothing_is_written(store: ExecutionStore, loop: Loop) -> None:
+def test_after_the_end_nothing_is_written(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution())
     store.close()
     assert put(store, loop, execution("late")) is False
 
 
-def test_it_may_be_closed_by_another_thread(path: Path, loop: Loop) -> None:
+def test_it_may_be_closed_by_another_thread(path: Path, loop: Told[bool]) -> None:
     store = ExecutionStore(path, deliver=loop.deliver)
     put(store, loop, execution(), b"null")
     assert store.result("exec_1") == b"null"
@@ -163,7 +145,7 @@ def test_it_may_be_closed_by_another_thread(path: Path, loop: Loop) -> None:
     assert failed == []
 
 
-def test_another_programs_file_is_left_alone(path: Path, loop: Loop) -> None:
+def test_another_programs_file_is_left_alone(path: Path, loop: Told[bool]) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
@@ -178,7 +160,7 @@ def test_another_programs_file_is_left_alone(path: Path, loop: Loop) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_damaged_record_is_left_out(store: ExecutionStore, loop: Loop) -> None:
+def test_a_damaged_record_is_left_out(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution("good"))
     put(store, loop, execution("bad"))
     store._file.at_once(
@@ -187,7 +169,7 @@ def test_a_damaged_record_is_left_out(store: ExecutionStore, loop: Loop) -> None
     assert [one.id for one in store.load()] == ["good"]
 
 
-def test_a_folder_in_its_place_is_told(path: Path, loop: Loop) -> None:
+def test_a_folder_in_its_place_is_told(path: Path, loop: Told[bool]) -> None:
     path.mkdir(parents=True)
     store = ExecutionStore(path, deliver=loop.deliver)
     assert put(store, loop, execution()) is False
@@ -207,6 +189,7 @@ from pathlib import Path
 from interlock.pipeline.aql.execution_states import State
 from interlock.pipeline.aql.keeping import Execution
 from interlock.stores.aql_executions import ExecutionStore
+from tests.stores.telling import PATIENCE, Told
 
 store = ExecutionStore(Path(sys.argv[1]), deliver=lambda run: run())
 
@@ -230,7 +213,7 @@ threading.Event().wait()
 
 
 @pytest.mark.spec("AQ-2.3.4-1")
-def test_what_was_told_of_outlives_kill_9(path: Path, loop: Loop) -> None:
+def test_what_was_told_of_outlives_kill_9(path: Path, loop: Told[bool]) -> None:
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
     )
