@@ -7,7 +7,7 @@ A kind is `chat`, `mcp/request:METHOD[:CONTEXT]` and so on. A pattern is a kind 
   called cannot make a method out of it: `mcp/request:*/list` does not grant
   `mcp/request:tools/call:x/list`;
 - a method without a context grants every context, a context grants only itself;
-- nothing grants `system/…`: only a gateway says that.
+- nothing grants `system/…`, `system:…`, `system` or `presence`: only a gateway says that.
 
 Pure: text in, answers out.
 """
@@ -34,7 +34,7 @@ PROPOSAL: Final = "mcp/proposal"
 CHAT: Final = "chat"
 RESERVED: Final = "system/"
 LONGEST: Final = 4_096
-"""The longest pattern that is read."""
+"""The longest pattern that is read, and the longest kind."""
 
 CONTEXT_MEMBER: Final = {
     TOOLS_CALL: "name",
@@ -46,7 +46,16 @@ CONTEXT_MEMBER: Final = {
 """The member of `params` that is the context. Other methods have none."""
 
 _WITH_METHOD: Final = frozenset({REQUEST, RESPONSE, PROPOSAL})
+_RESERVED_STARTS: Final = (RESERVED, "system:")
+_RESERVED_WORDS: Final = frozenset({"system", "presence"})
 _SHOWN: Final = 100
+_MOST_KNOWN: Final = 4_096
+_LONGEST_KNOWN: Final = 256
+
+
+def is_reserved(kind: str) -> bool:
+    """Whether only a gateway may say it."""
+    return kind.startswith(_RESERVED_STARTS) or kind in _RESERVED_WORDS
 
 
 class Kind(NamedTuple):
@@ -87,6 +96,16 @@ def request_kind(method: str, context: str = "") -> str:
     return f"{REQUEST}:{method}"
 
 
+def response_kind(method: str, context: str = "") -> str:
+    """What the response to a request of this method is called."""
+    return RESPONSE + request_kind(method, context)[len(REQUEST) :]
+
+
+def proposal_kind(method: str, context: str = "") -> str:
+    """What a proposal of such a request is called."""
+    return PROPOSAL + request_kind(method, context)[len(REQUEST) :]
+
+
 def _malformed(text: str, why: str) -> ProtocolError:
     return ProtocolError(f"The kind {text[:_SHOWN]!r} cannot be read: {why}.", INVALID_REQUEST)
 
@@ -120,7 +139,7 @@ class KindPattern:
         """Whether it grants one kind and no other."""
 
     def grants(self, kind: str) -> bool:
-        if kind.startswith(RESERVED):
+        if is_reserved(kind):
             return False
         if self._match is not None:
             return self._match.fullmatch(kind) is not None
@@ -138,8 +157,8 @@ def problem_of(text: str) -> str:
         return f"it is longer than {LONGEST} characters"
     if any(character.isspace() or not character.isprintable() for character in text):
         return "it has spaces or unprintable characters"
-    if text.startswith(RESERVED):
-        return "nobody may send what begins with system/"
+    if is_reserved(text):
+        return "nobody may send what only a gateway says"
     family, _, rest = text.partition(":")
     if family in _WITH_METHOD and not rest:
         return f"it names no method; {family}:* stands for all"
@@ -180,15 +199,36 @@ def compiled(text: str) -> KindPattern:
 
 
 class Grants:
-    """A set of patterns: what somebody may send."""
+    """A set of patterns: what somebody may send.
 
-    __slots__ = ("patterns",)
+    A sender uses few kinds, and says them again and again: what was found out about one is kept.
+    Long ones are not, so that nobody can fill the memory with them.
+    """
+
+    __slots__ = ("_known", "patterns", "texts")
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self.patterns = tuple(compiled(text) for text in patterns)
+        self.texts = tuple(patterns)
+        self.patterns = tuple(compiled(text) for text in self.texts)
+        self._known: dict[str, bool] = {}
 
     def grants(self, kind: str) -> bool:
-        return any(pattern.grants(kind) for pattern in self.patterns)
+        known = self._known.get(kind)
+        return self._find_out(kind) if known is None else known
+
+    def _find_out(self, kind: str) -> bool:
+        granted = any(pattern.grants(kind) for pattern in self.patterns)
+        if len(kind) <= _LONGEST_KNOWN:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[kind] = granted
+        return granted
+
+
+@lru_cache(maxsize=1_024)
+def grants_of(patterns: tuple[str, ...]) -> Grants:
+    """The same set for all who have the same patterns."""
+    return Grants(patterns)
 
 
 PROFILES: Final[dict[str, tuple[str, ...]]] = {
