@@ -198,6 +198,16 @@ class Route(Protocol):
     `,"x-mcpax-route":[…],"x-mcpax-cursor":1`. Empty: there is no node below."""
 
 
+class Proposed(msgspec.Struct, frozen=True, gc=False):
+    """A proposal in a topic that somebody addressed to the node."""
+
+    topic: str
+    id: str
+    """The id of its envelope."""
+    by: str
+    """The participant that proposed it."""
+
+
 class Call(msgspec.Struct, eq=False):
     """One request on its way through the pipeline."""
 
@@ -262,6 +272,8 @@ class Call(msgspec.Struct, eq=False):
     """The AQL view that it was made in. None: the plain one."""
     asked: Any = None
     """What the AQL stage keeps of the request until it is answered. No wire can set it."""
+    proposal: Proposed | None = None
+    """The proposal that it was made for: it always waits for a human. No wire can set it."""
 
     def __repr__(self) -> str:
         """Without what the caller sent: there may be a secret anywhere in it."""

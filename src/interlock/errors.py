@@ -79,14 +79,15 @@ _CALLER, _UPSTREAM, _NODE = Fault.CALLER, Fault.UPSTREAM, Fault.NODE
 # What a caller got wrong about the protocol.
 PARSE_ERROR = _row(
     "parse_error", -32700, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_ENCODING", _CALLER,
-    mcpx="invalid_envelope",
+    mcpx="malformed_envelope",
 )  # fmt: skip
 INVALID_REQUEST = _row(
     "invalid_request", -32600, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
-    mcpx="invalid_envelope",
+    mcpx="malformed_envelope",
 )  # fmt: skip
 METHOD_NOT_FOUND = _row(
     "method_not_found", -32601, 404, "UNIMPLEMENTED", "NOT_FOUND_OPERATION", _CALLER,
+    mcpx="method_not_found",
 )  # fmt: skip
 INVALID_PARAMS = _row(
     "invalid_params", -32602, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
@@ -115,6 +116,7 @@ FOREIGN_ORIGIN = _row(
 )  # fmt: skip
 TOO_BUSY = _row(
     "too_busy", -31026, 503, "RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED", _NODE, retryable=True,
+    mcpx="rate_limited",
 )  # fmt: skip
 
 # What a caller may not do, or asks for in vain.
@@ -218,6 +220,27 @@ TOOL_HELD = _row(
 DENIED = _row(
     "denied_by_policy", -31039, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_name="denied_by_policy", mcpx="capability_violation",
+)  # fmt: skip
+
+# What a participant of a topic may not send, or was not sent.
+PROTOCOL_MISMATCH = _row(
+    "protocol_mismatch", -31040, 400, "FAILED_PRECONDITION", "VALIDATION_INVALID_TYPE", _CALLER,
+    mcpx="protocol_mismatch",
+)  # fmt: skip
+IDENTITY_MISMATCH = _row(
+    "identity_mismatch", -31041, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    mcpx="identity_mismatch",
+)  # fmt: skip
+CAPABILITY_VIOLATION = _row(
+    "capability_violation", -31042, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    mcpx="capability_violation",
+)  # fmt: skip
+MESSAGES_LOST = _row(
+    "messages_lost", -31043, 200, "DATA_LOSS", "RATE_LIMIT_EXCEEDED", _CALLER,
+    mcpx="messages_lost",
+)  # fmt: skip
+UNKNOWN_PARTICIPANT = _row(
+    "unknown_participant", -31044, 404, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
 )  # fmt: skip
 
 # What an upstream did.

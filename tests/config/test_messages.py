@@ -7,10 +7,10 @@ import pytest
 from interlock.config import ConfigError, parse_config
 
 KEYS_OF_A_NODE = (
-    "the keys here are allowed_hosts, allowed_origins, approvals, aql, breaker, budgets, identity, "
-    "input_timeout, journal, latency_in_results, limits, listen, names, page_size, parent, path, "
-    "pins, policy, root_segment, servers, state_dir, subservers, timeout, tls, tokens, "
-    "wakeful"
+    "the keys here are allowed_hosts, allowed_origins, approvals, aql, automation, breaker, "
+    "budgets, identity, input_timeout, journal, latency_in_results, limits, listen, names, "
+    "page_size, parent, path, pins, policy, root_segment, servers, state_dir, subservers, timeout, "
+    "tls, tokens, topics, wakeful"
 )
 DURATION = "write it as 250ms, 30s, 5m or 1h, or as a plain number of seconds"
 SIZE = "write it as 512KiB or 4MiB, or as a plain number of bytes"

@@ -72,7 +72,7 @@ MISTAKES = {
         "mcp/request:METHOD; write mcp/request:*"
     ),
     rule("kinds: ['mcp/request:ping', 'system/presence']"): (
-        "3:57: policy.rules[0].kinds[1]: nobody may send what begins with system/; "
+        "3:57: policy.rules[0].kinds[1]: nobody may send what only a gateway says; "
         "write one such as mcp/request:resources/*"
     ),
     rule("kinds: ['mcp/request:']"): (

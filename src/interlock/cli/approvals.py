@@ -241,6 +241,9 @@ def _show(one: Waiting) -> None:
     if len(one.route) > _DIRECT:
         say.note(f"route:     {_line(' › '.join(one.route))}")
     say.note(f"asked by:  {_who(one)}")
+    if one.proposal is not None:
+        where, by = (_line(one.proposal.get(key, "?")) for key in ("topic", "by"))
+        say.note(f"proposed:  in the topic {where} by {by}")
     why = one.reason or (f"rule {one.rule}" if one.rule else "")
     if why:
         say.note(f"it waits:  {_line(why)}")

@@ -56,6 +56,8 @@ class Waiting(msgspec.Struct, frozen=True):
     expires_at: str
     at: str = ""
     """The node below that holds it, and said all this of it."""
+    proposal: dict[str, str] | None = None
+    """Where it was proposed, and by whom: topic, id, by."""
     note: str = ""
     by: str = ""
     outcome: str = ""

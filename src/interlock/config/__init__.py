@@ -7,6 +7,7 @@ to a file. Reads files and the environment it is given; knows nothing of a runni
 
 from __future__ import annotations
 
+from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.config.checks import (
     exposure_refusal,
     refuse_exposure,
@@ -52,6 +53,12 @@ from interlock.config.redaction import (
 from interlock.config.render import to_yaml
 from interlock.config.schema import config_json_schema
 from interlock.config.secrets import resolve, resolve_parent, resolve_server, resolve_tls
+from interlock.config.topics import (
+    ParticipantUpstream,
+    SeatConfig,
+    TopicConfig,
+    TopicsConfig,
+)
 from interlock.config.trust import (
     AnchorConfig,
     ApprovalsConfig,
@@ -76,6 +83,7 @@ __all__ = [
     "AnchorConfig",
     "ApprovalsConfig",
     "AskConfig",
+    "AutomationConfig",
     "BreakerConfig",
     "BudgetConfig",
     "BudgetsConfig",
@@ -92,19 +100,24 @@ __all__ = [
     "IntrospectionConfig",
     "IssuerConfig",
     "JournalConfig",
+    "LearnedRule",
     "Limits",
     "NameStyle",
     "OAuthConfig",
     "ParentConfig",
+    "ParticipantUpstream",
     "PinsConfig",
     "PolicyConfig",
     "Problem",
     "RuleConfig",
+    "SeatConfig",
     "ServerConfig",
     "SubserverLink",
     "SubserversConfig",
     "TlsConfig",
     "TokenConfig",
+    "TopicConfig",
+    "TopicsConfig",
     "Transport",
     "Variable",
     "add_server",

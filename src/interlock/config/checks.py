@@ -19,6 +19,7 @@ from interlock.config.policy_checks import check_policy
 from interlock.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path, quoted
 from interlock.config.reader import NodeReader
 from interlock.config.secrets import resolve
+from interlock.config.topics_checks import check_topics
 from interlock.config.tree_checks import check_tree
 from interlock.config.trust import IdentityConfig
 
@@ -43,6 +44,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     check_policy(reader, values)
     check_identity(reader, values)
     check_aql(reader, values)
+    check_topics(reader, values)
 
 
 def exposure_refusal(config: Config) -> tuple[str, str] | None:

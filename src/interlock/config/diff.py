@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from interlock.config.model import Config, ServerConfig, SubserversConfig
 
@@ -14,6 +15,7 @@ RESTART_FIELDS: Final = (
 """Fields of the node that only a new start can change."""
 RESTART_SUBSERVERS: Final = ("enabled", "path", "store")
 """The same, of `subservers`: they are shown as `subservers.path`."""
+RESTART_TOPICS: Final = ("path",)
 
 CATALOG_FIELDS: Final = frozenset(
     {
@@ -60,6 +62,9 @@ def diff(old: Config, new: Config) -> ConfigChange:
     ]
     if below and all(name in RESTART_SUBSERVERS for name in below):
         node_fields.remove("subservers")
+    ways = [f"topics.{name}" for name in RESTART_TOPICS if _differs(old, new, name)]
+    if ways and replace(old.topics, path=new.topics.path) == new.topics:
+        node_fields.remove("topics")
     changed = {}
     for key, server in new.servers.items():
         if key in old.servers and (names := _changed_fields(old.servers[key], server)):
@@ -72,8 +77,13 @@ def diff(old: Config, new: Config) -> ConfigChange:
         restart=(
             *(name for name in node_fields if name in RESTART_FIELDS),
             *(f"subservers.{name}" for name in below if name in RESTART_SUBSERVERS),
+            *ways,
         ),
     )
+
+
+def _differs(old: Config, new: Config, name: str) -> bool:
+    return bool(getattr(old.topics, name) != getattr(new.topics, name))
 
 
 def _changed_fields(old: ServerConfig, new: ServerConfig) -> tuple[str, ...]:

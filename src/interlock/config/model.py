@@ -14,6 +14,7 @@ from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
 from interlock.config.aql import AqlConfig
+from interlock.config.automation import AutomationConfig
 from interlock.config.quantities import (
     PATH_PATTERN,
     Address,
@@ -41,6 +42,7 @@ from interlock.config.section import (
     kind,
     says,
 )
+from interlock.config.topics import TopicsConfig
 from interlock.config.trust import (
     ApprovalsConfig,
     BudgetConfig,
@@ -379,6 +381,8 @@ class Config(Section, frozen=True):
     pins: PinsConfig = field(default_factory=PinsConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     aql: AqlConfig = field(default_factory=AqlConfig)
+    topics: TopicsConfig = field(default_factory=TopicsConfig)
+    automation: AutomationConfig = field(default_factory=AutomationConfig)
     state_dir: Annotated[
         Text | None,
         says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),

@@ -25,6 +25,7 @@ from interlock.config.aql import (
     SafetyConfig,
     SearchConfig,
 )
+from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.config.model import (
     AskConfig,
     BreakerConfig,
@@ -40,6 +41,7 @@ from interlock.config.model import (
 from interlock.config.reader import fields_of
 from interlock.config.scalars import unwrap
 from interlock.config.schema import written_default
+from interlock.config.topics import ParticipantUpstream, SeatConfig, TopicConfig, TopicsConfig
 from interlock.config.trust import (
     AnchorConfig,
     ApprovalsConfig,
@@ -203,6 +205,22 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
     ("`aql.search`", SearchConfig, ""),
     ("`aql.quotas`", QuotaConfig, "A list."),
     ("`aql.api_limits`", ApiLimit, "A list."),
+    ("`topics`", TopicsConfig, "See [topics.md](topics.md). `path` takes a new start of the node."),
+    (
+        "`topics.rooms.NAME`",
+        TopicConfig,
+        "A name, or a glob such as `team-*`: the entry with the same name counts first, then the "
+        "first glob that fits.",
+    ),
+    ("`topics.rooms.NAME.seats`", SeatConfig, "A list."),
+    ("`topics.rooms.NAME.upstreams.ID`", ParticipantUpstream, ""),
+    ("`automation`", AutomationConfig, "See [automation.md](automation.md)."),
+    (
+        "`policy.learned`",
+        LearnedRule,
+        "A list. `interlock automation accept` writes it, `interlock automation revert` takes it "
+        "out again.",
+    ),
 )
 _BY_KIND: Final = {
     "duration": "time",

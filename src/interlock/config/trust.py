@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from interlock.config.automation import LearnedRule
 from interlock.config.section import (
     Count,
     Duration,
@@ -183,6 +184,10 @@ class PolicyConfig(Section, frozen=True):
     rules: Annotated[list[RuleConfig], says("The rules, in any order.")] = field(
         default_factory=list
     )
+    learned: Annotated[
+        list[LearnedRule],
+        says("Rules accepted from decisions of the past: they answer what would be confirmed."),
+    ] = field(default_factory=list)
 
 
 class AnchorConfig(Section, frozen=True):

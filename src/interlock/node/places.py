@@ -98,6 +98,11 @@ def signing_keys_path(config: Config, environ: Mapping[str, str], base_dir: Path
     return state_dir(config, environ, base_dir) / "signing_keys.json"
 
 
+def decisions_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """What humans decided, for rules that may be made of it."""
+    return state_dir(config, environ, base_dir) / "decisions.db"
+
+
 def pins_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
     """What humans accepted of tools."""
     return state_dir(config, environ, base_dir) / "pins.db"

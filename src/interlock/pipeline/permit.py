@@ -19,7 +19,8 @@ from interlock.config.trust import PolicyConfig
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
 from interlock.pipeline.aql.asking import Principal, principal
 from interlock.pipeline.budget import Budgets
-from interlock.pipeline.policy import Decision, Policy
+from interlock.pipeline.policy import Action, Decision, Policy
+from interlock.pipeline.policy.decision import decision as decided
 from interlock.pipeline.resolve import unknown_tool
 from interlock.pipeline.scopes import check_other_scopes, check_scopes, is_passed_on
 from interlock.pipeline.seeing import Seeing
@@ -27,6 +28,8 @@ from interlock.protocol.aql.words import OWN
 from interlock.protocol.mcp import TOOLS_LIST
 
 READ_ONLY: Final = EffectLevel.READ_ONLY.word
+PROPOSED: Final = decided(Action.CONFIRM, "proposal", "It was proposed in a topic.")
+"""Who proposes wants a human, whatever the rules would let it do by itself."""
 
 
 class Gate(Protocol):
@@ -69,6 +72,9 @@ class Permit:
         """Who has an execution that is watched, or is blocked. Empty: nobody need ask."""
         self.watch: Callable[[Call, Decision], Decision] = lambda _, decision: decision
         """The safety loop's word about a call of one of them. Raises InterlockError."""
+        self.learned: Callable[[Call, Decision], Decision] | None = None
+        """Rules that a human accepted from decisions of the past: they answer in its place what
+        would wait for a confirmation. Raises InterlockError."""
         self._catalog = catalog
         self._budgets = budgets
         self._limited = budgets.limited
@@ -91,6 +97,10 @@ class Permit:
         decision = standing.get(call.effect) if standing and call.route is not None else None
         if decision is None:
             decision = self.policy.decide(call)
+        if call.proposal is not None and decision.action < Action.CONFIRM:
+            decision = PROPOSED
+        if decision.gated and self.learned is not None:
+            decision = self.learned(call, decision)
         if call.view is not None or self.danger_everywhere:
             decision = self.danger(call, decision)
         if self.watched:

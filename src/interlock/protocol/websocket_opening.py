@@ -148,11 +148,13 @@ def refusal(method: bytes, version: str, headers: Headers) -> Refusal | None:
     return None
 
 
-def response(key: bytes) -> bytes:
-    """The whole answer to a lawful request with this Sec-WebSocket-Key."""
+def response(key: bytes, subprotocol: bytes = b"") -> bytes:
+    """The whole answer to a lawful request with this Sec-WebSocket-Key. `subprotocol`: one of those
+    that were offered."""
+    chosen = b"sec-websocket-protocol: %b\r\n" % subprotocol if subprotocol else b""
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-        b"sec-websocket-accept: %b\r\n\r\n" % accept_of(key)
+        b"sec-websocket-accept: %b\r\n%b\r\n" % (accept_of(key), chosen)
     )
 
 

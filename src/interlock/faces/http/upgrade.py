@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,18 +21,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger("interlock.faces.http")
 
 
+class Reads(Protocol):
+    """What becomes of a connection that has left HTTP."""
+
+    def data_received(self, data: bytes, /) -> None:
+        """Take what came."""
+
+
+T = TypeVar("T", bound=Reads)
+
+
 class Upgrade:
     """A lawful request for a WebSocket."""
 
-    def __init__(self, lane: FastLane, query: bytes, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, lane: FastLane, query: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         self.peer = lane.peer
         """`loopback`, or the address of the other side."""
         self.certificate = lane.certificate
         """The names in the certificate that it showed, if it did."""
         self.query = query
-        self.fields = fields
-        """Its headers, names in lower case."""
-        self.channel: WebSocketChannel | None = None
+        self.headers = headers
+        """Its headers as they came, names in lower case."""
+        self.fields = dict(headers)
+        """The same by name: of several with one name, the last."""
+        self.channel: Reads | None = None
         self.decided = False
         self._lane = lane
 
@@ -42,10 +54,23 @@ class Upgrade:
         self._decide()
         lane = self._lane
         lane.let_go()
-        self.channel = accept(
+        channel = accept(
             lane.transport, self.fields, peer=self.peer, label=label, max_message=max_message
         )
-        return self.channel
+        self.channel = channel
+        return channel
+
+    def hand_over(self, make: Callable[[Any], T], *, subprotocol: bytes = b"") -> T:
+        """Answer 101 and give the transport to what `make` makes: that becomes the transport's
+        protocol at once, and speaks WebSocket by itself."""
+        self._decide()
+        lane = self._lane
+        lane.let_go()
+        transport = lane.transport
+        transport.write(opening.response(self.fields[b"sec-websocket-key"].strip(), subprotocol))
+        taken = make(transport)
+        self.channel = taken
+        return taken
 
     def refuse(self, status: int, sentence: str, headers: bytes = b"") -> None:
         """Answer why not, and hang up. `headers`: ready header lines."""
@@ -69,7 +94,7 @@ def offer(lane: FastLane, take: Upgrades, query: bytes, behind: bytes) -> None:
     if refusal is not None:
         lane.refuse(refusal.status, _in_json(refusal.message), refusal.headers)
         return
-    upgrade = Upgrade(lane, query, dict(lane.headers))
+    upgrade = Upgrade(lane, query, list(lane.headers))
     try:
         take(upgrade)
     except Exception as error:

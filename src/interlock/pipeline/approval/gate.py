@@ -291,7 +291,7 @@ class Gate:
             arguments=record.arguments if arguments is None else arguments,
             session=session, hop=record.hop,
         )  # fmt: skip
-        call.caller = record.caller
+        call.caller, call.proposal = record.caller, record.proposal
         call.approval = record.id
         call.on_done = self.finished
         entry.call = call

@@ -71,6 +71,7 @@ def written_down(
         reason=decision.reason,
         created=created,
         expires=expires,
+        proposal=call.proposal,
     )
 
 

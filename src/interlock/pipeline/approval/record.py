@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.call import Caller, Client
+from interlock.call import Caller, Client, Proposed
 from interlock.config.redaction import MASK, is_secret_key, is_secret_value, redact
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.protocol.ax import Hop
@@ -149,6 +149,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     below_until: float = 0.0
     at: str = ""
     """The node below that said all this, by its segment. Empty: it is an approval of this node."""
+    proposal: Proposed | None = None
+    """The proposal in a topic that it was held for."""
 
     def __repr__(self) -> str:
         # Arguments may hold secrets, and whatever can be printed is printed one day.
@@ -303,6 +305,9 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         seen["url"] = url
     if approval.at:
         seen["at"] = approval.at
+    if approval.proposal is not None:
+        proposed = approval.proposal
+        seen["proposal"] = {"topic": proposed.topic, "id": proposed.id, "by": proposed.by}
     if approval.decided:
         seen |= {"decided_at": utc(approval.decided), "by": approval.by, "proof": approval.proof}
     if approval.outcome:

@@ -274,7 +274,8 @@ def about_call(
 
 def version_of(config: PolicyConfig) -> str:
     """The same for the same rules, in whatever order they stand."""
-    rules = sorted(msgspec.json.encode(rule, order="deterministic") for rule in config.rules)
+    encode = msgspec.json.Encoder(order="deterministic").encode
+    rules = sorted(map(encode, (*config.rules, *config.learned)))
     whole = b"\n".join([config.default.encode(), *rules])
     return hashlib.sha256(whole).hexdigest()[:16]
 

@@ -1,0 +1,127 @@
+"""What a node is told about topics: which there are, who has a seat in them, and what each may say
+there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, field
+
+from interlock.config.quantities import PATH_PATTERN
+from interlock.config.section import (
+    Count,
+    Duration,
+    DurationOrZero,
+    Glob,
+    Section,
+    Segment,
+    Size,
+    Text,
+    says,
+)
+from interlock.config.trust import EffectName
+
+MEBIBYTE: Final = 1024 * 1024
+
+Access = Literal["public", "private", "restricted"]
+Routing = Literal["all", "directed"]
+ProfileName = Literal[
+    "full_access", "proposal_only", "response_only", "read_only", "tool_only", "initial"
+]
+
+
+class SeatConfig(Section, frozen=True):
+    """Who sits in a topic, and what it may say. The first seat that fits a caller is its own."""
+
+    callers: Annotated[list[Glob], says("Globs of callers.")] = field(default_factory=list)
+    roles: Annotated[list[Text], says("Or any of these roles.")] = field(default_factory=list)
+    id: Annotated[Text | None, says("What it is called there. Default: the caller's name.")] = None
+    profile: Annotated[ProfileName | None, says("A set of capabilities. Default: the topic's.")] = (
+        None
+    )
+    capabilities: Annotated[
+        list[Text], says("Kinds it may send as well, such as mcp/request:tools/*.")
+    ] = field(default_factory=list)
+    routing: Annotated[
+        Routing, says("directed: it is not sent what is addressed to others only.")
+    ] = "all"
+
+
+class ParticipantUpstream(Section, frozen=True):
+    """A participant whose tools are in the node's catalog."""
+
+    segment: Annotated[Segment, says("Its segment. Default: made from its id.")] = ""
+    allow: Annotated[list[Glob], says("Globs of tools that are shown. Default: all.")] = field(
+        default_factory=list
+    )
+    deny: Annotated[list[Glob], says("Globs of tools that are not shown.")] = field(
+        default_factory=list
+    )
+    effects: Annotated[
+        dict[Glob, EffectName], says("What tools do, by glob, where you know better.")
+    ] = field(default_factory=dict)
+    trust_annotations: Annotated[
+        bool, says("Whether what it says of its own tools is believed.")
+    ] = False
+    timeout: Annotated[Duration | None, says("Deadline of a call. Default: the node's.")] = None
+    grace: Annotated[DurationOrZero, says("How long its tools stay listed after it left.")] = 60.0
+    enabled: Annotated[bool, says("false: it is left alone.")] = True
+
+
+class TopicConfig(Section, frozen=True):
+    """One topic, or all whose names fit a glob."""
+
+    access: Annotated[
+        Access,
+        says(
+            "restricted: who has a seat; private: every known caller; public: without a token, too."
+        ),
+    ] = "restricted"
+    seats: Annotated[list[SeatConfig], says("Who sits here, the first that fits.")] = field(
+        default_factory=list
+    )
+    profile: Annotated[
+        ProfileName, says("Capabilities of a seat that names none, and of callers without one.")
+    ] = "initial"
+    anonymous: Annotated[ProfileName, says("Capabilities of those who come without a token.")] = (
+        "initial"
+    )
+    node: Annotated[
+        Text | None, says("The node sits here, under this id. Default: it does not.")
+    ] = None
+    upstreams: Annotated[
+        dict[Text, ParticipantUpstream], says("Participants that are servers to the node, by id.")
+    ] = field(default_factory=dict)
+    record: Annotated[
+        Literal["off", "heads", "whole"],
+        says("What of it is written to the journal, by a participant called recorder."),
+    ] = "off"
+    notice: Annotated[bool, says("Whether others hear that somebody said what it may not.")] = False
+    most: Annotated[Count, says("The most participants at once.")] = 1_000
+    queue: Annotated[Count, says("The most messages that wait for one who does not read.")] = 1_000
+    queue_bytes: Annotated[Size, says("The most bytes of them.")] = 4 * MEBIBYTE
+    overflow: Annotated[
+        Literal["tell", "close"],
+        says("tell: what is lost is counted and told; close: it is let go (1013)."),
+    ] = "tell"
+    stalled: Annotated[Duration, says("One who has not read for so long is let go (1013).")] = 30.0
+    ping: Annotated[Duration, says("How long a silent one is left alone.")] = 30.0
+    messages_per_second: Annotated[
+        Count | None, says("The most messages of one participant. Default: no limit.")
+    ] = None
+
+
+class TopicsConfig(Section, frozen=True):
+    """Rooms where agents and people work together (MCPx)."""
+
+    path: Annotated[
+        Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
+        says("Where the WebSocket of topics answers."),
+    ] = "/ws"
+    admins: Annotated[
+        list[Glob],
+        says("Globs of callers that may change capabilities of others. Default: nobody."),
+    ] = field(default_factory=list)
+    rooms: Annotated[dict[Text, TopicConfig], says("Topics by name or glob.")] = field(
+        default_factory=dict
+    )

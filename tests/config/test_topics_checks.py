@@ -1,0 +1,72 @@
+"""Mistakes in the settings of topics, and in rules that were learned: each with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.config import ConfigError, diff, parse_config
+
+ROOM = "topics:\n  rooms:\n    ops:\n"
+
+MISTAKES = {
+    "topics: {rooms: {a b: {}}}": "is no name of a topic",
+    ROOM + "      seats: [{profile: full_access}]": "the seat is nobody's",
+    ROOM + "      seats: [{callers: [a, b], id: x}]": "two callers would be one participant",
+    ROOM + "      seats: [{callers: ['a*'], id: x}]": "two callers would be one participant",
+    ROOM + "      seats: [{callers: [a], id: system}]": "only the gateway is called so",
+    ROOM + "      seats: [{callers: [a], id: 'system:x'}]": "only the gateway is called so",
+    ROOM + "      seats: [{callers: [a], id: 'a b'}]": "is no id of a participant",
+    ROOM + "      seats: [{callers: [a], id: recorder}]": "the recorder is called",
+    ROOM + "      node: hub\n      seats: [{callers: [a], id: hub}]": "the node is called",
+    ROOM + "      seats: [{callers: [a], id: x}, {callers: [b], id: x}]": "another seat is called",
+    ROOM + "      node: recorder": "the recorder is called so",
+    ROOM + "      node: 'system:gateway'": "only the gateway is called so",
+    ROOM + "      seats: [{callers: [a], capabilities: ['system/*']}]": "grants nothing",
+    ROOM + "      seats: [{callers: [a], capabilities: ['mcp/request:']}]": "grants nothing",
+    ROOM + "      access: public\n      anonymous: full_access": "whoever can reach the node",
+    ROOM + "      upstreams: {worker: {}}": "has none here",
+    ROOM + "      node: hub\n      upstreams: {hub: {}}": "that is the node itself",
+    "topics: {rooms: {'t-*': {node: hub, upstreams: {w: {}}}}}": "and this is a glob",
+    "servers: {worker: 'http://127.0.0.1:1/mcp'}\n"
+    + ROOM
+    + "      node: hub\n      upstreams: {worker: {}}": "is another server's",
+    ROOM + "      access: secret": "access",
+    ROOM + "      seat: []": 'did you mean "seats"',
+    "topics: {path: ws}": "topics.path",
+    "policy: {learned: [{name: a, then: allow, tools: []}]}": "it is about no tool",
+    "policy: {learned: [{name: a, then: allow, tools: ['x.*']}]}": "tools that were decided about",
+    "policy: {learned: [{name: a, then: confirm, tools: [x.y]}]}": "policy.learned[0].then",
+    "policy: {learned: [{name: a, then: allow, tools: [x.y], when: '1 +'}]}": "when",
+    "policy:\n  rules: [{name: a, then: deny}]\n"
+    "  learned: [{name: a, then: allow, tools: [x.y]}]": "another rule is called",
+    "automation: {agreement: 0.2}": "agreement",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES, ids=lambda text: text.splitlines()[-1].strip()[:50])
+def test_a_mistake_is_named(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    assert MISTAKES[text] in str(caught.value)
+
+
+def test_a_room_with_everything() -> None:
+    config = parse_config(
+        "topics:\n  admins: [chief]\n  rooms:\n    ops:\n      node: hub\n      record: heads\n"
+        "      seats:\n        - {callers: [bot], id: agent, profile: proposal_only}\n"
+        "        - {roles: [human], profile: full_access, capabilities: [x/y], routing: directed}\n"
+        "      upstreams: {worker: {segment: w, timeout: 5s}}\n    team-*: {access: private}\n"
+    )
+    room = config.topics.rooms["ops"]
+    assert room.seats[0].id == "agent"
+    assert room.upstreams["worker"].timeout == 5.0
+    assert config.topics.rooms["team-*"].access == "private"
+
+
+def test_only_the_path_of_topics_takes_a_new_start() -> None:
+    before = parse_config("topics: {rooms: {a: {}}}")
+    moved = diff(before, parse_config("topics: {path: /rooms, rooms: {a: {}}}"))
+    assert (moved.live, moved.restart) == ((), ("topics.path",))
+    both = diff(before, parse_config("topics: {path: /rooms, rooms: {b: {}}}"))
+    assert (both.live, both.restart) == (("topics",), ("topics.path",))
+    assert diff(before, parse_config("topics: {rooms: {b: {}}}")).live == ("topics",)
