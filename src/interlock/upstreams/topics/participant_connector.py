@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 

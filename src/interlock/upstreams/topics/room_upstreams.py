@@ -77,9 +77,9 @@ class RoomUpstreams:
                 key, participant, own_info, say, may_be_node=bool(wanted.allow), **more
             )
             upstream = begin(key, server_of(topic, participant, wanted), connector)
-            connector.on_arrived = lambda key=key: self._stays(key)  # type: ignore[misc]
-            connector.on_left = lambda key=key, upstream=upstream, grace=wanted.grace: (  # type: ignore[misc]
-                self._goes(key, upstream, grace)
+            connector.on_arrived = lambda key=key: self._stays(key)
+            connector.on_left = lambda key=key, upstream=upstream, grace=wanted.grace: self._goes(
+                key, upstream, grace
             )
             self.connectors[key] = connector
 
