@@ -1,0 +1,117 @@
+"""Who may come into a topic, what it is called there, and what it may say: from the config alone.
+
+Pure. A topic that is not there and one that is closed to the caller are refused in the same words,
+so that nobody learns names by asking.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import Final
+
+from interlock.call import Caller
+from interlock.config.topics import SeatConfig, TopicConfig, TopicsConfig
+from interlock.errors import FORBIDDEN, INVALID_PARAMS, UNAUTHENTICATED, InterlockError
+from interlock.pipeline.topics.seat import Participant
+from interlock.protocol.kinds import PROFILES
+from interlock.protocol.mcpx.words import LONGEST_ID, TOPIC_PATTERN
+
+ANONYMOUS: Final = "anonymous"
+"""The kind of a caller that nobody knows."""
+RESTRICTED: Final = "restricted"
+PUBLIC: Final = "public"
+
+_TOPIC: Final = re.compile(TOPIC_PATTERN)
+_GLOB: Final = frozenset("*?[")
+_UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f]")
+
+
+def admit(
+    config: TopicsConfig, topic: str, caller: Caller | None, *, guest: str = "guest"
+) -> tuple[TopicConfig, Participant]:
+    """Raises InterlockError. `caller`: None for one that showed no credential; it is called
+    `guest`, where it may come in at all."""
+    if _TOPIC.fullmatch(topic) is None:
+        raise InterlockError(
+            INVALID_PARAMS,
+            "A topic is named by 1 to 128 letters, digits, dots, dashes and underscores: "
+            "write ?topic=NAME.",
+        )
+    settings = settings_of(config, topic)
+    if caller is None:
+        if settings is None or settings.access != PUBLIC:
+            raise InterlockError(
+                UNAUTHENTICATED,
+                "This topic is not open to strangers. Send a bearer token in the Authorization "
+                "header.",
+            )
+        return settings, Participant(guest, PROFILES[settings.anonymous])
+    if settings is None:
+        raise _refused(topic)
+    seat = next((one for one in settings.seats if _fits(one, caller)), None)
+    if seat is None:
+        if settings.access == RESTRICTED:
+            raise _refused(topic)
+        seat = SeatConfig()
+    id = caller.name if seat.id is None else seat.id
+    if not is_id(id) or id in _of_the_node(settings):
+        raise InterlockError(
+            FORBIDDEN,
+            f"{id[:LONGEST_ID]!r} cannot be the id of a participant here. Give the seat an `id` "
+            "under topics.rooms in the config.",
+        )
+    return settings, Participant(id, capabilities_of(seat, settings.profile), seat.routing)
+
+
+def settings_of(config: TopicsConfig, topic: str) -> TopicConfig | None:
+    """Those under its very name, else those of the first glob that fits."""
+    exact = config.rooms.get(topic)
+    if exact is not None:
+        return exact if not is_glob(topic) else None
+    fitting = (room for name, room in config.rooms.items() if is_glob(name) and fits(topic, name))
+    return next(fitting, None)
+
+
+def capabilities_of(seat: SeatConfig, profile: str = "initial") -> tuple[str, ...]:
+    """The patterns of its profile, or of `profile` where it names none, then its own; each once."""
+    of_profile = PROFILES[seat.profile or profile]
+    return tuple(dict.fromkeys((*of_profile, *seat.capabilities)))
+
+
+def is_glob(name: str) -> bool:
+    """Whether an entry of the config stands for several topics."""
+    return not _GLOB.isdisjoint(name)
+
+
+def fits(name: str, glob: str) -> bool:
+    """Capitals count, on every system."""
+    return fnmatchcase(name, glob)
+
+
+def is_id(text: str) -> bool:
+    """Whether a participant can be called so. Nobody is called as a gateway is."""
+    return (
+        0 < len(text) <= LONGEST_ID
+        and _UNFIT.search(text) is None
+        and text.partition(":")[0] != "system"
+        and not text.startswith("system/")
+    )
+
+
+def _of_the_node(settings: TopicConfig) -> tuple[str | None, ...]:
+    return (settings.node, "recorder" if settings.record != "off" else None)
+
+
+def _fits(seat: SeatConfig, caller: Caller) -> bool:
+    return any(fits(caller.name, glob) for glob in seat.callers) or not set(seat.roles).isdisjoint(
+        caller.roles
+    )
+
+
+def _refused(topic: str) -> InterlockError:
+    return InterlockError(
+        FORBIDDEN,
+        f"You have no seat in a topic called {topic}. Whoever runs the node gives seats, under "
+        "topics.rooms in its config.",
+    )

@@ -1,0 +1,357 @@
+"""One topic while somebody is in it: who is there, and who is sent what.
+
+A message is judged by its head alone, and passed on as it came. What is said in one turn of the
+loop goes to each receiver in one batch, made once for all who get the same: it is the write to a
+socket that costs, not the message. The room keeps the messages of one turn and nothing older.
+
+No sockets and no clock of its own: `call_soon`, ids and times are given.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from interlock.call import Caller
+from interlock.config.topics import TopicConfig
+from interlock.errors import (
+    CAPABILITY_VIOLATION,
+    FORBIDDEN,
+    IDENTITY_MISMATCH,
+    MESSAGES_LOST,
+    TOO_BUSY,
+    InterlockError,
+)
+from interlock.pipeline.topics.seat import Batch, Loss, Member
+from interlock.protocol.kinds import grants_of, is_reserved
+from interlock.protocol.mcpx import system
+from interlock.protocol.mcpx.envelope import EnvelopeError, Head, read_head
+from interlock.protocol.mcpx.words import (
+    ERROR,
+    GATEWAY,
+    JOIN,
+    LEAVE,
+    PRESENCE,
+    REPLACED,
+    WELCOME,
+)
+from interlock.protocol.websocket import text_frame
+
+MOST_IN_TURN: Final = 512
+"""Messages that wait for the end of a turn; with one more all of them leave at once."""
+MOST_BYTES_IN_TURN: Final = 256 * 1024
+NOTICE_SECONDS: Final = 1.0
+"""How often others hear, at most, that one member said what it may not."""
+DIRECTED: Final = "directed"
+_FEW: Final = 8
+
+log = logging.getLogger(__name__)
+
+
+class _Said(msgspec.Struct, gc=False):
+    """A message of this turn, for everybody but `without`."""
+
+    text: bytes
+    head: Head
+    frame: bytes
+    without: Member | None
+
+
+class _Bucket(msgspec.Struct, gc=False):
+    """How many messages a member has left, as of a time."""
+
+    left: float
+    at: float
+
+
+class Room:
+    """A topic that is open."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: TopicConfig,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        new_id: Callable[[], str],
+        now: Callable[[], str],
+        on_violation: Callable[[Member, str, str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_violation` hears who said what it may not: the member, the error, the kind."""
+        self.name = name
+        self.settings = settings
+        self.members: dict[str, Member] = {}
+        """By id."""
+        self._call_soon = call_soon
+        self._new_id = new_id
+        self._now = now
+        self._on_violation = on_violation
+        self._clock = clock
+        self._pending: list[_Said] = []
+        self._pending_bytes = 0
+        self._flushing = False
+        self._buckets: dict[str, _Bucket] = {}
+        self._noticed: dict[str, float] = {}
+
+    # -- who is there
+
+    def check(self, id: str, caller: Caller, *, inside: bool = False) -> None:
+        """Raises InterlockError when such a member cannot come in now."""
+        present = self.members.get(id)
+        if present is None:
+            if not inside and len(self.members) >= self.settings.most:
+                raise InterlockError(
+                    TOO_BUSY,
+                    f"The topic {self.name} is full: {self.settings.most} participants are in it. "
+                    "Try again when one of them has left.",
+                )
+        elif inside or present.inside or not _same(present.caller, caller):
+            raise InterlockError(
+                FORBIDDEN,
+                f"Somebody else is called {id!r} in the topic {self.name}. Give the seat of one of "
+                "the two an `id` of its own.",
+            )
+
+    def join(self, member: Member) -> None:
+        """Welcome it, and tell everybody. The same participant by another connection takes the
+        place of the older one, and nobody has to be told. Raises as `check` does."""
+        self.check(member.id, member.caller, inside=member.inside)
+        self.flush()
+        older = self.members.get(member.id)
+        self.members[member.id] = member
+        self._welcome(member)
+        if older is None or older.capabilities != member.capabilities:
+            self._tell_of(member, JOIN)
+        if older is not None:
+            older.outlet.close(
+                REPLACED,
+                f"{member.id} came in by another connection. One program at a time is a "
+                "participant: give each its own token.",
+            )
+
+    def leave(self, member: Member, reason: str = "") -> None:
+        """It is not there any more. One whose place another took does not leave again."""
+        if self.members.get(member.id) is not member:
+            return
+        del self.members[member.id]
+        self._buckets.pop(member.id, None)
+        self._noticed.pop(member.id, None)
+        log.debug("%s left the topic %s: %s", member.id, self.name, reason)
+        self._tell_of(member, LEAVE)
+
+    def regrant(self, member: Member, capabilities: Sequence[str]) -> None:
+        """It may say other things from now on: it is welcomed anew, and the others are told."""
+        if self.members.get(member.id) is not member:
+            return
+        self.flush()
+        member.capabilities = tuple(capabilities)
+        member.grants = grants_of(member.capabilities)
+        self._welcome(member)
+        self._tell_of(member, JOIN, without=member)
+
+    def lost(self, member: Member, loss: Loss) -> None:
+        """It did not read in time: tell it how much it was not sent, and who is there now."""
+        if self.members.get(member.id) is not member:
+            return
+        self._fail(
+            member,
+            MESSAGES_LOST.mcpx,
+            f"You did not read in time, and {loss.lost} messages were not kept for you. Who is "
+            "here, and what you may send, comes next.",
+            "",
+            lost=loss.lost,
+            first=loss.first,
+            last=loss.last,
+            kinds=loss.kinds,
+        )
+        self._welcome(member)
+
+    # -- what is said
+
+    def say(self, member: Member, text: bytes) -> Head | None:
+        """Pass it on, at the end of this turn. None: it goes nowhere, and its sender was told."""
+        if self.members.get(member.id) is not member:
+            return None
+        try:
+            head = read_head(text)
+        except EnvelopeError as error:
+            return self._refuse(member, error.failure.mcpx, error.message, error.id, error.kind)
+        kind = head.kind
+        if head.sender != member.id:
+            why = f"You are {member.id!r} here and cannot speak for {head.sender[:100]!r}."
+            return self._refuse(member, IDENTITY_MISMATCH.mcpx, why, head.id, kind)
+        if not member.grants.grants(kind):
+            return self._violation(member, head)
+        if self.settings.messages_per_second is not None and not self._may_speak(
+            member, self.settings.messages_per_second
+        ):
+            why = (
+                f"You may send {self.settings.messages_per_second} messages a second here: "
+                "wait, and send it again."
+            )
+            return self._refuse(member, TOO_BUSY.mcpx, why, head.id, kind)
+        self._queue(_Said(text, head, text_frame(text), member))
+        return head
+
+    def flush(self) -> None:
+        """Send what was said in this turn."""
+        pending = self._pending
+        if not pending or self._flushing:
+            return
+        self._pending = []
+        self._pending_bytes = 0
+        self._flushing = True
+        try:
+            self._deliver(pending)
+        finally:
+            self._flushing = False
+
+    # -- how
+
+    def _queue(self, said: _Said) -> None:
+        pending = self._pending
+        if not pending:
+            self._call_soon(self.flush)
+        pending.append(said)
+        self._pending_bytes += len(said.frame)
+        if len(pending) > MOST_IN_TURN or self._pending_bytes > MOST_BYTES_IN_TURN:
+            self.flush()
+
+    def _deliver(self, pending: list[_Said]) -> None:
+        whole = _batch(pending)
+        apart = {said.without for said in pending}
+        addressed = any(said.head.to for said in pending)
+        made: dict[tuple[bool, ...], Batch | None] = {}
+        wanted = _wanted_by(pending) if addressed else None
+        for member in tuple(self.members.values()):
+            batch: Batch | None = whole
+            directed = wanted is not None and member.routing == DIRECTED
+            if directed or member in apart:
+                mask = tuple(
+                    [
+                        said.without is not member
+                        and (not directed or wanted is None or wanted[place](member.id))
+                        for place, said in enumerate(pending)
+                    ]
+                )
+                if mask not in made:
+                    chosen = [said for said, takes in zip(pending, mask, strict=True) if takes]
+                    made[mask] = _batch(chosen) if chosen else None
+                batch = made[mask]
+            if batch is not None:
+                self._hand(member, batch)
+
+    def _hand(self, member: Member, batch: Batch) -> None:
+        try:
+            member.outlet.deliver(batch)
+        except Exception:
+            # One that breaks this promise must not take the others' messages with it.
+            log.exception("%s in the topic %s could not be sent anything", member.id, self.name)
+
+    def _hand_alone(self, member: Member, text: bytes, head: Head) -> None:
+        self._hand(member, Batch(text_frame(text), (text,), (head,)))
+
+    def _welcome(self, member: Member) -> None:
+        id = self._new_id()
+        others = [other for other in self.members.values() if other is not member]
+        text = system.welcome(id, self._now(), member, others)
+        self._hand_alone(member, text, Head(id, WELCOME, GATEWAY, (member.id,)))
+
+    def _tell_of(self, member: Member, event: str, without: Member | None = None) -> None:
+        id = self._new_id()
+        capabilities = member.capabilities if event == JOIN else None
+        text = system.presence(id, self._now(), event, member.id, capabilities)
+        self._queue(_Said(text, Head(id, PRESENCE, GATEWAY), text_frame(text), without))
+
+    def _violation(self, member: Member, head: Head) -> None:
+        kind = head.kind
+        why = f"You lack capability for '{kind}'"
+        if is_reserved(kind):
+            why += ": it is reserved, only the gateway says that"
+        self._refuse(
+            member,
+            CAPABILITY_VIOLATION.mcpx,
+            why,
+            head.id,
+            kind,
+            attempted_kind=kind,
+            your_capabilities=member.capabilities,
+        )
+        if self.settings.notice:
+            self._notice(member, head)
+
+    def _refuse(
+        self, member: Member, error: str, why: str, about: str, kind: str, **more: Any
+    ) -> None:
+        member.refused += 1
+        self._fail(member, error, why, about, **more)
+        self._on_violation(member, error, kind)
+
+    def _fail(self, member: Member, error: str, why: str, about: str, **more: Any) -> None:
+        id, to, correlation = self._new_id(), (member.id,), about or None
+        text = system.error(id, self._now(), to, error, why, correlation, **more)
+        self._hand_alone(member, text, Head(id, ERROR, GATEWAY, to, correlation))
+
+    def _notice(self, member: Member, head: Head) -> None:
+        """Tell the others. Not about each: nobody may fill the room by what is refused."""
+        now = self._clock()
+        if now - self._noticed.get(member.id, -NOTICE_SECONDS) < NOTICE_SECONDS:
+            return
+        self._noticed[member.id] = now
+        id, kind = self._new_id(), head.kind
+        text = system.error(
+            id,
+            self._now(),
+            (),
+            CAPABILITY_VIOLATION.mcpx,
+            f"{member.id} lacks capability for '{kind}'",
+            head.id,
+            attempted_kind=kind,
+            participant=member.id,
+        )
+        told = Head(id, ERROR, GATEWAY, (), head.id)
+        self._queue(_Said(text, told, text_frame(text), member))
+
+    def _may_speak(self, member: Member, rate: int) -> bool:
+        """One more message, of as many as a second has."""
+        now = self._clock()
+        bucket = self._buckets.get(member.id)
+        if bucket is None:
+            bucket = self._buckets[member.id] = _Bucket(rate, now)
+        bucket.left = min(rate, bucket.left + (now - bucket.at) * rate)
+        bucket.at = now
+        if bucket.left < 1:
+            return False
+        bucket.left -= 1
+        return True
+
+
+def _same(one: Caller, other: Caller) -> bool:
+    return one.name == other.name and one.kind == other.kind
+
+
+def _batch(said: list[_Said]) -> Batch:
+    if len(said) == 1:
+        only = said[0]
+        return Batch(only.frame, (only.text,), (only.head,))
+    return Batch(
+        b"".join([one.frame for one in said]),
+        tuple([one.text for one in said]),
+        tuple([one.head for one in said]),
+    )
+
+
+def _wanted_by(pending: list[_Said]) -> list[Callable[[str], bool]]:
+    """For each message, whether somebody in directed mode is sent it."""
+    return [_addresses(said.head.to) for said in pending]
+
+
+def _addresses(to: tuple[str, ...]) -> Callable[[str], bool]:
+    if not to:
+        return lambda _: True
+    return (to if len(to) <= _FEW else frozenset(to)).__contains__
