@@ -40,6 +40,8 @@ class Channel(Protocol):
     """For people: what was dialled, or where it comes from."""
     close_reason: str
     """Why the other side closed the channel, in its own words; empty when it gave no reason."""
+    close_code: int
+    """With which code it did; 0: it said none."""
     on_message: Callable[[bytes], None]
     """Called with each whole message. What came before it is set is delivered when it is, from
     inside the assignment: set `on_closed` first."""
@@ -79,6 +81,7 @@ class Endpoint(ABC):
         self.bearer = bearer
         self.names = names
         self.close_reason = ""
+        self.close_code = 0
         self.open = True
         """Whether messages can be sent. An attribute: it is looked at for each of them."""
         self._deliver: Callable[[bytes], None] = self._keep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl as tls
 from collections.abc import Mapping
 from typing import Any, Final
@@ -45,6 +46,7 @@ _LARGE: Final = 64 * 1024
 _MOST_REFUSAL: Final = 16 * 1024
 """So much of the body of a refusal is read, for the sentence in it."""
 _WORDS_SHOWN: Final = 300
+_SILENT_SECONDS: Final = 30
 
 
 _masks: Final[list[bytes]] = []
@@ -149,7 +151,7 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
             case Ping(payload) if self.open:
                 self._write(pong_frame(payload, self._mask()))
             case Close(code, reason):
-                self.close_reason = reason
+                self.close_code, self.close_reason = code, reason
                 self._over("it closed the channel" + _because(code, reason))
                 # With the same code, as agreement.
                 self._say_close(code, "")
@@ -263,6 +265,15 @@ async def dial(
     raise InterlockError(UPSTREAM_UNAVAILABLE, f"{where.label} cannot be reached: {why}")
 
 
+def _notice_its_end(transport: asyncio.BaseTransport) -> None:
+    """A machine that is gone says nothing, and neither may we for hours: the system asks for us."""
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    if connection is not None and connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS)
+
+
 class _Refused(Exception):
     """The other side answered, and opened nothing."""
 
@@ -297,6 +308,7 @@ class _Dialling(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        _notice_its_end(transport)
         headers = []
         if self._bearer is not None:
             headers.append(("Authorization", f"Bearer {self._bearer}"))
