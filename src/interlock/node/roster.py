@@ -27,9 +27,8 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.questions import ANYTHING, AskPolicy
 from interlock.ports import Upstream
 from interlock.protocol.mcp import Era
-from interlock.upstreams.ax.dial_in import DialIn
 from interlock.upstreams.ax.subserver import key_of
-from interlock.upstreams.connect import Connector
+from interlock.upstreams.connect import Connector, Connects
 from interlock.upstreams.listing import RawOffer
 from interlock.upstreams.mask import secret_values
 from interlock.upstreams.oauth.keyring import Keyring
@@ -106,9 +105,9 @@ class Roster:
         )
         self._supervise(key, server, connector)
 
-    def begin_registered(self, key: str, server: ServerConfig, dial_in: DialIn) -> Supervisor:
-        """The upstream of a subserver that dialled in."""
-        return self._supervise(key, server, dial_in)
+    def begin_registered(self, key: str, server: ServerConfig, connector: Connects) -> Supervisor:
+        """The upstream of a subserver that dialled in, or of a participant of a topic."""
+        return self._supervise(key, server, connector)
 
     def end_registered(self, key: str) -> None:
         """A subserver is no more. At once, as another may take its place in this very moment."""
@@ -151,9 +150,7 @@ class Roster:
             for supervisor in self.supervisors.values():
                 supervisor.configure(supervisor.server)
 
-    def _supervise(
-        self, key: str, server: ServerConfig, connector: Connector | DialIn
-    ) -> Supervisor:
+    def _supervise(self, key: str, server: ServerConfig, connector: Connects) -> Supervisor:
         supervisor = Supervisor(
             key,
             server,

@@ -386,7 +386,8 @@ class Gate:
         sent: bool = True,
     ) -> None:
         record = entry.record
-        collected = bool(entry.waiters) or (entry.own and not record.below)
+        proposed = record.proposal is not None
+        collected = bool(entry.waiters) or proposed or (entry.own and not record.below)
         now = self._inbox.wall_clock()
         heard, entry.heard_below = entry.heard_below, None
         if outcome is not None:

@@ -279,7 +279,7 @@ class Inbox:
                 entry.record = record
                 if kept is Kept.WRITTEN:
                     entry.written = record.state
-                if new or record.state != before.state:
+                if new or (record.state, record.below) != (before.state, before.below):
                     self._stepped(entry)
             then(kept)
 
