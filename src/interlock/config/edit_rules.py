@@ -1,0 +1,194 @@
+"""Adding a learned rule to the text of a config, and taking one out: the rest of the text stays.
+
+Text in, text out. Places are found in the tree of the parsed text, and the result is parsed again:
+it must say exactly what the old text said, but for the one rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+from yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
+
+from interlock.config.automation import LearnedRule
+from interlock.config.edit import (
+    _after,
+    _after_comments,
+    _indented,
+    _line_end,
+    _replaced,
+    _with_flow_entry,
+    _with_lines,
+)
+from interlock.config.load import DEFAULT_NAME, parse_config
+from interlock.config.problems import ConfigError, quoted
+from interlock.config.render import dump, dump_flow
+from interlock.config.yaml_text import compose
+
+_POLICY: Final = "policy"
+_LEARNED: Final = "learned"
+_NOTHING: Final = LearnedRule(name="-", then="allow", tools=[])
+
+
+def add_learned(text: str, rule: LearnedRule, filename: str = DEFAULT_NAME) -> str:
+    """The text with one learned rule more, at the end. Raises ConfigError when the text, the rule
+    or the result is not a good config."""
+    before = parse_config(text, filename)
+    names = {one.name for one in before.policy.learned} | {one.name for one in before.policy.rules}
+    if rule.name in names:
+        raise ConfigError.of(
+            f"there is already a rule {quoted(rule.name)}", "choose another name", file=filename
+        )
+    edited = _inserted(text, plain_rule(rule), filename)
+    advice = f"add the rule {quoted(rule.name)} below policy.learned yourself"
+    return _checked(text, edited, [*before.policy.learned, rule], advice, filename)
+
+
+def remove_learned(text: str, name: str, filename: str = DEFAULT_NAME) -> str:
+    """The text without this rule. Raises ConfigError when there is none of that name."""
+    before = parse_config(text, filename)
+    names = [one.name for one in before.policy.learned]
+    if name not in names:
+        there = f"there are {', '.join(names)}" if names else "there is none at all"
+        raise ConfigError.of(f"there is no learned rule {quoted(name)}", there, file=filename)
+    number = names.index(name)
+    left = [one for one in before.policy.learned if one.name != name]
+    edited = _without(text, number, filename)
+    advice = f"take the rule {quoted(name)} below policy.learned out yourself"
+    return _checked(text, edited, left, advice, filename)
+
+
+def plain_rule(rule: LearnedRule) -> dict[str, Any]:
+    """A rule as it stands in a config: without what is so anyway."""
+    return {
+        name: value
+        for name in rule.__struct_fields__
+        if (value := getattr(rule, name)) != getattr(_NOTHING, name) or name in ("then", "name")
+    }
+
+
+def _checked(text: str, edited: str, learned: list[LearnedRule], advice: str, filename: str) -> str:
+    by_hand = ConfigError.of(
+        "the layout of this file is too unusual to be edited safely", advice, file=filename
+    )
+    try:
+        compose(edited, filename)
+    except ConfigError:
+        raise by_hand from None
+    before, after = parse_config(text, filename), parse_config(edited, filename)
+    if after != replace(before, policy=replace(before.policy, learned=learned)):
+        raise by_hand
+    return edited
+
+
+# -- adding
+
+
+def _inserted(text: str, plain: dict[str, Any], filename: str) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    root = compose(text, filename)
+    if not isinstance(root, MappingNode):
+        return _with_lines(text, len(text), _block(_item(plain), _LEARNED, _POLICY), newline)
+    policy = _entry(root, _POLICY)
+    if policy is None:
+        if root.flow_style:
+            return _with_flow_entry(text, root, _POLICY, {_LEARNED: [plain]})
+        block = _indented(_block(_item(plain), _LEARNED, _POLICY), root.start_mark.column)
+        return _with_lines(text, len(text), block, newline)
+    if not (isinstance(policy[1], MappingNode) and policy[1].value):
+        if root.flow_style:
+            return _replaced(text, policy[1], dump_flow({_LEARNED: [plain]}))
+        return _as_block(text, *policy, _block(_item(plain), _LEARNED), newline)
+    mapping = policy[1]
+    learned = _entry(mapping, _LEARNED)
+    if learned is None:
+        if mapping.flow_style:
+            return _with_flow_entry(text, mapping, _LEARNED, [plain])
+        column = mapping.value[0][0].start_mark.column
+        at = _after_comments(text, _after(text, *mapping.value[-1]), column)
+        return _with_lines(text, at, _indented(_block(_item(plain), _LEARNED), column), newline)
+    key, rules = learned
+    if not (isinstance(rules, SequenceNode) and rules.value):
+        if mapping.flow_style:
+            return _replaced(text, rules, dump_flow([plain]))
+        return _as_block(text, key, rules, _item(plain), newline)
+    if rules.flow_style:
+        return _with_flow_item(text, rules, plain)
+    column = rules.start_mark.column
+    at = _after_comments(text, _after(text, key, rules), column)
+    return _with_lines(text, at, _indented(_item(plain), column), newline)
+
+
+def _entry(mapping: MappingNode, key: str) -> tuple[Node, Node] | None:
+    return next((pair for pair in mapping.value if pair[0].value == key), None)
+
+
+def _item(plain: dict[str, Any]) -> str:
+    """One entry of a list, as lines."""
+    lines = _indented(dump(plain), 2)
+    return f"- {lines[2:]}"
+
+
+def _block(lines: str, *keys: str) -> str:
+    """Lines below a key, and that below another."""
+    for key in keys:
+        lines = f"{key}:\n{_indented(lines, 2)}"
+    return lines
+
+
+def _as_block(text: str, key: Node, value: Node, lines: str, newline: str) -> str:
+    """Nothing, `{}`, `[]` or `null` gives way to a block."""
+    if value.end_mark.index > value.start_mark.index:
+        text = _replaced(text, value, "")
+    at = _line_end(text, key.end_mark.index)
+    return _with_lines(text, at, _indented(lines, key.start_mark.column + 2), newline)
+
+
+def _with_flow_item(text: str, rules: SequenceNode, plain: dict[str, Any]) -> str:
+    """Add to a [ ] list, on a line of its own if the others are."""
+    first, at = rules.value[0], rules.value[-1].end_mark.index
+    own_lines = first.start_mark.line > rules.start_mark.line
+    newline = "\r\n" if "\r\n" in text else "\n"
+    gap = f",{newline}{' ' * first.start_mark.column}" if own_lines else ", "
+    return text[:at] + gap + dump_flow(plain) + text[at:]
+
+
+# -- taking out
+
+
+def _without(text: str, number: int, filename: str) -> str:
+    """What cannot be found in its place is left as it is: then the check says so."""
+    root = compose(text, filename)
+    policy = _entry(root, _POLICY) if isinstance(root, MappingNode) else None
+    if policy is None or not isinstance(policy[1], MappingNode):
+        return text
+    mapping = policy[1]
+    learned = _entry(mapping, _LEARNED)
+    if learned is None or not isinstance(learned[1], SequenceNode):
+        return text
+    rules = learned[1]
+    if rules.flow_style:
+        return _without_flow_item(text, rules.value, number)
+    if len(rules.value) > 1:
+        dash = text.rfind("-", 0, rules.value[number].start_mark.index)
+        return _without_lines(text, dash, _after(text, learned[0], rules.value[number]))
+    # The last one goes with its key; so does a policy that said nothing else.
+    whole = policy if len(mapping.value) == 1 else learned
+    return _without_lines(text, whole[0].start_mark.index, _after(text, *whole))
+
+
+def _without_lines(text: str, start: int, end: int) -> str:
+    """From the line in which `start` is to `end`, which begins a line."""
+    return text[: text.rfind("\n", 0, start) + 1] + text[end:]
+
+
+def _without_flow_item(text: str, items: Sequence[CollectionNode], number: int) -> str:
+    one = items[number]
+    start, end = one.start_mark.index, one.end_mark.index
+    if number + 1 < len(items):
+        end = items[number + 1].start_mark.index
+    elif number:
+        start = items[number - 1].end_mark.index
+    return text[:start] + text[end:]

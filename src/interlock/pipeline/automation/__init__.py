@@ -1,0 +1,1 @@
+"""Progressive automation: what humans decided becomes a rule that a human accepts."""

@@ -1,0 +1,138 @@
+"""Pieces of a condition: each as CEL, and in words. Pure.
+
+Names and values come from whoever called, so every one of them is quoted: nothing that stands in an
+argument can become part of the expression, or of the sentence that a human accepts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+LONGEST_VALUE: Final = 256
+"""Characters of a value that may stand in a condition."""
+_DEEPEST: Final = 4
+_INTS: Final = range(-(2**63), 2**63)
+_UNSURE: Final = ("..", "\\", "%")
+"""What leads out of a folder, or may be read as something that does."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One thing that must be true."""
+
+    cel: str
+    words: str
+
+
+def text(value: str) -> str:
+    """A text as CEL. What nobody can see, or what turns lines around, is written as its number."""
+    return '"' + "".join(_character(one) for one in value) + '"'
+
+
+def _character(one: str) -> str:
+    if one in '"\\':
+        return f"\\{one}"
+    if one.isprintable():
+        return one
+    code = ord(one)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def literal(value: Any) -> str:
+    """A JSON value as CEL. Raises ValueError for one that cannot be written so."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, float):
+        # An exponent is no integer, nor may a whole number become one.
+        return repr(value)
+    if isinstance(value, int):
+        if value not in _INTS:
+            raise ValueError("CEL has no such number")
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(literal(one) for one in value)}]"
+    members = (f"{text(name)}: {literal(one)}" for name, one in value.items())
+    return f"{{{', '.join(members)}}}"
+
+
+def is_usable(value: Any, depth: int = 0) -> bool:
+    """Whether a value may stand in a condition that a human is to read."""
+    if isinstance(value, str):
+        return len(value) <= LONGEST_VALUE and "\0" not in value
+    if isinstance(value, int | float) or value is None:
+        return isinstance(value, bool | float) or value is None or value in _INTS
+    if depth >= _DEEPEST or len(json.dumps(value)) > LONGEST_VALUE:
+        return False
+    inside = [*value, *value.values()] if isinstance(value, dict) else value
+    return all(is_usable(one, depth + 1) for one in inside)
+
+
+def _quoted(value: Any) -> str:
+    """For a sentence: the same spelling as in the condition."""
+    return literal(value)
+
+
+def _required(name: str, cel: str, optional: bool) -> str:
+    here = f"{text(name)} in args"
+    return f"(!({here}) || {cel})" if optional else f"{here} && {cel}"
+
+
+def _or_absent(words: str, optional: bool) -> str:
+    return f"{words}, if it is given" if optional else words
+
+
+def one_of(name: str, values: Sequence[Any], *, optional: bool = False) -> Piece:
+    """The argument is one of these values."""
+    member = f"args[{text(name)}]"
+    if len(values) == 1:
+        cel = f"{member} == {literal(values[0])}"
+        words = f"{_quoted(name)} is {_quoted(values[0])}"
+    else:
+        cel = f"{member} in {literal(list(values))}"
+        words = f"{_quoted(name)} is one of {', '.join(_quoted(one) for one in values)}"
+    return Piece(_required(name, cel, optional), _or_absent(words, optional))
+
+
+def is_below(path: str) -> bool:
+    """Whether a path leads nowhere but where it seems to."""
+    return not any(one in path for one in _UNSURE)
+
+
+def below(name: str, folders: Sequence[str], *, optional: bool = False) -> Piece:
+    """The argument is a path below one of these folders, each of which ends with a slash. What
+    leads out of them again does not count, in whatever spelling."""
+    member = f"args[{text(name)}]"
+    starts = " || ".join(f"{member}.startsWith({text(one)})" for one in folders)
+    starts = f"({starts})" if len(folders) > 1 else starts
+    ways_out = " && ".join(f"!{member}.contains({text(one)})" for one in _UNSURE)
+    words = f"{_quoted(name)} is below {' or '.join(_quoted(one) for one in folders)}"
+    cel = f"{starts} && {ways_out}"
+    return Piece(
+        _required(name, f"({cel})" if optional else cel, optional), _or_absent(words, optional)
+    )
+
+
+def between(name: str, least: int | float, most: int | float, *, optional: bool = False) -> Piece:
+    """The argument is a number, and not beyond what was seen."""
+    member = f"args[{text(name)}]"
+    cel = f"{member} >= {literal(least)} && {member} <= {literal(most)}"
+    words = f"{_quoted(name)} is from {_quoted(least)} to {_quoted(most)}"
+    return Piece(
+        _required(name, f"({cel})" if optional else cel, optional), _or_absent(words, optional)
+    )
+
+
+def only(names: Sequence[str]) -> Piece:
+    """There are no arguments but these: nobody ever looked at a call with another one."""
+    words = "there are no other arguments" if names else "there are no arguments"
+    return Piece(f"args.all(name, name in {literal(list(names))})", words)
+
+
+def joined(pieces: Sequence[Piece]) -> str | None:
+    """All of them, as one condition."""
+    return " && ".join(one.cel for one in pieces) or None

@@ -1,0 +1,130 @@
+"""What a human once decided about a call, as it is remembered: no secret, nothing endless.
+
+Pure. What stands for something that is not kept has the mask in it: no condition is made of it, and
+no condition about it is judged.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from interlock.config.redaction import MASK
+from interlock.pipeline.approval.anchors import OPERATOR
+from interlock.pipeline.approval.proofs import APPROVE, PASSKEY, REFUSE
+from interlock.pipeline.approval.record import (
+    APPROVED,
+    CONFIRM,
+    NOT_SHOWN,
+    REFUSED,
+    Approval,
+    canonical,
+)
+from interlock.protocol.aql.words import OWN
+
+LOCAL: Final = "local"
+"""How the machine's own user refuses: nobody needs a key for that."""
+APPROVAL, PROPOSAL = "approval", "proposal"
+MOST_TEXT: Final = 1_024
+"""Characters of one text that are kept."""
+MOST_KEPT: Final = 8 * 1_024
+"""Bytes of all arguments of one call."""
+_VERDICTS: Final = {APPROVED: APPROVE, REFUSED: REFUSE}
+_HUMAN: Final = {APPROVED: (OPERATOR, PASSKEY), REFUSED: (OPERATOR, PASSKEY, LOCAL)}
+_OTHER_GATES: Final = ("danger:", "safety:", "aql:")
+"""Rules of gates that a learned rule never answers for."""
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One decision of one human."""
+
+    time: float
+    """Seconds on the wall clock."""
+    source: str
+    """`approval`; `proposal` where it was proposed in a topic."""
+    caller: str
+    tool: str
+    """Its canonical name."""
+    effect: str
+    arguments: bytes
+    """Canonical JSON, secrets masked, long texts left out."""
+    verdict: str
+    """`approve` or `refuse`."""
+    by: str
+    proof: str
+    """What kind of proof it was: operator or passkey; `local` for some refusals."""
+    approval: str
+    """The approval that was decided. Each is decided once."""
+    rule: str
+    """The rule that stopped the call."""
+
+
+def decided(approval: Approval, now: float) -> Decided | None:
+    """The decision that this step of an approval is. None: it is no human's decision, or one that
+    no learned rule could ever take over."""
+    if approval.proof not in _HUMAN.get(approval.state, ()):
+        return None
+    if approval.at or approval.caller.above:
+        # Of calls at other nodes, or for callers of other nodes, we have their word only.
+        return None
+    if approval.action != CONFIRM or approval.rule.startswith(_OTHER_GATES):
+        return None
+    if approval.upstream == OWN or approval.shown == NOT_SHOWN:
+        return None
+    return Decided(
+        time=approval.decided or now,
+        source=APPROVAL if approval.proposal is None else PROPOSAL,
+        caller=approval.caller.name,
+        tool=approval.tool,
+        effect=approval.effect,
+        arguments=kept(approval.shown),
+        verdict=_VERDICTS[approval.state],
+        by=approval.by,
+        proof=approval.proof,
+        approval=approval.id,
+        rule=approval.rule,
+    )
+
+
+def kept(shown: bytes) -> bytes:
+    """Arguments that were masked for people, as they are remembered."""
+    value = _shortened(json.loads(shown))
+    whole = canonical(value)
+    if len(whole) <= MOST_KEPT or not isinstance(value, dict):
+        return whole if len(whole) <= MOST_KEPT else canonical(_left_out(whole))
+    # What is long goes first: a path is short, and what is written there is not.
+    sizes = {name: len(canonical(one)) for name, one in value.items()}
+    total = len(whole)
+    for name in sorted(sizes, key=lambda one: -sizes[one]):
+        if total <= MOST_KEPT:
+            break
+        instead = _left_out(canonical(value[name]))
+        total -= sizes[name] - len(canonical(instead))
+        value[name] = instead
+    whole = canonical(value)
+    return whole if len(whole) <= MOST_KEPT else canonical(_left_out(whole))
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MOST_TEXT:
+        return f"{MASK} (left out: {len(value)} characters)"
+    if isinstance(value, dict):
+        return {name: _shortened(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_shortened(one) for one in value]
+    return value
+
+
+def _left_out(whole: bytes) -> str:
+    return f"{MASK} (left out: {len(whole)} bytes)"
+
+
+def is_hidden(value: Any) -> bool:
+    """Whether something of it is not kept."""
+    if isinstance(value, str):
+        return MASK in value
+    if isinstance(value, dict):
+        return any(MASK in name or is_hidden(one) for name, one in value.items())
+    return isinstance(value, list) and any(is_hidden(one) for one in value)

@@ -1,0 +1,261 @@
+"""From decisions to a rule that a human may accept: in words, as config, and with its evidence.
+
+Of several that would do, the narrowest is suggested that explains nearly as much. Agreement is
+rationed, exceptions are not: who has the same call let through a hundred times in a minute has
+shown it five times, and one refusal among them still counts as one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from interlock.config.automation import AutomationConfig, LearnedRule
+from interlock.config.problems import BadValue
+from interlock.pipeline.approval.record import utc
+from interlock.pipeline.automation.conditions import joined, text
+from interlock.pipeline.automation.decision import Decided
+from interlock.pipeline.automation.patterns import (
+    FINEST,
+    NEARLY_ALL,
+    SEEN,
+    Pattern,
+    clusters,
+    common,
+)
+from interlock.pipeline.automation.replay import VERDICTS
+from interlock.pipeline.automation.rule import Case, CompiledRule, read_case, undoable
+
+A_MINUTE: Final = 60.0
+MOST_A_MINUTE: Final = 5
+"""So many decisions alike count within any minute."""
+SINCE: Final = 5
+"""So often it was decided that way since the last exception."""
+MOST_LOOKED_AT: Final = 5_000
+"""Decisions about one tool, the newest."""
+_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_MOST_NAME: Final = 60
+_REFUSED: Final = "Humans refused such calls again and again."
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Why a rule is suggested."""
+
+    agreed: int
+    """Decisions that it would have made the same way."""
+    decided: int
+    """All that it would have made."""
+    counted: int
+    """How many of those that agree count: no more than five of a minute."""
+    by: dict[str, int]
+    """Who decided, and how often."""
+    first: float
+    last: float
+    last_exception: Decided | None = None
+
+    @property
+    def words(self) -> str:
+        """`decided alike 214 of 216 times by ada (200) and bert (14), from … to …`."""
+        names = [f"{name} ({times})" for name, times in self.by.items()]
+        who = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        said = (
+            f"decided alike {self.agreed} of {self.decided} times by {who}, "
+            f"from {utc(self.first)} to {utc(self.last)}"
+        )
+        if self.last_exception is not None:
+            said += f"; last decided otherwise on {utc(self.last_exception.time)}"
+        return said
+
+
+class Suggestion(msgspec.Struct, frozen=True):
+    """A rule that nobody has accepted yet."""
+
+    id: str
+    """The same for the same rule."""
+    rule: LearnedRule
+    words: str
+    evidence: Evidence
+
+
+class _Weighed(msgspec.Struct, frozen=True, eq=False):
+    """A rule, and which decisions (by their place) it would have made."""
+
+    rule: LearnedRule
+    pattern: Pattern
+    agreed: frozenset[int]
+    evidence: Evidence
+
+
+def suggest(
+    history: Iterable[Decided],
+    settings: AutomationConfig,
+    *,
+    standing: Sequence[LearnedRule] = (),
+    irreversible: bool = False,
+) -> list[Suggestion]:
+    """What could be decided without a human, the best known first. `standing`: rules that are
+    accepted already. `irreversible`: also what cannot be undone; such a rule says so."""
+    by_tool: dict[str, dict[str, Case]] = {}
+    for one in sorted(history, key=lambda one: one.time):
+        if irreversible or undoable(one.effect):
+            # An approval is decided once, however often it is told.
+            by_tool.setdefault(one.tool, {}).setdefault(one.approval, read_case(one))
+    standing_rules = [CompiledRule(one) for one in standing]
+    found: list[_Weighed] = []
+    for tool, known in by_tool.items():
+        cases = list(known.values())[-MOST_LOOKED_AT:]
+        for then in VERDICTS:
+            weighed = _narrowest(_candidates(tool, then, cases, settings))
+            found += [one for one in weighed if not _stands(one, cases, standing_rules)]
+    found.sort(key=lambda one: (-one.evidence.counted, one.rule.name))
+    return [_suggestion(one) for one in found]
+
+
+def _suggestion(weighed: _Weighed) -> Suggestion:
+    rule, words = weighed.rule, words_of(weighed.rule, weighed.pattern)
+    # Why it is denied is told to whoever asks next, and is not to tell of others' arguments.
+    reason = words if rule.then == "allow" else _REFUSED
+    rule = msgspec.structs.replace(rule, reason=reason)
+    return Suggestion(id_of(rule), rule, words, weighed.evidence)
+
+
+def id_of(rule: LearnedRule) -> str:
+    """By what it decides, not by what it is called. It begins with a letter."""
+    about = [rule.then, rule.tools, rule.callers, rule.when, rule.irreversible]
+    return "s" + sha256(msgspec.json.encode(about)).hexdigest()[:8]
+
+
+def words_of(rule: LearnedRule, pattern: Pattern) -> str:
+    """The rule as a sentence."""
+    who = " or ".join(text(one) for one in rule.callers) or "anybody"
+    does = "Let" if rule.then == "allow" else "Never let"
+    asked = "without asking" if rule.then == "allow" else "and ask nobody"
+    said = f"{does} {who} call {' or '.join(rule.tools)} {asked}"
+    conditions = [one.words for one in pattern.pieces]
+    if conditions:
+        said += f", when {', and '.join(conditions)}"
+    if pattern.open:
+        said += f"; whatever {' and '.join(text(one) for one in pattern.open)} may be"
+    if rule.irreversible:
+        said += ". This cannot be undone"
+    return f"{said}."
+
+
+# -- candidates
+
+
+def _candidates(
+    tool: str, then: str, cases: list[Case], settings: AutomationConfig
+) -> Iterator[_Weighed]:
+    """Rules that are good enough."""
+    verdict = VERDICTS[then]
+    alike = [one for one in cases if one.decided.verdict == verdict and one.arguments is not None]
+    if len(alike) < settings.decisions:
+        return
+    tried: set[str] = set()
+    seen = min(SEEN, settings.decisions)
+    for group in clusters(alike, settings.decisions):
+        for finer in range(FINEST + 1):
+            pattern = common(group, seen, finer)
+            if pattern is None:
+                break
+            rule = _rule(tool, then, pattern, group)
+            if rule.name in tried:
+                continue
+            tried.add(rule.name)
+            weighed = _weigh(rule, pattern, cases, settings)
+            if weighed is not None:
+                yield weighed
+                break
+
+
+def _rule(tool: str, then: str, pattern: Pattern, group: Sequence[Case]) -> LearnedRule:
+    rule = LearnedRule(
+        name="-",
+        then="allow" if then == "allow" else "deny",
+        tools=[tool],
+        callers=list(pattern.callers),
+        when=joined(pattern.pieces),
+        irreversible=not all(undoable(one.decided.effect) for one in group),
+    )
+    shown = _NAME.sub("-", tool)[-_MOST_NAME:].strip("-.") or "tool"
+    return msgspec.structs.replace(rule, name=f"{then}-{shown}-{id_of(rule)[1:7]}")
+
+
+def _weigh(
+    rule: LearnedRule, pattern: Pattern, cases: Sequence[Case], settings: AutomationConfig
+) -> _Weighed | None:
+    try:
+        compiled = CompiledRule(rule)
+    except BadValue:
+        # Too long for the library, say. Then it is no rule for people either.
+        return None
+    verdict = VERDICTS[rule.then]
+    covered = [number for number, one in enumerate(cases) if compiled.covers(one)]
+    agreed = [number for number in covered if cases[number].decided.verdict == verdict]
+    others = [number for number in covered if cases[number].decided.verdict != verdict]
+    counted = rationed(cases[number].decided.time for number in agreed)
+    if counted < settings.decisions or counted < settings.agreement * (counted + len(others)):
+        return None
+    exception = cases[others[-1]].decided if others else None
+    if others:
+        since = sum(number > others[-1] for number in agreed)
+        if since < min(SINCE, settings.decisions):
+            return None
+    decisions = [cases[number].decided for number in agreed]
+    evidence = Evidence(
+        agreed=len(agreed),
+        decided=len(covered),
+        counted=counted,
+        by=dict(Counter(one.by for one in decisions).most_common()),
+        first=decisions[0].time,
+        last=decisions[-1].time,
+        last_exception=exception,
+    )
+    rule = msgspec.structs.replace(rule, evidence=evidence.words)
+    return _Weighed(rule, pattern, frozenset(agreed), evidence)
+
+
+def rationed(times: Iterable[float]) -> int:
+    """How many of them count, when no more than five of any minute do."""
+    within: deque[float] = deque()
+    counted = 0
+    for moment in sorted(times):
+        while within and within[0] <= moment - A_MINUTE:
+            within.popleft()
+        if len(within) < MOST_A_MINUTE:
+            within.append(moment)
+            counted += 1
+    return counted
+
+
+# -- choosing
+
+
+def _narrowest(candidates: Iterable[_Weighed]) -> list[_Weighed]:
+    """Those that are left when what another says better is not said."""
+    left = sorted(
+        candidates, key=lambda one: (-len(one.agreed), len(one.pattern.open), one.rule.name)
+    )
+    chosen: list[_Weighed] = []
+    for one in left:
+        narrower = any(
+            other.agreed < one.agreed and len(other.agreed) >= NEARLY_ALL * len(one.agreed)
+            for other in left
+        )
+        if not narrower and not any(one.agreed <= other.agreed for other in chosen):
+            chosen.append(one)
+    return chosen
+
+
+def _stands(weighed: _Weighed, cases: Sequence[Case], standing: Sequence[CompiledRule]) -> bool:
+    """Whether accepted rules answer all that this one would."""
+    return bool(standing) and all(
+        any(one.rule.then == weighed.rule.then and one.covers(cases[number]) for one in standing)
+        for number in weighed.agreed
+    )
