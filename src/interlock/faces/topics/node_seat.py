@@ -19,23 +19,40 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from interlock.call import Caller, Credentials
+from interlock.catalog.catalog import Catalog
 from interlock.errors import (
-    CAPABILITY_VIOLATION,
     PAYLOAD_TOO_LARGE,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
+    ProtocolError,
 )
+from interlock.faces.mcp.hello import Hello
+from interlock.faces.topics.asking import Asking
+from interlock.faces.topics.proposing import Proposing
+from interlock.pipeline.approval.approvals import Approvals
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.topics.seat import Batch, Member, Outlet, Participant
-from interlock.protocol.kinds import CHAT
-from interlock.protocol.mcpx.envelope import Head, write_envelope
-from interlock.protocol.mcpx.words import GATEWAY, LONGEST
+from interlock.protocol import kinds
+from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope
+from interlock.protocol.mcpx.payloads import (
+    Notification,
+    Presence,
+    Proposal,
+    Request,
+    read_content,
+)
+from interlock.protocol.mcpx.words import GATEWAY, LEAVE, LONGEST, PRESENCE
 
 INSIDE: Final = Credentials("inside")
 """What the node's own members come with. It authenticates as nobody: no call is made with it."""
-CAPABILITIES: Final = ("mcp/*", CHAT)
+CAPABILITIES: Final = ("mcp/*", kinds.CHAT)
 DIRECTED: Final = "directed"
 MOST_IDS: Final = 4_096
 """So many ids of messages are remembered."""
+
+_FOR_NODES: Final = (f"{kinds.REQUEST}:", f"{kinds.PROPOSAL}:")
+"""How the kinds begin that a node does something about."""
 
 _log = logging.getLogger("interlock.faces.topics")
 
@@ -81,6 +98,11 @@ class NodeSeat:
         room: Speaking,
         *,
         id: str,
+        pipeline: Pipeline,
+        approvals: Approvals | None,
+        hello: Hello,
+        catalog: Catalog,
+        audit: Audit | None,
         call_soon: Callable[[Callable[[], None]], Any],
         new_id: Callable[[], str],
         now: Callable[[], str],
@@ -98,6 +120,8 @@ class NodeSeat:
         self._ids: dict[str, None] = {}
         self._arrived: list[tuple[Member | None, Head, bytes]] = []
         self._closed = False
+        self._asking = Asking(self, pipeline, catalog=catalog, hello=hello)
+        self._proposing = Proposing(self, pipeline, approvals, hello=hello, audit=audit)
         self._member = gateway.enter(
             room.name,
             Participant(id, CAPABILITIES, DIRECTED),
@@ -143,8 +167,8 @@ class NodeSeat:
         self._is_new(id)
         if self._room.say(self._member, text) is None:
             raise InterlockError(
-                CAPABILITY_VIOLATION,
-                f"The node may not say {kind[:100]!r} in the topic {self.topic}.",
+                UPSTREAM_UNAVAILABLE,
+                f"The topic {self.topic} did not take {kind[:100]!r} from the node.",
             )
         return id
 
@@ -182,6 +206,39 @@ class NodeSeat:
                 told(head, text)
             except Exception:
                 _log.exception("somebody who listens in the topic %s failed", self.topic)
+        if head.kind == PRESENCE or (member is not None and head.kind.startswith(_FOR_NODES)):
+            self._read(member, head, text)
+
+    def _read(self, member: Member | None, head: Head, text: bytes) -> None:
+        """Take what is for the node itself, once it is known to be what it says."""
+        for_us = self.id in head.to
+        try:
+            content = read_content(read_envelope(text))
+        except ProtocolError as lie:
+            if member is not None:
+                self._count(member, head, lie.message)
+                self._report(member, head, lie, for_us)
+            return
+        if isinstance(content, Presence):
+            if content.event == LEAVE and head.sender == GATEWAY:
+                self._asking.left(content.participant.id)
+        elif member is None or member.inside:
+            # Nobody knows who said it, or it is the node's own: neither makes calls.
+            return
+        elif isinstance(content, Request):
+            self._asking.request(member, head, content)
+        elif isinstance(content, Notification):
+            self._asking.notified(member, content)
+        elif isinstance(content, Proposal) and for_us:
+            # What is proposed to all is for the people in the room.
+            self._proposing.propose(member, head, content)
+
+    def _report(self, member: Member, head: Head, lie: InterlockError, for_us: bool) -> None:
+        """Whoever addressed the node is told what was wrong."""
+        if for_us and head.kind.startswith(kinds.REQUEST):
+            self._asking.lied(member, head, lie)
+        elif for_us and head.kind.startswith(kinds.PROPOSAL):
+            self._proposing.chat(member.id, head.id, f"Not taken: {lie.message}")
 
     def _is_new(self, id: str) -> bool:
         """Whether no message had this id, as far as is remembered."""
@@ -205,6 +262,8 @@ class NodeSeat:
         """The room lets the node go; without a code it is the node that leaves."""
         if self._closed:
             return
+        self._asking.close()
+        self._proposing.close()
         self._closed = True
         if code is None and self._room.members.get(self.id) is self._member:
             self._gateway.leave(self._member, reason)

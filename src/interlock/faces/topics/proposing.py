@@ -1,0 +1,334 @@
+"""Proposals addressed to the node: into the one inbox, and what becomes of them back into the room.
+
+A proposal becomes a call like any other, which always waits for a human. It is decided where every
+call is decided, by a proof; the gate then makes it, and the room sees the fulfilment: a request of
+the node to itself that names the proposal, and the response to that request, for the proposer too.
+No message of the room decides anything. What comes to no call (refused, expired, void) is told to
+the proposer in a chat message: the draft has no other word for it.
+
+What the room says here follows from the steps of the approval's record alone, so it goes on where
+it was after a restart. Nothing of it is kept but which request belongs to which approval.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from interlock.call import (
+    Call,
+    Outcome,
+    Proposed,
+    RelayedError,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
+from interlock.errors import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    PAYLOAD_TOO_LARGE,
+    SHUTTING_DOWN,
+    UPSTREAM_LOST,
+    UPSTREAM_PROTOCOL,
+    InterlockError,
+)
+from interlock.faces.mcp.hello import Hello
+from interlock.faces.mcp.writing import write_error
+from interlock.faces.topics.asking import as_in_a_room, call_of, client_of, response_kind, result_of
+from interlock.pipeline.approval.answer import needed_below
+from interlock.pipeline.approval.approvals import Approvals
+from interlock.pipeline.approval.ending import told
+from interlock.pipeline.approval.record import (
+    DISPATCHING,
+    DONE,
+    EXPIRED,
+    LOST,
+    REFUSED,
+    VOID,
+    Approval,
+    utc,
+)
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.pipeline import Pipeline
+from interlock.pipeline.topics.seat import Member
+from interlock.protocol import jsonrpc, kinds, mcp
+from interlock.protocol.mcpx.envelope import Head
+from interlock.protocol.mcpx.payloads import Proposal, chat_payload
+
+if TYPE_CHECKING:
+    from interlock.faces.topics.node_seat import NodeSeat
+
+META: Final = "interlock/approval"
+"""In `_meta` of a fulfilment: who let it through, and by what kind of proof."""
+JOURNAL_WORD: Final = "proposal"
+LEARNED: Final = ("policy", "learned")
+"""Who let through what a rule answered that a human accepted before."""
+_LONGEST_CHAT: Final = 2_000
+_MAY_HAVE_RUN: Final = frozenset(
+    {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
+)
+_TOO_LONG: Final = jsonrpc.encode_value(
+    {
+        "content": [
+            {
+                "type": "text",
+                "text": "It was executed. Its result is too long for a topic: the node's inbox "
+                "has it, as far as it is kept there.",
+            }
+        ],
+        "isError": True,
+    }
+)
+
+_log = logging.getLogger("interlock.faces.topics")
+
+
+class Proposing:
+    """Takes proposals, and tells the room what becomes of them."""
+
+    def __init__(
+        self,
+        seat: NodeSeat,
+        pipeline: Pipeline,
+        approvals: Approvals | None,
+        *,
+        hello: Hello,
+        audit: Audit | None,
+    ) -> None:
+        """`approvals`: where a human decides. None: nobody can be asked, and the pipeline says
+        so."""
+        self._seat = seat
+        self._pipeline = pipeline
+        self._approvals = approvals
+        self._hello = hello
+        self._audit = audit
+        self._fulfilments: dict[str, tuple[str, bytes]] = {}
+        """By the id of an approval whose call is under way: the envelope of the request that the
+        room saw, and its JSON-RPC id."""
+        self._number = 0
+        self._stop = None if approvals is None else approvals.watch(self._stepped)
+
+    def close(self) -> None:
+        """The node leaves the room: from now on the inbox and the journal have it alone."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+
+    # -- a proposal comes
+
+    def propose(self, member: Member, head: Head, proposal: Proposal) -> None:
+        """Have it wait for a human."""
+        if proposal.method != mcp.TOOLS_CALL:
+            self.chat(
+                member.id,
+                head.id,
+                f"Only calls of tools can be proposed to {self._seat.id}, and this is "
+                f"{proposal.method[:100]!r}: ask for that with mcp/request, if you may.",
+            )
+            return
+        proposed = Proposed(self._seat.topic, head.id, member.id)
+        try:
+            call = call_of(member, proposal)
+        except InterlockError as error:
+            self._not_taken(proposed, error)
+            return
+        # Only what a human sees is made: the name and the arguments.
+        call.meta = None
+        call.proposal = proposed
+        call.on_done = self._answered
+        self._pipeline.begin(call)
+
+    def _answered(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """The pipeline has it: usually it waits now."""
+        proposed = call.proposal
+        assert proposed is not None
+        if error is not None:
+            if _may_have_run(call, error):
+                self._made_at_once(call, proposed, None, error)
+            else:
+                self._not_taken(proposed, as_in_a_room(error))
+            return
+        assert outcome is not None
+        needed = needed_below(outcome.result)
+        if needed is not None:
+            self._waits(call, proposed, needed[0])
+        elif call.approval:
+            self.chat(
+                proposed.by,
+                proposed.id,
+                f"The identical call of {_named(call)} was made already, for approval "
+                f"{call.approval}: it was not made again. Propose it once more if it is to be.",
+            )
+            self._record(proposed, "told", f"{_named(call)} approval:{call.approval}")
+        else:
+            self._made_at_once(call, proposed, outcome, None)
+
+    def _waits(self, call: Call, proposed: Proposed, approval: str) -> None:
+        record = None if self._approvals is None else self._approvals.find(approval)
+        if record is not None and record.proposal == proposed:
+            url = None if self._approvals is None else self._approvals.url_of(approval)
+            how = f"at {url}" if url else f"with `interlock approve {approval}`"
+            said = (
+                f"{record.tool} waits for a human, who decides {how} until "
+                f"{utc(record.expires)}. Approval: {approval}."
+            )
+            word = "proposed"
+        elif record is not None and not record.at:
+            before = record.proposal
+            as_what = f" (proposal {before.id[:100]})" if before is not None else ""
+            said = (
+                f"The identical call of {record.tool} waits already, as approval "
+                f"{approval}{as_what}: it is made once, if at all."
+            )
+            word = "waits_already"
+        else:
+            said = f"{_named(call)} waits at a node below: approval {approval} there."
+            word = "waits_below"
+        self.chat(proposed.by, proposed.id, said)
+        self._record(proposed, word, f"{_named(call)} approval:{approval}")
+
+    def _not_taken(self, proposed: Proposed, error: InterlockError) -> None:
+        """Nothing was made of it, nor will be."""
+        self.chat(proposed.by, proposed.id, f"Your proposal was not taken: {error.message}")
+        self._record(proposed, "not_taken", f"{error.failure.name} {error.message}")
+
+    def _made_at_once(
+        self, call: Call, proposed: Proposed, outcome: Outcome | None, error: InterlockError | None
+    ) -> None:
+        """A rule that a human accepted before has let it through: the room sees the same."""
+        fulfilment = self._request(proposed, call.name, bytes(call.arguments), *LEARNED)
+        self._record(proposed, "fulfilled", f"{_named(call)} by {' '.join(LEARNED)}")
+        if fulfilment is not None:
+            self._respond(fulfilment, proposed, call.name, outcome, error)
+
+    # -- what becomes of it
+
+    def _stepped(self, record: Approval) -> None:
+        """A step of any approval of the node. Told in the midst of it: nothing is done here but
+        to say something."""
+        proposed = record.proposal
+        if proposed is None or record.at or proposed.topic != self._seat.topic:
+            return
+        if record.state == DISPATCHING:
+            if record.id not in self._fulfilments and record.arguments:
+                self._fulfil(record, proposed)
+        elif record.state in (DONE, LOST, VOID):
+            self._ended(record, proposed)
+        elif record.state == REFUSED:
+            why = f": {record.note}" if record.note else "."
+            self._came_to_nothing(record, proposed, f"{record.by} refused it{why}")
+        elif record.state == EXPIRED:
+            self._came_to_nothing(record, proposed, record.note)
+
+    def _fulfil(self, record: Approval, proposed: Proposed) -> None:
+        fulfilment = self._request(proposed, record.name, record.arguments, record.by, record.proof)
+        if fulfilment is not None:
+            self._fulfilments[record.id] = fulfilment
+        self._record(proposed, "fulfilled", f"{_of(record)} by {record.by} ({record.proof})")
+
+    def _ended(self, record: Approval, proposed: Proposed) -> None:
+        if record.below:
+            # It looks like a result and is none: another gate wants a human, too.
+            said = f"{record.tool} waits at a node below now: approval {record.below} there."
+            self.chat(proposed.by, proposed.id, said)
+            self._record(proposed, "waits_below", f"{_of(record)} below:{record.below}")
+            return
+        fulfilment = self._fulfilments.pop(record.id, None)
+        if fulfilment is not None:
+            self._respond(fulfilment, proposed, record.name, *told(record))
+            self._record(proposed, record.state, f"{_of(record)} {record.outcome}")
+        elif record.state == VOID:
+            self._came_to_nothing(record, proposed, record.note)
+        else:
+            # The room was not open when it was sent, so there is no request to answer.
+            said = f"{record.tool} was let through by {record.by}: the node's inbox has the outcome"
+            self.chat(proposed.by, proposed.id, f"{said} ({record.outcome or record.state}).")
+            self._record(proposed, record.state, f"{_of(record)} {record.outcome}")
+
+    def _came_to_nothing(self, record: Approval, proposed: Proposed, why: str) -> None:
+        self.chat(proposed.by, proposed.id, f"{record.tool} was not called: {why}")
+        self._record(proposed, record.state, f"{_of(record)} by {record.by or 'nobody'}")
+
+    # -- saying
+
+    def _request(
+        self, proposed: Proposed, name: str, arguments: bytes, by: str, proof: str
+    ) -> tuple[str, bytes] | None:
+        """The fulfilment, as the room sees it. None: it could not be said."""
+        self._number += 1
+        id = jsonrpc.encode_value(f"fulfilment-{self._number}")
+        params = b'{"name":%b,"arguments":%b,"_meta":%b}' % (
+            jsonrpc.encode_value(name),
+            arguments,
+            jsonrpc.encode_value({META: {"by": by, "proof": proof}}),
+        )
+        method = jsonrpc.encode_value(mcp.TOOLS_CALL)
+        payload = b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (id, method, params)
+        kind = kinds.request_kind(mcp.TOOLS_CALL, name)
+        said = self._say(kind, payload, [self._seat.id], proposed.id)
+        return None if said is None else (said, id)
+
+    def _respond(
+        self,
+        fulfilment: tuple[str, bytes],
+        proposed: Proposed,
+        name: str,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+    ) -> None:
+        """The response, to the node that asked and to whoever proposed it."""
+        envelope, id = fulfilment
+        client = client_of(proposed.by)
+        if outcome is not None:
+            try:
+                result = result_of(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
+                payload = jsonrpc.result_response(id, result)
+            except InterlockError as unwritable:
+                error = unwritable
+        if error is not None:
+            payload = write_error(id, error, client)[1]
+        kind, to = response_kind(mcp.TOOLS_CALL, name), [self._seat.id, proposed.by]
+        if self._say(kind, payload, to, envelope) is None:
+            self._say(kind, jsonrpc.result_response(id, _TOO_LONG), to, envelope)
+
+    def chat(self, to: str, about: str, text: str) -> None:
+        """A word to one participant, about a message of its."""
+        self._say(kinds.CHAT, chat_payload(text[:_LONGEST_CHAT]), [to], about)
+
+    def _say(self, kind: str, payload: bytes, to: list[str], about: str) -> str | None:
+        """None: it is too long to be said, or nobody is there to hear it."""
+        try:
+            return self._seat.say(kind, payload, to, about)
+        except InterlockError as error:
+            if error.failure is not PAYLOAD_TOO_LARGE:
+                _log.info("something about a proposal was not said: %s", error.message)
+            return None
+
+    def _record(self, proposed: Proposed, word: str, detail: str) -> None:
+        """The journal has every proposal and what came of it, whether its room is recorded or
+        not."""
+        if self._audit is not None:
+            name = f"{proposed.topic}/{proposed.id}"
+            self._audit.record_change(JOURNAL_WORD, name, word, f"of {proposed.by}: {detail}")
+
+
+def _of(record: Approval) -> str:
+    return f"{record.tool} approval:{record.id}"
+
+
+def _named(call: Call) -> str:
+    return call.name if call.route is None else call.route.canonical
+
+
+def _may_have_run(call: Call, error: InterlockError) -> bool:
+    """Whether a call that did not wait failed on its way, and not before it left."""
+    if isinstance(error, UpstreamGoneError):
+        return error.sent
+    if "confirmation_id" in (error.data or {}):
+        # It waited for an identical call, which is told of by itself.
+        return False
+    if isinstance(error, UpstreamAnsweredError | RelayedError):
+        return True
+    # What never had a deadline was never sent.
+    return call.deadline > 0 and error.failure in _MAY_HAVE_RUN
