@@ -180,13 +180,16 @@ class Room:
         try:
             head = read_head(text)
         except EnvelopeError as error:
-            return self._refuse(member, error.failure.mcpx, error.message, error.id, error.kind)
+            self._refuse(member, error.failure.mcpx, error.message, error.id, error.kind)
+            return None
         kind = head.kind
         if head.sender != member.id:
             why = f"You are {member.id!r} here and cannot speak for {head.sender[:100]!r}."
-            return self._refuse(member, IDENTITY_MISMATCH.mcpx, why, head.id, kind)
+            self._refuse(member, IDENTITY_MISMATCH.mcpx, why, head.id, kind)
+            return None
         if not member.grants.grants(kind):
-            return self._violation(member, head)
+            self._violation(member, head)
+            return None
         if self.settings.messages_per_second is not None and not self._may_speak(
             member, self.settings.messages_per_second
         ):
@@ -194,7 +197,8 @@ class Room:
                 f"You may send {self.settings.messages_per_second} messages a second here: "
                 "wait, and send it again."
             )
-            return self._refuse(member, TOO_BUSY.mcpx, why, head.id, kind)
+            self._refuse(member, TOO_BUSY.mcpx, why, head.id, kind)
+            return None
         self._queue(_Said(text, head, text_frame(text), member))
         return head
 

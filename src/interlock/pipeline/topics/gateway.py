@@ -1,0 +1,409 @@
+"""All topics of a node: which rooms are open, who comes into them and goes, and who may say what.
+
+A room is open while somebody is in it. Nothing outlives it but capabilities that an admin changed,
+and these only until the config or the process changes. Every join was let in by `admit`, and is
+looked at again whenever the config changes.
+
+No sockets and no clock of its own: `call_soon`, ids and times are given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Container, Sequence
+from typing import Final
+
+import msgspec
+
+from interlock.call import Caller, Credentials
+from interlock.config.topics import TopicConfig, TopicsConfig
+from interlock.errors import (
+    FORBIDDEN,
+    INVALID_PARAMS,
+    NAMESPACE_CONFLICT,
+    UNKNOWN_PARTICIPANT,
+    InterlockError,
+)
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.topics import admission
+from interlock.pipeline.topics.admission import ANONYMOUS
+from interlock.pipeline.topics.room import Room
+from interlock.pipeline.topics.seat import Change, Loss, Member, Outlet, Participant
+from interlock.protocol.kinds import grants_of, problem_of
+from interlock.protocol.mcpx.envelope import Head
+from interlock.protocol.mcpx.words import GOING, NOT_WELCOME
+
+MOST_CAPABILITIES: Final = 100
+"""Patterns that one participant has at most after a change."""
+MOST_CHANGED: Final = 10_000
+"""Participants whose changed capabilities are remembered; the oldest are forgotten first."""
+_GUEST_TRIES: Final = 20
+
+
+class Connection(msgspec.Struct, frozen=True, rename="camel"):
+    """All that is known of a connection, as the wire has it."""
+
+    connection_id: str
+    participant_id: str
+    capabilities: tuple[str, ...]
+    connected_at: str
+    topic: str
+    routing: str
+
+
+class _Changed(msgspec.Struct, frozen=True):
+    """What an admin made of somebody's capabilities. It holds for this caller, while the config
+    gives it what it gave it then."""
+
+    caller: str
+    kind: str
+    given: tuple[str, ...]
+    capabilities: tuple[str, ...]
+
+    def holds(self, caller: Caller, given: tuple[str, ...]) -> bool:
+        return (self.caller, self.kind, self.given) == (caller.name, caller.kind, given)
+
+
+class Gateway:
+    """The topics of a node."""
+
+    def __init__(
+        self,
+        config: TopicsConfig,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        new_id: Callable[[], str],
+        now: Callable[[], str],
+        on_opened: Callable[[Room], None] = lambda _: None,
+        on_closed: Callable[[Room], None] = lambda _: None,
+        audit: Audit | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_opened` may seat members of the node itself; `on_closed` hears when their seats are
+        gone."""
+        self.config = config
+        self.rooms: dict[str, Room] = {}
+        """By name: those that are open."""
+        self._call_soon = call_soon
+        self._new_id = new_id
+        self._now = now
+        self._on_opened = on_opened
+        self._on_closed = on_closed
+        self._audit = audit
+        self._clock = clock
+        self._changed: dict[tuple[str, str], _Changed] = {}
+        self.refused = 0
+        """How many messages went nowhere, of all members."""
+
+    def start(self) -> None:
+        """Open the rooms in which the node itself waits for others."""
+        for name, settings in self.config.rooms.items():
+            if self._stays(name, settings) and name not in self.rooms:
+                self._open(name, settings)
+
+    def close(self, code: int = GOING) -> None:
+        """Let everybody go."""
+        for room in tuple(self.rooms.values()):
+            self._close(room, code, "The node stops.")
+
+    # -- coming and going
+
+    def admit(self, topic: str, caller: Caller | None) -> Participant:
+        """Whether it may come in now, and as whom. Raises InterlockError. None: somebody who showed
+        no credential at all."""
+        guest = self._guest(topic) if caller is None else ""
+        _, participant = admission.admit(self.config, topic, caller, guest=guest)
+        who = caller or _guest_caller(participant.id)
+        room = self.rooms.get(topic)
+        if room is not None:
+            room.check(participant.id, who)
+        capabilities = self._standing(topic, participant.id, who, participant.capabilities)
+        return msgspec.structs.replace(participant, capabilities=capabilities)
+
+    def enter(
+        self,
+        topic: str,
+        participant: Participant,
+        outlet: Outlet,
+        *,
+        caller: Caller | None,
+        credentials: Credentials,
+        inside: bool = False,
+    ) -> Member:
+        """Let in whom `admit` let in, or a member of the node itself. Raises InterlockError."""
+        room = self.rooms.get(topic)
+        if room is None:
+            settings = admission.settings_of(self.config, topic)
+            if settings is None:
+                raise InterlockError(FORBIDDEN, f"There is no topic {topic} any more.")
+            room = self._open(topic, settings)
+        member = Member(
+            topic,
+            participant.id,
+            participant.capabilities,
+            grants_of(participant.capabilities),
+            participant.routing,
+            outlet,
+            caller or _guest_caller(participant.id),
+            credentials,
+            self._new_id(),
+            self._now(),
+            inside,
+        )
+        room.join(member)
+        return member
+
+    def leave(self, member: Member, reason: str = "") -> None:
+        """It is gone. A room that nobody needs any more closes."""
+        room = self.rooms.get(member.topic)
+        if room is None or room.members.get(member.id) is not member:
+            return
+        room.leave(member, reason)
+        if member.caller.kind == ANONYMOUS:
+            # The next guest may be called the same.
+            self._changed.pop((member.topic, member.id), None)
+        if not member.inside:
+            self._close_if_empty(room)
+
+    def end_of(self, callers: Container[str]) -> None:
+        """What these callers showed does not count any more: let them go."""
+        for member in self._outside():
+            if member.caller.name in callers and member.caller.kind != ANONYMOUS:
+                self._let_go(member, "What you showed to come in does not count any more.")
+
+    # -- what is said
+
+    def say(self, member: Member, text: bytes) -> Head | None:
+        """None: it goes nowhere."""
+        room = self.rooms.get(member.topic)
+        return None if room is None else room.say(member, text)
+
+    def lost(self, member: Member, loss: Loss) -> None:
+        """It reads again, and missed something."""
+        room = self.rooms.get(member.topic)
+        if room is not None:
+            room.lost(member, loss)
+
+    # -- who is there
+
+    def member(self, topic: str, id: str) -> Member | None:
+        room = self.rooms.get(topic)
+        return None if room is None else room.members.get(id)
+
+    def connections(self) -> list[Connection]:
+        """Everybody who came in by a connection."""
+        return [
+            Connection(
+                member.connection,
+                member.id,
+                member.capabilities,
+                member.connected_at,
+                member.topic,
+                member.routing,
+            )
+            for member in self._outside()
+        ]
+
+    # -- what may be said
+
+    def change(
+        self, id: str, add: Sequence[str], remove: Sequence[str], *, by: str, topic: str | None
+    ) -> Change:
+        """Give capabilities to somebody who is in a topic, and take others. Raises InterlockError.
+
+        `by` is the caller that wants it. Without `topic`, `id` has to be in one alone.
+        """
+        where = self._where(id, topic)
+        member = self.member(where, id)
+        changed: _Changed | None = None
+        if member is not None:
+            old, name = member.capabilities, member.caller.name
+            if member.inside:
+                why = f"{id!r} is the node itself: its config says it all."
+                raise InterlockError(FORBIDDEN, why)
+        else:
+            # It has left, and would come back with what it was given: that can be taken meanwhile.
+            changed = self._changed[where, id]
+            old, name = changed.capabilities, changed.caller
+        if name == by:
+            raise InterlockError(FORBIDDEN, "Nobody changes its own capabilities: ask another.")
+        new = _after(old, add, remove)
+        if new != old:
+            if member is not None:
+                self._keep(member, new)
+                self.rooms[where].regrant(member, new)
+            elif changed is not None:
+                self._changed[where, id] = msgspec.structs.replace(changed, capabilities=new)
+            if self._audit is not None:
+                detail = f"by {by}: {' '.join(old)} -> {' '.join(new)}"
+                self._audit.record_change("topics", f"{where}/{id}", "capabilities", detail)
+        return Change(id, old, new, by, self._now())
+
+    def configure(self, config: TopicsConfig) -> None:
+        """Look at everybody anew: some have to go, some may say other things."""
+        self.config = config
+        for room in tuple(self.rooms.values()):
+            settings = admission.settings_of(config, room.name)
+            if settings is None:
+                self._close(room, NOT_WELCOME, "This topic is no more.")
+            elif settings != room.settings:
+                self._reconfigure(room, settings)
+        for room in tuple(self.rooms.values()):
+            self._close_if_empty(room)
+        self.start()
+
+    # -- how
+
+    def _open(self, name: str, settings: TopicConfig) -> Room:
+        room = self.rooms[name] = Room(
+            name,
+            settings,
+            call_soon=self._call_soon,
+            new_id=self._new_id,
+            now=self._now,
+            on_violation=self._count,
+            clock=self._clock,
+        )
+        self._on_opened(room)
+        return room
+
+    def _close(self, room: Room, code: int, reason: str) -> None:
+        room.flush()
+        self.rooms.pop(room.name, None)
+        for member in tuple(room.members.values()):
+            member.outlet.close(code, reason)
+        room.members.clear()
+        self._on_closed(room)
+
+    def _close_if_empty(self, room: Room) -> None:
+        if self.rooms.get(room.name) is not room or self._stays(room.name, room.settings):
+            return
+        if all(member.inside for member in room.members.values()):
+            self._close(room, GOING, "Everybody has left the topic.")
+
+    def _stays(self, name: str, settings: TopicConfig) -> bool:
+        """Whether the node waits there for others to come."""
+        named = name in self.config.rooms and not admission.is_glob(name)
+        return named and (settings.node is not None or settings.record != "off")
+
+    def _reconfigure(self, room: Room, settings: TopicConfig) -> None:
+        older, room.settings = room.settings, settings
+        seats_anew = (older.node, older.record, older.upstreams) != (
+            settings.node,
+            settings.record,
+            settings.upstreams,
+        )
+        if seats_anew:
+            for member in tuple(room.members.values()):
+                if member.inside:
+                    room.leave(member, "its seat has changed")
+                    member.outlet.close(GOING, "Its seat has changed.")
+            self._on_closed(room)
+        for member in tuple(room.members.values()):
+            if not member.inside:
+                self._look_again(room, member)
+        if seats_anew and self.rooms.get(room.name) is room:
+            self._on_opened(room)
+
+    def _look_again(self, room: Room, member: Member) -> None:
+        caller = None if member.caller.kind == ANONYMOUS else member.caller
+        try:
+            _, given = admission.admit(self.config, room.name, caller, guest=member.id)
+        except InterlockError as error:
+            self._let_go(member, error.message)
+            return
+        if given.id != member.id:
+            self._let_go(member, f"You are called {given.id} from now on: come in again.")
+            return
+        capabilities = self._standing(room.name, member.id, member.caller, given.capabilities)
+        if capabilities != member.capabilities:
+            room.regrant(member, capabilities)
+
+    def _let_go(self, member: Member, reason: str) -> None:
+        self.leave(member, reason)
+        member.outlet.close(NOT_WELCOME, reason)
+
+    def _standing(
+        self, topic: str, id: str, caller: Caller, given: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """What the config gives, or what an admin made of it since."""
+        changed = self._changed.get((topic, id))
+        if changed is None:
+            return given
+        if not changed.holds(caller, given):
+            del self._changed[topic, id]
+            return given
+        return changed.capabilities
+
+    def _keep(self, member: Member, capabilities: tuple[str, ...]) -> None:
+        caller = None if member.caller.kind == ANONYMOUS else member.caller
+        _, given = admission.admit(self.config, member.topic, caller, guest=member.id)
+        changed = self._changed
+        changed.pop((member.topic, member.id), None)
+        if len(changed) >= MOST_CHANGED:
+            del changed[next(iter(changed))]
+        changed[member.topic, member.id] = _Changed(
+            member.caller.name, member.caller.kind, given.capabilities, capabilities
+        )
+
+    def _where(self, id: str, topic: str | None) -> str:
+        """The one topic in which somebody is called so, or would come back to."""
+        found = {name for name, room in self.rooms.items() if id in room.members}
+        found |= {name for name, participant in self._changed if participant == id}
+        if topic is not None:
+            found &= {topic}
+        if not found:
+            where = "in any topic" if topic is None else f"in the topic {topic[:100]}"
+            raise InterlockError(UNKNOWN_PARTICIPANT, f"Nobody {where} is called {id[:100]!r} now.")
+        if len(found) > 1:
+            raise InterlockError(
+                NAMESPACE_CONFLICT,
+                f"{id[:100]!r} is in several topics: {', '.join(sorted(found))}. Say which: "
+                "?topic=NAME.",
+            )
+        return found.pop()
+
+    def _outside(self) -> list[Member]:
+        return [
+            member
+            for room in self.rooms.values()
+            for member in room.members.values()
+            if not member.inside
+        ]
+
+    def _count(self, member: Member, error: str, kind: str) -> None:
+        self.refused += 1
+
+    def _guest(self, topic: str) -> str:
+        """A name that nobody has there."""
+        room = self.rooms.get(topic)
+        letters = 4
+        for _ in range(_GUEST_TRIES):
+            digest = hashlib.blake2b(self._new_id().encode(), digest_size=16).digest()
+            name = "guest-" + "".join(chr(ord("a") + byte % 26) for byte in digest[:letters])
+            if room is None or name not in room.members:
+                return name
+            letters = min(letters + 1, len(digest))
+        raise InterlockError(FORBIDDEN, "There is no name left for a guest. Come with a token.")
+
+
+def _guest_caller(id: str) -> Caller:
+    return Caller(id, calls=False, registers=False, kind=ANONYMOUS)
+
+
+def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
+    """Raises InterlockError for what grants nothing."""
+    for pattern in add:
+        if problem := problem_of(pattern):
+            raise InterlockError(
+                INVALID_PARAMS, f"The capability {pattern[:100]!r} grants nothing: {problem}."
+            )
+    gone = frozenset(remove)
+    new = tuple(dict.fromkeys(one for one in (*old, *add) if one not in gone))
+    if len(new) > MOST_CAPABILITIES:
+        raise InterlockError(
+            INVALID_PARAMS,
+            f"A participant has at most {MOST_CAPABILITIES} capabilities: use patterns.",
+        )
+    return new
