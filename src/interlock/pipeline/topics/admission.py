@@ -17,8 +17,8 @@ from interlock.pipeline.topics.seat import Participant
 from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx.words import LONGEST_ID, TOPIC_PATTERN
 
-ANONYMOUS: Final = "anonymous"
-"""The kind of a caller that nobody knows."""
+GUEST: Final = "guest"
+"""The kind of a caller that nobody knows, and what it is called."""
 RESTRICTED: Final = "restricted"
 PUBLIC: Final = "public"
 
@@ -28,7 +28,7 @@ _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
 def admit(
-    config: TopicsConfig, topic: str, caller: Caller | None, *, guest: str = "guest"
+    config: TopicsConfig, topic: str, caller: Caller | None, *, guest: str = GUEST
 ) -> tuple[TopicConfig, Participant]:
     """Raises InterlockError. `caller`: None for one that showed no credential; it is called
     `guest`, where it may come in at all."""

@@ -27,7 +27,7 @@ from interlock.errors import (
 )
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.topics import admission
-from interlock.pipeline.topics.admission import ANONYMOUS
+from interlock.pipeline.topics.admission import GUEST
 from interlock.pipeline.topics.room import Room
 from interlock.pipeline.topics.seat import Change, Loss, Member, Outlet, Participant
 from interlock.protocol.kinds import grants_of, problem_of
@@ -134,7 +134,7 @@ class Gateway:
         """Let in whom `admit` let in, or a member of the node itself. Raises InterlockError."""
         room = self.rooms.get(topic)
         if room is None:
-            settings = admission.settings_of(self.config, topic)
+            settings = self.settings(topic)
             if settings is None:
                 raise InterlockError(FORBIDDEN, f"There is no topic {topic} any more.")
             room = self._open(topic, settings)
@@ -160,7 +160,7 @@ class Gateway:
         if room is None or room.members.get(member.id) is not member:
             return
         room.leave(member, reason)
-        if member.caller.kind == ANONYMOUS:
+        if member.caller.kind == GUEST:
             # The next guest may be called the same.
             self._changed.pop((member.topic, member.id), None)
         if not member.inside:
@@ -169,7 +169,7 @@ class Gateway:
     def end_of(self, callers: Container[str]) -> None:
         """What these callers showed does not count any more: let them go."""
         for member in self._outside():
-            if member.caller.name in callers and member.caller.kind != ANONYMOUS:
+            if member.caller.name in callers and member.caller.kind != GUEST:
                 self._let_go(member, "What you showed to come in does not count any more.")
 
     # -- what is said
@@ -186,6 +186,10 @@ class Gateway:
             room.lost(member, loss)
 
     # -- who is there
+
+    def settings(self, topic: str) -> TopicConfig | None:
+        """What holds in a topic. None: there is none of that name."""
+        return admission.settings_of(self.config, topic)
 
     def member(self, topic: str, id: str) -> Member | None:
         room = self.rooms.get(topic)
@@ -244,7 +248,7 @@ class Gateway:
         """Look at everybody anew: some have to go, some may say other things."""
         self.config = config
         for room in tuple(self.rooms.values()):
-            settings = admission.settings_of(config, room.name)
+            settings = self.settings(room.name)
             if settings is None:
                 self._close(room, NOT_WELCOME, "This topic is no more.")
             elif settings != room.settings:
@@ -307,7 +311,7 @@ class Gateway:
             self._on_opened(room)
 
     def _look_again(self, room: Room, member: Member) -> None:
-        caller = None if member.caller.kind == ANONYMOUS else member.caller
+        caller = None if member.caller.kind == GUEST else member.caller
         try:
             _, given = admission.admit(self.config, room.name, caller, guest=member.id)
         except InterlockError as error:
@@ -337,7 +341,7 @@ class Gateway:
         return changed.capabilities
 
     def _keep(self, member: Member, capabilities: tuple[str, ...]) -> None:
-        caller = None if member.caller.kind == ANONYMOUS else member.caller
+        caller = None if member.caller.kind == GUEST else member.caller
         _, given = admission.admit(self.config, member.topic, caller, guest=member.id)
         changed = self._changed
         changed.pop((member.topic, member.id), None)
@@ -389,7 +393,7 @@ class Gateway:
 
 
 def _guest_caller(id: str) -> Caller:
-    return Caller(id, calls=False, registers=False, kind=ANONYMOUS)
+    return Caller(id, calls=False, registers=False, kind=GUEST)
 
 
 def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:

@@ -190,13 +190,9 @@ class Room:
         if not member.grants.grants(kind):
             self._violation(member, head)
             return None
-        if self.settings.messages_per_second is not None and not self._may_speak(
-            member, self.settings.messages_per_second
-        ):
-            why = (
-                f"You may send {self.settings.messages_per_second} messages a second here: "
-                "wait, and send it again."
-            )
+        rate = self.settings.messages_per_second
+        if rate is not None and not member.inside and not self._may_speak(member, rate):
+            why = f"You may send {rate} messages a second here: wait, and send it again."
             self._refuse(member, TOO_BUSY.mcpx, why, head.id, kind)
             return None
         self._queue(_Said(text, head, text_frame(text), member))
