@@ -13,8 +13,8 @@ it was is looked up at once, though, since somebody else may have that seat a mo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from msgspec import Raw
 
@@ -32,7 +32,9 @@ from interlock.faces.topics.proposing import Proposing
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
-from interlock.pipeline.topics.seat import Batch, Member, Outlet, Participant
+from interlock.pipeline.topics.gateway import Gateway
+from interlock.pipeline.topics.room import DIRECTED, Room
+from interlock.pipeline.topics.seat import Batch, Member, Participant
 from interlock.protocol import kinds
 from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope
 from interlock.protocol.mcpx.payloads import (
@@ -47,7 +49,6 @@ from interlock.protocol.mcpx.words import GATEWAY, LEAVE, LONGEST, PRESENCE
 INSIDE: Final = Credentials("inside")
 """What the node's own members come with. It authenticates as nobody: no call is made with it."""
 CAPABILITIES: Final = ("mcp/*", kinds.CHAT)
-DIRECTED: Final = "directed"
 MOST_IDS: Final = 4_096
 """So many ids of messages are remembered."""
 
@@ -60,42 +61,13 @@ Heard = Callable[[Head, bytes], None]
 """Takes a message that the node heard: its head, and the whole envelope."""
 
 
-class Rooms(Protocol):
-    """What a seat needs of the gateway."""
-
-    def enter(
-        self,
-        topic: str,
-        participant: Participant,
-        outlet: Outlet,
-        *,
-        caller: Caller,
-        credentials: Credentials,
-        inside: bool = False,
-    ) -> Member: ...
-
-    def leave(self, member: Member, reason: str = "") -> None: ...
-
-
-class Speaking(Protocol):
-    """What a seat needs of its room."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def members(self) -> Mapping[str, Member]: ...
-
-    def say(self, member: Member, text: bytes) -> Head | None: ...
-
-
 class NodeSeat:
     """The node's place in one room."""
 
     def __init__(
         self,
-        gateway: Rooms,
-        room: Speaking,
+        gateway: Gateway,
+        room: Room,
         *,
         id: str,
         pipeline: Pipeline,

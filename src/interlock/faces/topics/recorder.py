@@ -15,8 +15,10 @@ from typing import Final
 
 from interlock.call import Caller
 from interlock.errors import InterlockError
-from interlock.faces.topics.node_seat import INSIDE, Rooms, Speaking
+from interlock.faces.topics.node_seat import INSIDE
 from interlock.pipeline.approval.record import canonical, exact, masked
+from interlock.pipeline.topics.gateway import Gateway
+from interlock.pipeline.topics.room import Room
 from interlock.pipeline.topics.seat import Batch, Participant
 from interlock.ports import Recorder
 from interlock.protocol.mcpx.envelope import Head, read_envelope
@@ -82,8 +84,8 @@ class RecorderSeat:
 
 
 def seat_recorder(
-    gateway: Rooms,
-    room: Speaking,
+    gateway: Gateway,
+    room: Room,
     recorder: Recorder,
     wall_clock: Callable[[], int],
     *,

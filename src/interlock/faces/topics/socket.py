@@ -61,6 +61,10 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _nothing() -> None:
+    """What is told to nobody."""
+
+
 class TopicSocket(asyncio.Protocol):
     """A WebSocket that is open, and an `Outlet` of the room. It is its transport's protocol from
     the start."""
@@ -83,6 +87,8 @@ class TopicSocket(asyncio.Protocol):
         self.on_text = on_text
         self.on_gone = on_gone
         self.on_resumed = on_resumed
+        self.on_lost: Callable[[], None] = _nothing
+        """Told last, when the connection itself is no more."""
         self._settings = settings
         self._later = call_later
         self._now = now
@@ -162,6 +168,7 @@ class TopicSocket(asyncio.Protocol):
             self._patience.cancel()
             self._patience = None
         self._gone("the connection was lost" + (f": {exc}" if exc is not None else ""))
+        self.on_lost()
 
     # -- Outlet
 

@@ -1,0 +1,161 @@
+"""What an administrator of topics does over HTTP: look who is there, and change what one may say.
+
+It is there only where the config names administrators; everywhere else its paths are unknown.
+Nobody changes its own capabilities. Every change is written down by the gateway, and every refusal
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from interlock.call import Call, Caller, Client, Credentials
+from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INVALID_PARAMS, InterlockError
+from interlock.faces.http.answers import App, Receive, Scope, Send, read_json, respond_json
+from interlock.faces.http.fast_lane import CERTIFICATE
+from interlock.faces.http.guard import Guard, peer_name
+from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
+from interlock.faces.topics.knock import one_of, parameters
+from interlock.pipeline.authenticate import Unsettled
+from interlock.pipeline.topics.seat import Change
+from interlock.protocol.headers import bearer_of
+from interlock.protocol.mcp import LATEST_STATELESS, Era
+
+if TYPE_CHECKING:
+    from interlock.pipeline.topics.gateway import Gateway
+
+BASE: Final = "/admin/participants"
+SCOPE: Final = "admin"
+"""What a token with scopes must have among them."""
+_CAPABILITIES: Final = "/capabilities"
+_VERB: Final = "topics/admin"
+_CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
+_MOST_BODY: Final = 64 * 1024
+_MOST_PATTERNS: Final = 200
+_FIELDS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be changed."""
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class AdminApp:
+    """Everything under /admin/participants; all other paths are `otherwise`'s."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        guard: Guard,
+        authenticate: Callable[[Credentials], Caller],
+        refused: Callable[[Call, InterlockError], None],
+        admins: Callable[[], Sequence[str]],
+        otherwise: App,
+    ) -> None:
+        """`admins`: globs of callers. `refused` records who was turned away."""
+        self.guard = guard
+        self.metadata: ResourceMetadata | None = None
+        """Where those without a good token are sent."""
+        self._gateway = gateway
+        self._authenticate = authenticate
+        self._refused = refused
+        self._admins = admins
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        ours = path == BASE or path.startswith(f"{BASE}/")
+        if not ours or not self._admins():
+            await self._otherwise(scope, receive, send)
+            return
+        call = _call_of(scope)
+        try:
+            status, body = await self._serve(scope, receive, call, path.removeprefix(BASE))
+        except InterlockError as error:
+            self._refused(call, error)
+            await self._say(send, error, shown=call.credentials.bearer is not None)
+        else:
+            await respond_json(send, status, body, _FIELDS)
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, call: Call, path: str
+    ) -> tuple[int, object]:
+        fields = dict(scope["headers"])
+        refusal = self.guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        if refusal is not None:
+            raise InterlockError(FOREIGN_ORIGIN, refusal)
+        pairs = parameters(scope["query_string"])
+        caller = await self._admin(call)
+        id = path.removeprefix("/").removesuffix(_CAPABILITIES)
+        if path and not (path.endswith(_CAPABILITIES) and id):
+            return 404, _words(
+                "not_found", f"There is nothing here but {BASE}, and below it ID{_CAPABILITIES}."
+            )
+        if scope["method"] != ("POST" if path else "GET"):
+            return 405, _words("method_not_allowed", "Use POST." if path else "Use GET.")
+        topic = one_of(pairs, "topic")
+        if not path:
+            present = self._gateway.connections()
+            return 200, {"participants": [one for one in present if topic in (None, one.topic)]}
+        asked = await read_json(scope, receive, Asked, _MOST_BODY)
+        return 200, self._change(caller, id, asked, topic)
+
+    def _change(self, caller: Caller, id: str, asked: Asked, topic: str | None) -> Change:
+        if not asked.add and not asked.remove:
+            raise InterlockError(INVALID_PARAMS, "Say what to `add` or to `remove`.")
+        if len(asked.add) + len(asked.remove) > _MOST_PATTERNS:
+            raise InterlockError(
+                INVALID_PARAMS, f"At most {_MOST_PATTERNS} patterns are changed at once."
+            )
+        return self._gateway.change(id, asked.add, asked.remove, by=caller.name, topic=topic)
+
+    # -- who may
+
+    async def _admin(self, call: Call) -> Caller:
+        """Raises InterlockError."""
+        try:
+            caller = self._authenticate(call.credentials)
+        except Unsettled as unsettled:
+            await unsettled.settle()
+            caller = self._authenticate(call.credentials)
+        call.caller = caller
+        if not any(fnmatchcase(caller.name, glob) for glob in self._admins()):
+            raise InterlockError(
+                FORBIDDEN,
+                f"{caller.name} does not administer topics: `topics.admins` in the node's config "
+                "says who does.",
+            )
+        if caller.scopes is not None and SCOPE not in caller.scopes:
+            raise InterlockError(
+                FORBIDDEN,
+                f"The token of {caller.name} lacks the scope `{SCOPE}`.",
+                data={"missing": [SCOPE]},
+            )
+        return caller
+
+    async def _say(self, send: Send, error: InterlockError, *, shown: bool) -> None:
+        fields = list(_FIELDS)
+        challenge = challenge_of(self.metadata, error, shown=shown)
+        if challenge is not None:
+            fields.append((b"www-authenticate", challenge))
+        body = _words(error.failure.name, error.message)
+        await respond_json(send, error.failure.http, body, fields)
+
+
+def _words(word: str, sentence: str) -> dict[str, str]:
+    return {"error": word, "message": sentence}
+
+
+def _call_of(scope: Scope) -> Call:
+    fields = dict(scope["headers"])
+    names = scope.get("extensions", {}).get(CERTIFICATE, {}).get("names", ())
+    bearer = bearer_of(fields.get(b"authorization"))
+    credentials = Credentials(peer_name(scope.get("client")), bearer, certificate=names)
+    return Call(_VERB, "http", credentials, _CLIENT, name=scope["path"][:200])
