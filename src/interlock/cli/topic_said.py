@@ -1,0 +1,194 @@
+"""What is said in a topic, in words for people. Pure.
+
+Whatever others wrote stands on one line behind who said it, without anything that a terminal would
+obey: it cannot look like a line of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.cli import say
+from interlock.protocol.mcpx.envelope import Head
+from interlock.protocol.mcpx.payloads import (
+    Chat,
+    Content,
+    Notification,
+    Other,
+    Presence,
+    Problem,
+    Proposal,
+    Request,
+    Response,
+    Welcome,
+)
+from interlock.protocol.mcpx.words import JOIN
+
+LONGEST: Final = 2_000
+"""Characters of one line: more of it is in `--json`."""
+_SHORT_ID: Final = 8
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of what happened."""
+
+    at: str
+    """When it was heard, as people read a clock."""
+    who: str
+    """Empty: the gateway, or this program."""
+    text: str
+    tone: str = "plain"
+    """plain, mine, proposal, answer, note or problem."""
+
+    def plainly(self) -> str:
+        """For a pipe."""
+        return f"{self.at} {self.who}: {self.text}" if self.who else f"{self.at} * {self.text}"
+
+
+def one_line(text: str, most: int = LONGEST) -> str:
+    """What others wrote, in one line."""
+    shown = " ".join(say.printable(text[: most * 2]).split())
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def exactly(params: bytes | Raw) -> list[str]:
+    """Params with nothing left out, as they will be sent: lines of JSON, in which whatever a
+    terminal would not show is written as its number."""
+    try:
+        shown = msgspec.json.format(bytes(params), indent=2).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        shown = bytes(params).decode(errors="backslashreplace")
+    # Line breaks of JSON itself are ours; those inside its texts are escaped already.
+    return ["".join(_visible(one) for one in line) for line in shown.split("\n")]
+
+
+def _visible(one: str) -> str:
+    if one.isprintable():
+        return one
+    number = ord(one)
+    if number <= 0xFFFF:
+        return f"\\u{number:04x}"
+    number -= 0x10000
+    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+
+
+def short(id: str) -> str:
+    """Enough of an id to tell it from others."""
+    return one_line(id[:_SHORT_ID], _SHORT_ID)
+
+
+def line_of(head: Head, content: Content, *, at: str, own: str = "") -> Line | None:
+    """One message. None: it is nothing that anybody would read."""
+    who = one_line(head.sender, 128)
+    to = _to(head.to)
+    if isinstance(content, Chat):
+        only = f" (to {to} only)" if head.to else ""
+        return Line(at, who, one_line(content.text) + only, _mine(head, own))
+    if isinstance(content, Proposal):
+        what = _call(content.method, content.context, content.params)
+        return Line(at, who, f"proposes{_whom(to, ' to')}: {what}  [{short(head.id)}]", "proposal")
+    if isinstance(content, Request):
+        what = _call(content.method, content.context, content.params)
+        about = head.correlation_id
+        done = f"fulfils [{short(about)}]" if about else "asks"
+        return Line(at, who, f"{done}{_whom(to)}: {what}", _mine(head, own))
+    if isinstance(content, Response):
+        return Line(at, who, f"answers{_whom(to)}: {_answer(content)}", "answer")
+    if isinstance(content, Notification):
+        return Line(at, who, _call(content.method, content.context, content.params), "note")
+    if isinstance(content, Presence):
+        return _presence(content, at)
+    if isinstance(content, Welcome):
+        return _welcome(content, at)
+    if isinstance(content, Problem):
+        return Line(at, "", f"{one_line(content.error)}: {one_line(content.message)}", "problem")
+    return _other(head, content, at)
+
+
+def _mine(head: Head, own: str) -> str:
+    return "mine" if own and head.sender == own else "plain"
+
+
+def _presence(content: Presence, at: str) -> Line:
+    who = one_line(content.participant.id, 128)
+    if content.event != JOIN:
+        return Line(at, "", f"{who} left", "note")
+    may = ", ".join(content.participant.capabilities)
+    return Line(at, "", f"{who} is here, and may send {one_line(may) or 'nothing'}", "note")
+
+
+def _welcome(content: Welcome, at: str) -> Line:
+    others = ", ".join(one.id for one in content.participants) or "nobody else"
+    may = ", ".join(content.you.capabilities) or "nothing"
+    words = f"you are {content.you.id} and may send {may}; here: {others}"
+    return Line(at, "", one_line(words), "note")
+
+
+def _other(head: Head, content: Other, at: str) -> Line:
+    said = f"{head.kind} {_text(content.payload)}"
+    return Line(at, one_line(head.sender, 128), one_line(said), "note")
+
+
+def _call(method: str, context: str, params: Raw) -> str:
+    """`tools/call write_file {"path":"/a"}`"""
+    named = _arguments(params)
+    said = f"{method} {context} {named}" if context else f"{method} {named}"
+    return one_line(said)
+
+
+def _arguments(params: Raw) -> str:
+    """What a call is made with: for a tool its arguments, which is all that matters of it."""
+    try:
+        members: dict[str, Raw] = msgspec.json.decode(params, type=dict[str, Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return _text(params)
+    return _text(members.get("arguments", params)) if "name" in members else _text(params)
+
+
+def _answer(content: Response) -> str:
+    what = f"{content.method} {content.context}".strip()
+    if content.error is not None:
+        return one_line(f"{what} failed: {_message(content.error)}")
+    return one_line(f"{what}: {_result(content.result)}")
+
+
+def _message(error: Raw) -> str:
+    told = _decoded(error)
+    message = told.get("message") if isinstance(told, dict) else None
+    return message if isinstance(message, str) else _text(error)
+
+
+def _result(result: Raw | None) -> str:
+    """The text of a tool's result; else all of it."""
+    told = None if result is None else _decoded(result)
+    content = told.get("content") if isinstance(told, dict) else None
+    if isinstance(content, list):
+        texts = [one.get("text") for one in content if isinstance(one, dict)]
+        shown = " ".join(one for one in texts if isinstance(one, str))
+        failed = isinstance(told, dict) and told.get("isError") is True
+        if shown:
+            return f"failed: {shown}" if failed else shown
+    return "" if result is None else _text(result)
+
+
+def _decoded(raw: Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _text(raw: Raw) -> str:
+    return bytes(memoryview(raw)[: LONGEST * 4]).decode(errors="replace")
+
+
+def _to(to: Sequence[str]) -> str:
+    return one_line(", ".join(to), 200)
+
+
+def _whom(to: str, word: str = "") -> str:
+    return f"{word} {to}" if to else ""

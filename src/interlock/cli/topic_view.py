@@ -1,0 +1,175 @@
+"""Draws the screen of `interlock topic join`: what was said on the left, who is there on the right,
+what waits below. Pure: a screen in, lines out, every one as wide as the terminal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from interlock.cli.topic_said import Line, one_line
+from interlock.cli.topic_screen import Proposed, Screen, question, question_room, wrapped
+
+_SIDE: Final = 28
+_WIDE_ENOUGH: Final = 72
+_MOST_PROPOSALS: Final = 6
+_STYLES: Final = {
+    "plain": "",
+    "mine": "cyan",
+    "proposal": "yellow",
+    "answer": "green",
+    "note": "dim",
+    "problem": "red",
+}
+_WRITING: Final = "Enter says it · Tab to the proposals · PgUp looks back · Ctrl-C leaves"
+_DECIDING: Final = "↑↓ or a number · a fulfils · r rejects · Tab back to writing · Ctrl-C leaves"
+_ASKING: Final = "y fulfils it · n does not · ↑↓ looks at all of it"
+
+
+def drawn(screen: Screen) -> list[Text]:
+    """The whole screen, line by line."""
+    width, height = screen.size
+    below = _foot(screen)
+    body = height - 1 - len(below)
+    if screen.asking:
+        middle = _question(screen, body)
+    else:
+        middle = _room(screen, body)
+    return [_fit(line, width) for line in [_head(screen), *middle, *below]]
+
+
+def _head(screen: Screen) -> Text:
+    state = "" if screen.connected else " · not connected, trying again"
+    count = len(screen.people) + (1 if screen.own else 0)
+    words = f" {screen.topic} · you are {screen.own or '…'} · {count} here{state}"
+    return Text(words, style="reverse" if screen.connected else "reverse red")
+
+
+def _room(screen: Screen, height: int) -> list[Text]:
+    width = screen.size[0]
+    side = _SIDE if width >= _WIDE_ENOUGH else 0
+    left = _said(screen, width - side - (1 if side else 0), height)
+    if not side:
+        return left
+    right = _people(screen, side - 2, height)
+    rows: list[Text] = []
+    for one, other in zip(left, right, strict=True):
+        row = _fit(one, width - side - 1)
+        row.append("│ ", style="dim")
+        row.append_text(other)
+        rows.append(row)
+    return rows
+
+
+def _said(screen: Screen, width: int, height: int) -> list[Text]:
+    """The last lines that fit, or those before them."""
+    end = len(screen.lines) - screen.back
+    rows: list[Text] = []
+    for line in reversed(screen.lines[:end]):
+        rows[:0] = _line(line, width)
+        if len(rows) >= height:
+            break
+    rows = rows[-height:]
+    return [Text()] * (height - len(rows)) + rows
+
+
+def _line(line: Line, width: int) -> list[Text]:
+    who = f"{line.who}: " if line.who else "· "
+    pieces = wrapped(f"{line.at} {who}{line.text}", width)
+    rows = [Text(piece, style=_STYLES.get(line.tone, "")) for piece in pieces]
+    if line.who:
+        rows[0].stylize("bold", len(line.at) + 1, len(line.at) + 1 + len(line.who))
+    return rows
+
+
+def _people(screen: Screen, width: int, height: int) -> list[Text]:
+    rows = [Text("here", style="bold")]
+    if screen.own:
+        rows.append(Text(f"{screen.own} (you)", style="cyan"))
+    for one in screen.people:
+        row = Text(one_line(one.id, 128))
+        if one.lies:
+            row.append(f" !{one.lies}", style="red")
+        rows.append(row)
+        rows.append(Text(f"  {one_line(one.may)}", style="dim"))
+    rows = [_fit(row, width) for row in rows]
+    if len(rows) > height:
+        hidden = len(rows) - height + 1
+        rows[height - 1 :] = [Text(f"… {hidden} more lines", style="dim")]
+    return rows + [Text()] * (height - len(rows))
+
+
+def _foot(screen: Screen) -> list[Text]:
+    """What waits, what is being written, and what can be done."""
+    rows: list[Text] = []
+    if not screen.asking:
+        rows += _proposals(screen)
+        rows.append(_draft(screen))
+    keys = _ASKING if screen.asking else _DECIDING if screen.deciding else _WRITING
+    rows.append(Text(f" {screen.note or keys}", style="bold yellow" if screen.note else "dim"))
+    return rows
+
+
+def _proposals(screen: Screen) -> list[Text]:
+    waiting = screen.proposals
+    if not waiting:
+        return []
+    most = max(1, min(_MOST_PROPOSALS, screen.size[1] // 4))
+    place = next((at for at, one in enumerate(waiting) if one.id == screen.chosen), 0)
+    first = max(0, min(place - most + 1, len(waiting) - most))
+    rows = [Text(f"── proposals: {len(waiting)} ──", style="yellow")]
+    for number, one in enumerate(waiting[first : first + most], first + 1):
+        chosen = screen.deciding and one.id == screen.chosen
+        rows.append(Text(_proposal(number, one), style="reverse" if chosen else ""))
+    return rows
+
+
+def _proposal(number: int, one: Proposed) -> str:
+    who = "you" if one.mine else one_line(one.proposer, 128)
+    to = f" → {one_line(one.target, 128)}" if one.target else ""
+    params = one_line(one.params[:2_000].decode(errors="replace"), 500)
+    return f"{number:>2} {who}{to}: {one_line(one.what, 200)} {params}"
+
+
+def _draft(screen: Screen) -> Text:
+    width = screen.size[0]
+    # The cursor stays in sight.
+    begin = 0
+    while cell_len(screen.draft[begin : screen.cursor]) > width - 4:
+        begin += 1
+    row = Text("> ", style="dim" if screen.deciding else "bold")
+    before, at = screen.draft[begin : screen.cursor], screen.draft[screen.cursor :]
+    row.append(before)
+    if not screen.deciding:
+        row.append(at[:1] or " ", style="reverse")
+        row.append(at[1:])
+    else:
+        row.append(at)
+    return row
+
+
+def _question(screen: Screen, height: int) -> list[Text]:
+    lines = question(screen)
+    shown = lines[screen.offset : screen.offset + min(height, question_room(screen))]
+    rows = [Text(f"│ {line}") for line in shown]
+    left = len(lines) - screen.offset - len(shown)
+    if left and len(rows) < height:
+        rows.append(Text(f"  … {left} more lines: ↓", style="yellow"))
+    return rows + [Text()] * (height - len(rows))
+
+
+def _fit(row: Text, width: int) -> Text:
+    """Exactly so wide. A line never goes on in the next."""
+    whole = cell_len(row.plain)
+    if whole == width:
+        return row.copy()
+    if whole < width:
+        fitted = row.copy()
+        fitted.append(" " * (width - whole))
+        return fitted
+    cut = set_cell_size(row.plain, width)
+    fitted = Text(cut, style=row.style)
+    for span in row.spans:
+        fitted.stylize(span.style, span.start, min(span.end, len(cut)))
+    return fitted

@@ -1,0 +1,415 @@
+"""The screen of a topic: what keys do, what is drawn, and what foreign text can never do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from interlock.cli import topic_screen
+from interlock.cli.topic_keys import Key
+from interlock.cli.topic_said import Line, exactly, line_of, one_line
+from interlock.cli.topic_screen import (
+    Deed,
+    Proposed,
+    Screen,
+    Somebody,
+    now_waiting,
+    pressed,
+    question,
+    resized,
+)
+from interlock.cli.topic_view import drawn
+from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope
+from interlock.protocol.mcpx.payloads import Content, read_content
+
+WRITE = Proposed("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
+READ = Proposed("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')
+OWN = Proposed("p3", "human", "worker", "tools/call x", b"{}", mine=True)
+SCREEN = Screen("ops", own="human", connected=True, proposals=(WRITE, READ), chosen="p1")
+
+
+def typed(screen: Screen, text: str) -> tuple[Screen, Deed | None]:
+    """Every character, and the last deed."""
+    deed = None
+    for one in text:
+        screen, deed = pressed(screen, Key("text", one))
+    return screen, deed
+
+
+def keys(screen: Screen, *names: str) -> tuple[Screen, Deed | None]:
+    deed = None
+    for name in names:
+        screen, deed = pressed(screen, Key(name))
+    return screen, deed
+
+
+def shown(screen: Screen) -> str:
+    return "\n".join(line.plain for line in drawn(screen))
+
+
+# -- writing
+
+
+def test_what_is_written_is_said() -> None:
+    screen, deed = typed(SCREEN, "hallo ")
+    assert deed is None
+    screen, deed = keys(screen, "enter")
+    assert deed == Deed("say", "hallo")
+    assert (screen.draft, screen.cursor) == ("", 0)
+    assert keys(screen, "enter")[1] is None
+
+
+def test_a_line_is_edited_where_the_cursor_is() -> None:
+    screen, _ = typed(SCREEN, "one two")
+    screen, _ = keys(screen, "home", "delete", "right", "backspace", "end", "word")
+    assert (screen.draft, screen.cursor) == ("e ", 2)
+    screen, _ = keys(screen, "clear")
+    assert screen.draft == ""
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(
+                ["left", "right", "home", "end", "delete", "backspace", "word", "clear", "up"]
+            ).map(Key),
+            st.text(st.characters(categories=["L", "Zs", "So"]), max_size=8).map(
+                lambda text: Key("paste", text)
+            ),
+        ),
+        max_size=30,
+    )
+)
+def test_the_cursor_never_leaves_the_draft(given_keys: list[Key]) -> None:
+    screen = SCREEN
+    for key in given_keys:
+        screen, deed = pressed(screen, key)
+        assert deed is None
+        assert 0 <= screen.cursor <= len(screen.draft)
+        assert all(cell_len(line.plain) == 80 for line in drawn(screen))
+
+
+# -- deciding
+
+
+def test_a_proposal_is_fulfilled_after_one_question() -> None:
+    screen, _ = keys(SCREEN, "tab")
+    assert screen.deciding
+    screen, deed = typed(screen, "a")
+    assert deed is None
+    text = shown(screen)
+    assert "agent proposes to worker" in text
+    assert "tools/call write_file, with exactly this:" in text
+    assert '"path": "/a"' in text
+    screen, deed = typed(screen, "y")
+    assert deed == Deed("fulfil", "p1")
+    assert screen.asking == ""
+
+
+@pytest.mark.parametrize("key", [Key("text", "n"), Key("escape"), Key("tab")])
+def test_anything_but_yes_is_no(key: Key) -> None:
+    screen, _ = keys(SCREEN, "tab")
+    screen, _ = typed(screen, "a")
+    screen, deed = pressed(screen, key)
+    assert (screen.asking, deed, screen.note) == ("", None, "Nothing was done.")
+
+
+def test_it_is_rejected_at_once() -> None:
+    screen, _ = keys(SCREEN, "tab", "down")
+    assert typed(screen, "r")[1] == Deed("reject", "p2")
+
+
+def test_ones_own_is_not_fulfilled() -> None:
+    screen, _ = keys(now_waiting(SCREEN, [OWN]), "tab")
+    screen, deed = typed(screen, "a")
+    assert (screen.asking, deed) == ("", None)
+    assert "its own" in screen.note
+
+
+def test_nothing_waits_nothing_to_decide() -> None:
+    screen, _ = keys(now_waiting(SCREEN, []), "tab")
+    assert not screen.deciding
+    assert screen.note == "No proposal waits."
+
+
+def test_keys_are_about_a_proposal_and_not_about_a_place() -> None:
+    screen, _ = keys(SCREEN, "tab", "down")
+    new = replace(WRITE, id="p0", proposer="intruder")
+    screen = now_waiting(screen, [new, WRITE, READ])
+    screen, _ = typed(screen, "a")
+    assert screen.asking == "p2"
+    # Another one comes while the question is read: the answer is still about the same.
+    screen = now_waiting(screen, [replace(new, id="p9"), new, WRITE, READ])
+    assert typed(screen, "y")[1] == Deed("fulfil", "p2")
+
+
+def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
+    screen, _ = keys(SCREEN, "tab")
+    screen, _ = typed(screen, "a")
+    screen = now_waiting(screen, [READ])
+    assert (screen.asking, screen.chosen) == ("", "p2")
+    assert "nothing was done" in screen.note
+    # The y that was on its way is no answer to anything.
+    assert typed(screen, "y")[1] is None
+
+
+def test_a_number_chooses() -> None:
+    screen, _ = keys(SCREEN, "tab")
+    screen, _ = typed(screen, "2")
+    assert screen.chosen == "p2"
+    assert typed(screen, "9")[0].chosen == "p2"
+
+
+def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
+    long = json.dumps({f"key{number}": number for number in range(60)}).encode()
+    screen = now_waiting(SCREEN, [replace(WRITE, params=long)])
+    screen, _ = keys(screen, "tab")
+    screen, _ = typed(screen, "a")
+    assert "more lines" in shown(screen)
+    seen = shown(screen)
+    screen, deed = typed(screen, "y")
+    assert deed is None
+    assert "There is more of it" in screen.note
+    for _ in range(3):
+        screen, deed = keys(screen, "page_down")
+        seen += shown(screen)
+        if typed(screen, "y")[1] is not None:
+            break
+    assert all(f'"key{number}": {number}' in seen for number in range(60))
+    assert typed(screen, "y")[1] == Deed("fulfil", "p1")
+    # In a smaller window one begins anew.
+    assert typed(resized(screen, 80, 12), "y")[1] is None
+
+
+@given(
+    moves=st.lists(st.sampled_from(["up", "down", "page_up", "page_down"]), max_size=20),
+    lines=st.integers(1, 60),
+    height=st.integers(8, 30),
+)
+def test_yes_counts_only_when_every_line_was_on_the_screen(
+    moves: list[str], lines: int, height: int
+) -> None:
+    params = json.dumps(list(range(lines))).encode()
+    screen = resized(now_waiting(SCREEN, [replace(WRITE, params=params)]), 60, height)
+    screen, _ = keys(screen, "tab")
+    screen, _ = typed(screen, "a")
+    on_screen = set()
+    for move in ["", *moves]:
+        if move:
+            screen, _ = keys(screen, move)
+        room = topic_screen.question_room(screen)
+        on_screen |= set(range(screen.offset, min(screen.offset + room, len(question(screen)))))
+        visible = shown(screen)
+        for line in question(screen)[screen.offset : screen.offset + room]:
+            assert line in visible
+    fulfilled = typed(screen, "y")[1] is not None
+    assert fulfilled == (on_screen == set(range(len(question(screen)))))
+
+
+@given(st.text())
+def test_a_paste_decides_nothing(text: str) -> None:
+    screen, _ = keys(SCREEN, "tab")
+    for state in (screen, typed(screen, "a")[0]):
+        after, deed = pressed(state, Key("paste", text))
+        assert deed is None
+        assert after == state
+
+
+def test_leaving_is_always_possible() -> None:
+    asking = typed(keys(SCREEN, "tab")[0], "a")[0]
+    for screen in (SCREEN, keys(SCREEN, "tab")[0], asking):
+        assert keys(screen, "leave")[1] == Deed("leave")
+
+
+# -- what is drawn
+
+FOREIGN = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+
+
+@given(
+    text=FOREIGN,
+    who=FOREIGN,
+    params=FOREIGN,
+    width=st.integers(20, 200),
+    height=st.integers(8, 60),
+    asking=st.booleans(),
+)
+def test_no_text_of_others_breaks_the_screen(
+    text: str, who: str, params: str, width: int, height: int, asking: bool
+) -> None:
+    wild = replace(WRITE, proposer=who, what=text, params=json.dumps({"x": params}).encode())
+    screen = Screen(
+        "ops",
+        own="human",
+        people=(Somebody(who, text, 3),) * 40,
+        proposals=(wild,),
+        chosen="p1",
+        deciding=True,
+        asking="p1" if asking else "",
+    )
+    screen = topic_screen.said(screen, Line("12:00:00", one_line(who), one_line(text)))
+    rows = drawn(resized(screen, width, height))
+    assert len(rows) == height
+    for row in rows:
+        assert cell_len(row.plain) == width
+        assert row.plain.isprintable()
+
+
+def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
+    people = (Somebody("agent", "mcp/proposal:*", 2), Somebody("worker", "mcp/response:*"))
+    screen = replace(SCREEN, people=people)
+    screen = topic_screen.said(screen, Line("12:00:00", "agent", "hello"))
+    rows = [row.plain for row in drawn(screen)]
+    assert rows[0].startswith(" ops · you are human · 3 here")
+    assert any(row.rstrip().endswith("│ agent !2") for row in rows)
+    assert any("12:00:00 agent: hello" in row for row in rows)
+    assert "── proposals: 2 ──" in "\n".join(rows)
+    assert rows[-4].startswith(' 1 agent → worker: tools/call write_file {"path":"/a"}')
+    assert rows[-2].startswith("> ")
+    # Drawn with colours it is still so many lines.
+    console = Console(width=80, height=24, force_terminal=True, color_system="truecolor")
+    with console.capture() as capture:
+        console.print(Text("\n").join(drawn(screen)), end="")
+    assert capture.get().count("\n") == 23
+
+
+def test_a_long_line_goes_on_behind_an_indent() -> None:
+    fake = "x" * 60 + " 12:00:01 gateway: you are promoted"
+    screen = topic_screen.said(replace(SCREEN, proposals=()), Line("12:00:00", "agent", fake))
+    rows = [row.plain.partition("│")[0] for row in drawn(screen) if row.plain.strip()]
+    assert not any(row.startswith("12:00:01") for row in rows)
+
+
+def test_looking_back_stays_where_it_is() -> None:
+    screen = SCREEN
+    for number in range(100):
+        screen = topic_screen.said(screen, Line("12:00:00", "agent", f"message {number}."))
+    screen, _ = keys(screen, "page_up")
+    before = shown(screen)
+    assert "message 99." not in before
+    screen = topic_screen.said(screen, Line("12:00:00", "agent", "message 100."))
+    assert shown(screen) == before
+    screen, _ = keys(screen, "page_down", "page_down")
+    assert "message 100." in shown(screen)
+
+
+def test_what_was_said_is_bounded() -> None:
+    screen = SCREEN
+    for number in range(topic_screen.MOST_LINES + 10):
+        screen = topic_screen.said(screen, Line("", "", str(number)))
+    assert len(screen.lines) == topic_screen.MOST_LINES
+    assert screen.lines[-1].text == str(topic_screen.MOST_LINES + 9)
+
+
+# -- in words
+
+
+def content(kind: str, payload: Any, **more: Any) -> tuple[Head, Content]:
+    text = write_envelope(
+        id="env-1234567890",
+        sender=more.pop("sender", "agent"),
+        kind=kind,
+        payload=json.dumps(payload).encode(),
+        **more,
+    )
+    envelope = read_envelope(text)
+    return envelope.head, read_content(envelope)
+
+
+CALL = {"name": "write_file", "arguments": {"path": "/a"}}
+ASKED = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL}
+DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "written"}]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "more", "words"),
+    [
+        ("chat", {"text": "hello\nworld"}, {}, "12:00:00 agent: hello world"),
+        ("chat", {"text": "psst"}, {"to": ["b"]}, "12:00:00 agent: psst (to b only)"),
+        (
+            "mcp/proposal:tools/call:write_file",
+            {"method": "tools/call", "params": CALL},
+            {"to": ["worker"]},
+            '12:00:00 agent: proposes to worker: tools/call write_file {"path": "/a"}  [env-1234]',
+        ),
+        (
+            "mcp/request:tools/call:write_file",
+            ASKED,
+            {"to": ["worker"]},
+            '12:00:00 agent: asks worker: tools/call write_file {"path": "/a"}',
+        ),
+        (
+            "mcp/request:tools/call:write_file",
+            ASKED,
+            {"to": ["worker"], "correlation_id": "env-0"},
+            '12:00:00 agent: fulfils [env-0] worker: tools/call write_file {"path": "/a"}',
+        ),
+        (
+            "mcp/response:tools/call:write_file",
+            DONE,
+            {"correlation_id": "env-0"},
+            "12:00:00 agent: answers: tools/call write_file: written",
+        ),
+        (
+            "mcp/response:tools/call:write_file",
+            {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "no\x1b[2J"}},
+            {"correlation_id": "env-0", "to": ["a", "b"]},
+            "12:00:00 agent: answers a, b: tools/call write_file failed: no\ufffd[2J",
+        ),
+        (
+            "system/presence",
+            {"event": "join", "participant": {"id": "b", "capabilities": ["chat"]}},
+            {"sender": "system:gateway"},
+            "12:00:00 * b is here, and may send chat",
+        ),
+        (
+            "system/presence",
+            {"event": "leave", "participant": {"id": "b"}},
+            {"sender": "system:gateway"},
+            "12:00:00 * b left",
+        ),
+        (
+            "system/error",
+            {"error": "capability_violation", "message": "You may not."},
+            {"sender": "system:gateway"},
+            "12:00:00 * capability_violation: You may not.",
+        ),
+        (
+            "system/welcome",
+            {"you": {"id": "me", "capabilities": ["chat"]}, "participants": [{"id": "b"}]},
+            {"sender": "system:gateway"},
+            "12:00:00 * you are me and may send chat; here: b",
+        ),
+        ("vote", {"for": "it"}, {}, '12:00:00 agent: vote {"for": "it"}'),
+    ],
+)
+def test_a_message_in_words(
+    kind: str, payload: dict[str, Any], more: dict[str, Any], words: str
+) -> None:
+    line = line_of(*content(kind, payload, **more), at="12:00:00")
+    assert line is not None
+    assert line.plainly() == words
+
+
+@given(FOREIGN)
+def test_params_are_shown_exactly(text: str) -> None:
+    params = json.dumps({"text": text, "n": 1.0}, ensure_ascii=False).encode()
+    lines = exactly(Raw(params))
+    assert all(line.isprintable() for line in lines)
+    assert json.loads("\n".join(lines)) == {"text": text, "n": 1.0}
+
+
+@given(FOREIGN)
+def test_one_line_is_one_line(text: str) -> None:
+    shown = one_line(text, 50)
+    assert shown.isprintable()
+    assert len(shown) <= 50
