@@ -69,6 +69,11 @@ def plain_rule(rule: LearnedRule) -> dict[str, Any]:
     }
 
 
+def rule_text(rule: LearnedRule) -> str:
+    """A config with this rule alone: what `add_learned` makes of an empty one."""
+    return _block(_item(plain_rule(rule)), _LEARNED, _POLICY)
+
+
 def _checked(text: str, edited: str, learned: list[LearnedRule], advice: str, filename: str) -> str:
     by_hand = ConfigError.of(
         "the layout of this file is too unusual to be edited safely", advice, file=filename
