@@ -22,9 +22,9 @@ from interlock.protocol.kinds import (
     CONTEXT_MEMBER,
     PROPOSAL,
     REQUEST,
-    RESERVED,
     RESPONSE,
     Kind,
+    is_reserved,
     read_kind,
 )
 from interlock.protocol.mcpx.envelope import Envelope
@@ -38,7 +38,6 @@ _NOTHING: Final = Raw(b"{}")
 _SHOWN: Final = 100
 _BRACE: Final = ord("{")
 _NOTIFICATION: Final = "notifications/"
-_SYSTEM: Final = ("system", "presence")
 _OF_MESSAGES: Final = twins.Known("jsonrpc", "id", "method", "params", "result", "error")
 _OF_PROPOSALS: Final = frozenset({"method", "params"})
 _OF_PARAMS: Final = {
@@ -123,6 +122,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     error: str
     message: str = ""
+    lost: int = 0
+    """How many messages did not come, where that is the problem."""
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -146,7 +147,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def read_content(envelope: Envelope) -> Content:
     """What an envelope holds, checked against its kind. Raises Lie, and nothing else."""
     head, payload = envelope.head, envelope.payload
-    if head.kind.startswith(RESERVED) or head.kind in _SYSTEM:
+    if is_reserved(head.kind):
         return _read_system(envelope)
     try:
         kind = read_kind(head.kind)

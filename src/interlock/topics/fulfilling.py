@@ -1,0 +1,190 @@
+"""Proposals, of this participant and of others: what becomes of them, and who may fulfil them.
+
+A proposer learns the outcome as everybody does: it sees the request that fulfils its proposal, and
+the response to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from msgspec import Raw
+
+from interlock.errors import (
+    CONFIRMATION_EXPIRED,
+    DEADLINE_EXCEEDED,
+    INVALID_REQUEST,
+    UNKNOWN_APPROVAL,
+    InterlockError,
+)
+from interlock.protocol.mcpx import payloads
+from interlock.protocol.mcpx.envelope import Head
+from interlock.protocol.mcpx.payloads import Chat, Request, Response
+from interlock.protocol.mcpx.proposals import LIFETIME, Proposals, Tracked
+from interlock.topics.pending import outcome_of
+from interlock.topics.refusal import Refused
+
+MOST_FULFILMENTS = 4_096
+_NOTHING: Any = object()
+_SHOWN = 200
+
+
+class Proposal:
+    """A call that somebody proposed: this participant, or another."""
+
+    def __init__(self, tracked: Tracked, owner: Fulfilling) -> None:
+        self.id = tracked.proposalId
+        self.proposer = tracked.proposer
+        self.to = tracked.to
+        self.method = tracked.method
+        self.context = tracked.context
+        self.params: Raw = tracked.params
+        self._expires = tracked.expires
+        self._owner = owner
+        self._outcome: Any = _NOTHING
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        what = f"{self.method} {self.context}".strip()
+        return f"Proposal({self.id!r}, {what!r} by {self.proposer!r})"
+
+    async def outcome(self, timeout: float | None = None) -> Any:
+        """What the call came to, once somebody has fulfilled the proposal. Raises InterlockError:
+        the error that was the answer, or that nobody fulfilled it in time. Without a timeout the
+        lifetime of the proposal is waited for."""
+        return await self._owner.until_over(self, timeout)
+
+    def settle(self, outcome: Any) -> None:
+        """The first outcome is the one."""
+        if self._outcome is _NOTHING:
+            self._outcome = outcome
+            for waiting in self._waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+    @property
+    def settled(self) -> bool:
+        return self._outcome is not _NOTHING
+
+    async def wait(self, seconds: float) -> Any:
+        """Raises TimeoutError."""
+        if not self.settled:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            try:
+                async with asyncio.timeout(seconds):
+                    await waiting
+            finally:
+                self._waiting.remove(waiting)
+        if isinstance(self._outcome, InterlockError):
+            raise self._outcome
+        return self._outcome
+
+
+class Fulfilling:
+    """The proposals of one topic."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        stamp: Callable[[float], str],
+        sees_all: bool,
+        seconds: float = LIFETIME,
+    ) -> None:
+        """`sees_all`: it hears what is said to others, and so who fulfils what."""
+        self._clock = clock
+        self._sees_all = sees_all
+        self._proposals = Proposals(seconds, stamp=stamp)
+        self._known: WeakValueDictionary[str, Proposal] = WeakValueDictionary()
+        self._fulfils: dict[str, str] = {}
+        """Requests by id, and the proposals that they fulfil."""
+
+    @property
+    def tracked(self) -> Mapping[str, Tracked]:
+        """As they stand now."""
+        self._proposals.expire(self._clock())
+        return self._proposals.all
+
+    # -- what is seen
+
+    def proposed(self, head: Head, proposal: payloads.Proposal) -> Proposal:
+        tracked = self._proposals.saw(head, proposal, self._clock())
+        known = self._known[head.id] = Proposal(tracked, self)
+        return known
+
+    def asked(self, head: Head, request: Request) -> Tracked | None:
+        """A request came by, or is about to be sent. The proposal that it fulfils, if any."""
+        if head.correlation_id is None:
+            return None
+        tracked = self._proposals.fulfilled(head, request)
+        if tracked is not None:
+            self._fulfils[head.id] = tracked.proposalId
+            if len(self._fulfils) > MOST_FULFILMENTS:
+                del self._fulfils[next(iter(self._fulfils))]
+        return tracked
+
+    def answered(self, head: Head, response: Response) -> None:
+        """A response that is known to be one to its request came by."""
+        proposal = self._known.get(self._fulfils.get(head.correlation_id or "", ""))
+        if proposal is not None:
+            proposal.settle(outcome_of(head.sender, response))
+
+    def said(self, head: Head, chat: Chat) -> None:
+        """Words about a proposal settle nothing. They are kept for whoever waits in vain."""
+        if head.correlation_id is not None:
+            self._proposals.remark(head.correlation_id, f"{head.sender}: {chat.text[:_SHOWN]}")
+
+    def refused(self, id: str | None, error: InterlockError) -> None:
+        """The gateway did not forward it."""
+        proposal = self._known.get(id or "")
+        if proposal is not None:
+            self._proposals.reject(proposal.id, error.message)
+            proposal.settle(error)
+
+    # -- what is decided here
+
+    def to_fulfil(self, which: str, me: str, *, force: bool) -> Tracked:
+        """A proposal that may be fulfilled here. Raises Refused."""
+        tracked = self.tracked.get(which)
+        if tracked is None:
+            raise Refused(f"No proposal {which[:100]!r} was seen here.", UNKNOWN_APPROVAL)
+        if tracked.proposer == me:
+            raise Refused("Nobody fulfils what it proposed itself: another participant must.")
+        if tracked.status != "pending" and not force:
+            by = f" by {tracked.fulfilled_by}" if tracked.fulfilled_by else ""
+            raise Refused(
+                f"The proposal {which[:100]!r} is {tracked.status}{by}: say force=True to fulfil "
+                "it all the same.",
+                CONFIRMATION_EXPIRED if tracked.status == "expired" else INVALID_REQUEST,
+            )
+        return tracked
+
+    def reject(self, which: str, reason: str) -> bool:
+        self._proposals.expire(self._clock())
+        return self._proposals.reject(which, reason) is not None
+
+    async def until_over(self, proposal: Proposal, timeout: float | None) -> Any:
+        if not self._sees_all and not proposal.settled:
+            raise Refused(
+                'With routing="directed" nobody hears who fulfils a proposal: use routing="all".',
+                INVALID_REQUEST,
+            )
+        tracked = self._proposals.get(proposal.id)
+        left = max((tracked.expires if tracked else 0.0) - self._clock(), 0.0)
+        try:
+            return await proposal.wait(left if timeout is None else timeout)
+        except TimeoutError:
+            raise self._in_vain(proposal.id) from None
+
+    def _in_vain(self, id: str) -> InterlockError:
+        tracked = self.tracked.get(id)
+        status = "pending" if tracked is None else tracked.status
+        note = "" if tracked is None else tracked.note
+        what = "was fulfilled, and not answered" if status == "fulfilled" else "was not fulfilled"
+        said = f" The last that was said about it: {note}" if note else ""
+        data = {"status": status, "note": note, "sent": True}
+        return InterlockError(DEADLINE_EXCEEDED, f"The proposal {what} in time.{said}", data)
