@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from ssl import SSLContext
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from interlock.channels.channel import Channel
@@ -23,7 +23,7 @@ from interlock.errors import (
     Failure,
     InterlockError,
 )
-from interlock.protocol.mcpx.words import LONGEST, NOT_WELCOME, REPLACED
+from interlock.protocol.mcpx.words import LONGEST, NOT_WELCOME, REPLACED, WELCOME
 from interlock.topics.standing import Standing
 
 FIRST_WAIT: Final = 1.0
@@ -171,14 +171,13 @@ class Connection:
     async def _until_ended(self, channel: Channel, ended: asyncio.Future[str]) -> str:
         welcome = asyncio.ensure_future(self._welcome.wait())
         try:
-            await asyncio.wait(
-                {welcome, ended}, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
-            )
+            either: set[asyncio.Future[Any]] = {welcome, ended}
+            await asyncio.wait(either, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
         finally:
             welcome.cancel()
         if not ended.done() and not self._welcome.is_set():
             channel.close(_UNTIDY, "There was no welcome.")
-            return f"it did not say {'system/welcome'} within {self._patience:g} s"
+            return f"it did not say {WELCOME} within {self._patience:g} s"
         return await ended
 
     def _at_the_door(self, error: InterlockError) -> InterlockError | None:
@@ -198,5 +197,5 @@ class Connection:
 
 def wait_before(tries: int, jitter: float) -> float:
     """Seconds until the next try: twice as long each time, and never for many at once."""
-    whole = min(FIRST_WAIT * 2 ** min(tries, 10), LONGEST_WAIT)
+    whole = min(FIRST_WAIT * (1 << min(tries, 10)), LONGEST_WAIT)
     return whole * (0.5 + jitter / 2)

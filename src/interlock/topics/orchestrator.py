@@ -105,7 +105,7 @@ class Orchestrator:
             return None
         about = {
             "args": arguments, "tool": proposal.context, "caller": proposal.proposer,
-            "roles": [], "scopes": [], "effect": "", "server": proposal.to[0] if proposal.to else "",
+            "roles": [], "scopes": [], "effect": "", "server": "".join(proposal.to[:1]),
         }  # fmt: skip
         for rule, condition in self._rules:
             if _covers(rule, condition, proposal, about):

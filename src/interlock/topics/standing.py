@@ -57,8 +57,6 @@ class Standing:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """The block is cancelled, and InterlockError raised, when it is refused for good."""
-        if self._error is not None:
-            raise self._error
         task = self._task = asyncio.current_task()
         assert task is not None
         others = task.cancelling()
