@@ -1,0 +1,164 @@
+"""Sets of patterns: the vectors, what nobody is granted, and what is kept of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.errors import ProtocolError
+from interlock.protocol.kinds import (
+    PROGRESSIVE_TRUST,
+    Grants,
+    Kind,
+    KindPattern,
+    grants_of,
+    is_reserved,
+    problem_of,
+    proposal_kind,
+    read_kind,
+    request_kind,
+    response_kind,
+)
+
+VECTORS = json.loads(Path(__file__).with_name("test_kinds_vectors.json").read_text())["vectors"]
+RESERVED = [
+    "system", "presence", "system/", "system/welcome", "system/presence", "system/error",
+    "system:gateway", "system:",
+]  # fmt: skip
+
+
+def may(capabilities: list[str], kind: str) -> bool:
+    """A pattern that grants nothing is refused where it is written down, so it grants nothing."""
+    return Grants(one for one in capabilities if not problem_of(one)).grants(kind)
+
+
+@pytest.mark.spec("MX-8.1-5")
+@pytest.mark.parametrize(
+    "vector", VECTORS, ids=lambda one: f"{one['kind']} {' '.join(one['capabilities'])}"
+)
+def test_vectors(vector: dict[str, Any]) -> None:
+    assert may(vector["capabilities"], vector["kind"]) == vector["expected"]
+
+
+def test_the_vectors_are_there() -> None:
+    assert len(VECTORS) >= 25
+    assert {vector["expected"] for vector in VECTORS} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "granting", "refusing"),
+    [
+        pytest.param(
+            "mcp/request:tools/call",
+            ["mcp/*", "mcp/request:*", "mcp/request:tools/*", "mcp/request:tools/call"],
+            ["mcp/response:*", "chat"],
+            marks=pytest.mark.spec("MX-4.2-5"),
+        ),
+        pytest.param(
+            "mcp/response:tools/call",
+            ["mcp/*", "mcp/response:*", "mcp/response:tools/*"],
+            ["mcp/request:*"],
+            marks=pytest.mark.spec("MX-4.2-6"),
+        ),
+        pytest.param("chat", ["chat"], ["mcp/*", "chat/x"], marks=pytest.mark.spec("MX-4.2-7")),
+    ],
+)
+def test_the_examples_of_the_draft(kind: str, granting: list[str], refusing: list[str]) -> None:
+    assert [one for one in granting if not may([one], kind)] == []
+    assert [one for one in refusing if may([one], kind)] == []
+
+
+@pytest.mark.spec("MX-3-15")
+@pytest.mark.parametrize("kind", RESERVED)
+def test_what_only_a_gateway_says_is_granted_to_nobody(kind: str) -> None:
+    assert is_reserved(kind)
+    assert problem_of(kind)
+    assert not may(["*", "s*", "system*", "p*", "*ce", "sy*em", kind], kind)
+    with pytest.raises(ProtocolError):
+        KindPattern(kind)
+
+
+@given(st.text(max_size=20))
+def test_what_is_reserved(rest: str) -> None:
+    assert is_reserved(f"system/{rest}")
+    assert is_reserved(f"system:{rest}")
+    assert not is_reserved(f"systems{rest}")
+    assert not is_reserved(f"presence:{rest}")
+    assert not Grants(["*"]).grants(f"system:{rest}")
+
+
+@pytest.mark.spec("MX-3-7")
+def test_every_kind_of_the_draft_is_told_apart() -> None:
+    kinds = ["mcp/request:ping", "mcp/response:ping", "mcp/proposal:ping", "chat", "presence"]
+    assert [read_kind(kind).family for kind in kinds] == [
+        "mcp/request", "mcp/response", "mcp/proposal", "chat", "presence",
+    ]  # fmt: skip
+    assert read_kind("system/welcome") == Kind("system/welcome")
+    assert read_kind("x/y") == Kind("x/y")
+    assert Grants(["x/*"]).grants("x/y")
+
+
+def test_requests_responses_and_proposals_are_called_alike() -> None:
+    for method, context in (("tools/call", "a:b"), ("tools/list", "a"), ("ping", "")):
+        made = [one(method, context) for one in (request_kind, response_kind, proposal_kind)]
+        read = [read_kind(kind) for kind in made]
+        assert [one.family for one in read] == ["mcp/request", "mcp/response", "mcp/proposal"]
+        assert len({(one.method, one.context) for one in read}) == 1
+
+
+@given(st.lists(st.sampled_from(["mcp/*", "chat", "mcp/request:*/list", "x/*"])), st.data())
+def test_what_is_kept_is_what_would_be_found_out(patterns: list[str], data: st.DataObject) -> None:
+    grants = Grants(patterns)
+    kinds = st.sampled_from(
+        ["chat", "mcp/request:a/list", "x/y", "x", "system/x", "x/" + "y" * 300]
+    )
+    for kind in data.draw(st.lists(kinds, max_size=20)):
+        assert grants.grants(kind) == any(one.grants(kind) for one in grants.patterns)
+    assert grants.texts == tuple(patterns)
+
+
+def test_nobody_fills_the_memory_with_kinds() -> None:
+    grants = Grants(["chat"])
+    for number in range(10_000):
+        assert not grants.grants(f"x/{number}")
+    assert not grants.grants("x" * 4_000)
+    assert len(grants._known) <= 4_096
+    assert max(map(len, grants._known)) <= 256
+
+
+def test_the_same_patterns_are_looked_at_once() -> None:
+    assert grants_of(("mcp/*", "chat")) is grants_of(("mcp/*", "chat"))
+    assert grants_of(("mcp/*",)) is not grants_of(("chat",))
+
+
+@pytest.mark.spec("MX-4.1-16")
+def test_each_step_of_trust_grants_more() -> None:
+    kinds = [
+        "mcp/proposal:tools/call:x", "chat", "mcp/request:resources/read:file:///x",
+        "mcp/request:tools/call:x", "mcp/request:prompts/get:x",
+    ]  # fmt: skip
+    granted = [{kind for kind in kinds if may([*step], kind)} for step in PROGRESSIVE_TRUST]
+    assert [len(step) for step in granted] == [2, 3, 4, 5]
+    assert all(less < more for less, more in itertools.pairwise(granted))
+
+
+def test_a_kind_that_is_known_takes_no_time() -> None:
+    """A microsecond is the limit, on a machine that has nothing else to do; this one is shared."""
+    grants = Grants([*(f"mcp/request:tools/call:x{number}" for number in range(18)), "x*y", "chat"])
+    kinds = [f"mcp/request:tools/call:x{number}" for number in range(20)]
+    times: list[float] = []
+    for _ in range(51):
+        began = time.perf_counter()
+        for _ in range(50):
+            for kind in kinds:
+                grants.grants(kind)
+        times.append((time.perf_counter() - began) / 1_000)
+    assert statistics.median(times) < 5e-6
