@@ -255,14 +255,14 @@ class Asking:
             except InterlockError as unwritable:
                 error = unwritable
         assert error is not None
-        self._refuse(asked, as_in_a_room(error))
+        self._refuse(asked, error)
 
     def _refuse(self, asked: Asked, error: InterlockError) -> None:
         """Answer with an error, where one is due."""
         if asked.to_all or error.failure is CANCELLED:
             self._forget(asked)
             return
-        self._answer(asked, write_error(asked.id, error, asked.client)[1])
+        self._answer(asked, write_error(asked.id, as_in_a_room(error), asked.client)[1])
 
     def _answer(self, asked: Asked, payload: bytes) -> None:
         self._forget(asked)

@@ -64,6 +64,9 @@ META: Final = "interlock/approval"
 JOURNAL_WORD: Final = "proposal"
 LEARNED: Final = ("policy", "learned")
 """Who let through what a rule answered that a human accepted before."""
+MOST_OPEN: Final = 1_000
+"""So many fulfilments are remembered until they are answered. One that a node below stopped may
+never be."""
 _LONGEST_CHAT: Final = 2_000
 _MAY_HAVE_RUN: Final = frozenset(
     {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
@@ -224,6 +227,8 @@ class Proposing:
     def _fulfil(self, record: Approval, proposed: Proposed) -> None:
         fulfilment = self._request(proposed, record.name, record.arguments, record.by, record.proof)
         if fulfilment is not None:
+            if len(self._fulfilments) >= MOST_OPEN:
+                del self._fulfilments[next(iter(self._fulfilments))]
             self._fulfilments[record.id] = fulfilment
         self._record(proposed, "fulfilled", f"{_of(record)} by {record.by} ({record.proof})")
 

@@ -23,7 +23,7 @@ from interlock.pipeline.topics.seat import Batch, Participant
 from interlock.ports import Recorder
 from interlock.protocol.mcpx.envelope import Head, read_envelope
 from interlock.protocol.mcpx.payloads import Presence, read_content
-from interlock.protocol.mcpx.words import PRESENCE
+from interlock.protocol.mcpx.words import PRESENCE, WELCOME
 
 RECORDER: Final = "recorder"
 """What it is called in every room."""
@@ -62,6 +62,9 @@ class RecorderSeat:
         """There is nothing to let go of."""
 
     def _write(self, head: Head, text: bytes) -> None:
+        if head.kind == WELCOME:
+            # To itself alone.
+            return
         detail = _about(head)
         if head.kind == PRESENCE:
             detail = f"{_presence(text)} {detail}"
@@ -126,7 +129,7 @@ def _payload(text: bytes) -> str:
     payload = read_envelope(text).payload
     try:
         shown = canonical(masked(exact(payload))).decode()
-    except (InterlockError, UnicodeEncodeError):
+    except (InterlockError, UnicodeEncodeError, RecursionError):
         return f"payload=(not kept: {len(bytes(payload))} bytes that cannot be shown)"
     if len(shown) > MOST_KEPT:
         return f"payload={shown[:MOST_KEPT]}… ({len(shown)} characters)"
