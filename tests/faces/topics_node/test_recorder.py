@@ -1,0 +1,164 @@
+"""The recorder: what it writes of a topic, and what not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.call import Credentials
+from interlock.config.topics import TopicConfig
+from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.faces.topics.recorder import MOST_KEPT, RECORDER, RecorderSeat, seat_recorder
+from interlock.pipeline.topics.seat import Batch
+from interlock.ports import JournalEntry
+from interlock.protocol.mcpx.envelope import Head
+from tests.faces.topics_node.table import TOPIC, Table
+from tests.pipeline.rig import KeptJournal
+
+SECRET = "sk-ant-api03-" + "a1B2" * 12
+
+
+class Recorded:
+    """A room with the recorder in it."""
+
+    def __init__(self, folder: Path, *, whole: bool) -> None:
+        self.table = Table(folder, settings=TopicConfig(access="private", record="heads"))
+        self.journal = KeptJournal()
+        self.seat = seat_recorder(
+            self.table.gateway, self.table.room, self.journal, lambda: 17, whole=whole
+        )
+
+    async def rows(self) -> list[dict[str, Any]]:
+        await self.table.quiet()
+        return [row for row in self.journal.entries if row["verb"] != "system/presence"]
+
+
+def test_heads_say_who_said_what_to_whom_and_not_the_words(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        recorded.table.let_in("bob")
+        ada.say("chat", {"text": "unheard"}, ("bob", "eve"), id="a-1", correlation_id="c-1")
+        [row] = await recorded.rows()
+        assert row == {
+            "time_ns": 17,
+            "caller": "ada",
+            "face": "topic",
+            "verb": "chat",
+            "name": TOPIC,
+            "upstream": "",
+            "effect": "",
+            "outcome": "said",
+            "duration_us": 0,
+            "detail": "id=a-1 to=bob,eve correlation=c-1",
+        }
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_it_writes_who_came_and_went(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        await recorded.table.quiet()
+        recorded.table.gateway.leave(ada.member)
+        await recorded.table.quiet()
+        details = [row["detail"].split(" id=")[0] for row in recorded.journal.entries]
+        assert details[-2:] == ["join ada", "leave ada"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": f"use {SECRET}", "password": "hunter2hunter2"})
+        ada.say("chat", {"text": "a\nfake line"})
+        first, second = await recorded.rows()
+        assert SECRET not in first["detail"]
+        assert "hunter2" not in first["detail"]
+        assert 'payload={"password":' in first["detail"]
+        assert second["detail"].endswith('payload={"text":"a\\nfake line"}')
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        json.dumps({"text": "x" * (MOST_KEPT + 1)}).encode(),
+        json.dumps({"text": "x" * 200_000}).encode(),
+        b'{"text":"a","text":"b"}',
+        b'{"number":1e999}',
+        b'{"deep":' + b"[" * 500 + b"]" * 500 + b"}",
+    ],
+)
+def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", payload)
+        [row] = await recorded.rows()
+        assert "payload=" in row["detail"]
+        assert len(row["detail"]) <= MOST_KEPT + 600
+        row["detail"].encode()
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_a_name_cannot_look_like_another_word_of_the_entry(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": ""}, ("x correlation=y",), id="1 to=bob")
+        [row] = await recorded.rows()
+        assert row["detail"] == 'id="1 to=bob" to="x correlation=y"'
+        many = tuple(f"participant-number-{number}" for number in range(1_000))
+        ada.say("chat", {"text": ""}, many)
+        [_, row] = await recorded.rows()
+        assert len(row["detail"]) <= 500
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        await recorded.table.quiet()
+        [welcome] = ada.of("system/welcome")
+        assert {"id": RECORDER, "capabilities": []} in welcome["payload"]["participants"]
+        member = recorded.table.gateway.member(TOPIC, RECORDER)
+        assert member is not None
+        with pytest.raises(InterlockError) as refused:
+            recorded.table.gated.pipeline.enter.authenticate(member.credentials)
+        assert refused.value.failure is UNAUTHENTICATED
+        assert isinstance(member.credentials, Credentials)
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_a_journal_that_fails_does_not_stop_the_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Full:
+        def record(self, entry: JournalEntry) -> None:
+            raise OSError("full")
+
+        def record_durably(self, entry: JournalEntry, then: Any) -> None:
+            raise OSError("full")
+
+    seat = RecorderSeat(Full(), lambda: 0, topic=TOPIC, whole=False)
+    seat.deliver(Batch(b"", (b"{}", b"{}"), (Head("1", "chat", "ada"), Head("2", "chat", "ada"))))
+    assert caplog.text.count("was not recorded") == 2
