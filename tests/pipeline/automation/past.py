@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
+import msgspec
 from hypothesis import strategies
 
 from interlock.config.automation import AutomationConfig
@@ -77,17 +78,11 @@ def pasts() -> strategies.SearchStrategy[list[Decided]]:
     """Histories in which something was decided often: each decision stands a few times."""
 
     def repeated(some: list[tuple[Decided, int]]) -> list[Decided]:
+        fresh = (decision() for _ in iter(int, 1))
         return [
-            decision(
-                None,
-                one.verdict,
-                arguments=one.arguments,
-                caller=one.caller,
-                tool=one.tool,
-                effect=one.effect,
-            )
+            msgspec.structs.replace(one, time=new.time, approval=new.approval)
             for one, times in some
-            for _ in range(times)
+            for _, new in zip(range(times), fresh, strict=False)
         ]
 
     return strategies.lists(

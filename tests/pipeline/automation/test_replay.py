@@ -1,4 +1,4 @@
-"""A rule held against the past: every decision is counted once, and what is hidden is not judged."""
+"""A rule held against the past: each decision counts once, and nothing hidden is judged."""
 
 from __future__ import annotations
 

@@ -154,7 +154,8 @@ def says_something(folder: str) -> bool:
     """Whether a folder is more than the root, or than a scheme: `https://` holds every host."""
     scheme, separator, rest = folder.partition("://")
     named = rest if separator else scheme
-    return folder.endswith("/") and any(part.strip(".") for part in named.split("/"))
+    whole = folder.endswith("/") and not folder.endswith(":/")
+    return whole and any(part.strip(".") for part in named.split("/"))
 
 
 def _folders(paths: list[str], seen: int, finer: int) -> list[str]:

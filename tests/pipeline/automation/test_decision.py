@@ -1,0 +1,132 @@
+"""What is remembered of a decision: by whom, about what, no secret, and never too much."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from interlock.call import Caller, Client, Proposed
+from interlock.config.redaction import MASK
+from interlock.pipeline.approval.record import Approval, canonical, masked
+from interlock.pipeline.automation.decision import (
+    MOST_KEPT,
+    MOST_TEXT,
+    decided,
+    is_hidden,
+    kept,
+)
+from interlock.protocol.mcp import Era
+from tests.protocol.json_values import values
+
+
+def approval(**fields: Any) -> Approval:
+    made = {
+        "id": "a1",
+        "state": "approved",
+        "audience": "n",
+        "nonce": "x",
+        "caller": Caller("agent", kind="token"),
+        "client": Client(Era.SESSION, "2025-11-25", "tests"),
+        "face": "http",
+        "name": "write",
+        "tool": "files.write",
+        "upstream": "files",
+        "route": ("files", "write"),
+        "arguments": b'{"path":"/a","password":"hunter2-hunter2"}',
+        "shown": canonical(masked({"path": "/a", "password": "hunter2-hunter2"})),
+        "capability": b"{}",
+        "effect": "mutating",
+        "description": "",
+        "digest": "d",
+        "contract": "c",
+        "policy": "v",
+        "rule": "writes",
+        "action": "confirm",
+        "reason": "",
+        "created": 1.0,
+        "expires": 9.0,
+        "decided": 5.0,
+        "by": "clerk",
+        "proof": "operator",
+        **fields,
+    }
+    return Approval(**made)
+
+
+def test_a_humans_yes() -> None:
+    found = decided(approval(), 7.0)
+    assert found is not None
+    assert (found.time, found.source, found.caller, found.tool) == (
+        5.0, "approval", "agent", "files.write",
+    )  # fmt: skip
+    assert (found.verdict, found.by, found.proof, found.approval, found.rule) == (
+        "approve", "clerk", "operator", "a1", "writes",
+    )  # fmt: skip
+    assert json.loads(found.arguments)["path"] == "/a"
+    assert b"hunter2" not in found.arguments
+
+
+def test_a_proposal_says_so() -> None:
+    found = decided(approval(proposal=Proposed("room", "e1", "robot"), rule="proposal"), 7.0)
+    assert found is not None
+    assert found.source == "proposal"
+
+
+@pytest.mark.parametrize("proof", ["operator", "passkey", "local"])
+def test_a_humans_no(proof: str) -> None:
+    found = decided(approval(state="refused", proof=proof), 7.0)
+    assert found is not None
+    assert found.verdict == "refuse"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "pending", "proof": ""},
+        {"state": "dispatching"},
+        {"state": "done"},
+        {"state": "expired", "proof": ""},
+        {"state": "void"},
+        {"proof": "policy_engine"},
+        {"proof": "service"},
+        {"proof": "local"},
+        {"state": "refused", "proof": "service"},
+        {"state": "refused", "proof": "policy_engine"},
+        {"state": "refused", "proof": "caller"},
+        {"action": "verify"},
+        {"rule": "danger:confirm"},
+        {"rule": "safety:confirm"},
+        {"at": "below"},
+        {"caller": Caller("parent", above="somebody")},
+        {"shown": b"null"},
+    ],
+)
+def test_what_is_no_decision_to_learn_from(fields: dict[str, Any]) -> None:
+    assert decided(approval(**fields), 7.0) is None
+
+
+def test_long_texts_are_left_out_and_known_to_be() -> None:
+    found = json.loads(kept(canonical({"path": "/a", "content": "x" * (MOST_TEXT + 1)})))
+    assert found["path"] == "/a"
+    assert MASK in found["content"]
+    assert is_hidden(found["content"])
+    assert not is_hidden(found["path"])
+
+
+def test_the_longest_goes_first() -> None:
+    many = {f"k{one}": "x" * (100 + one) for one in range(200)} | {"path": "/a"}
+    found = json.loads(kept(canonical(many)))
+    assert found["path"] == "/a"
+    assert is_hidden(found["k199"])
+
+
+@given(values)
+def test_never_more_than_so_much(value: Any) -> None:
+    for whole in (value, [value] * 999, {str(one): value for one in range(999)}):
+        found = kept(canonical(whole))
+        assert len(found) <= MOST_KEPT
+        if len(canonical(whole)) <= MOST_TEXT:
+            assert found == canonical(whole)
