@@ -1,0 +1,249 @@
+"""`interlock topic`: take part in topics, where agents and people work together."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from interlock.cli import say, where
+from interlock.cli.running import NodeOption
+from interlock.cli.topic_where import CaOption, GatewayOption, TokenOption
+
+topic = typer.Typer(help="Take part in topics: join, watch, send, bridge.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="One envelope per line, for programs.")]
+
+
+@topic.callback()
+def _topic() -> None:
+    """Take part in topics: rooms where agents and people work together.
+
+    Who one is there, and what one may say, is for the gateway to decide, by the token: it comes
+    from $INTERLOCK_TOKEN or --token-file. Without one, one is the user of this machine.
+    """
+
+
+@topic.command()
+def join(
+    name: Name,
+    json: Json = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    gateway: GatewayOption = None,
+    token_file: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Talk, see who is there, and decide about proposals.
+
+    On a terminal: Enter says what is written, Tab goes to the proposals, where a fulfils one (it
+    is shown whole, and asked for once) and r rejects it; Ctrl-C leaves. Elsewhere, and with
+    --json, what is said comes as lines, and lines of stdin are said.
+
+    \b
+    Examples:
+      interlock topic join ops
+      interlock topic join ops --gateway wss://node.example.com/ws --token-file ~/.ops-token
+    """
+    from interlock.cli import topic_where
+    from interlock.cli.event_loop import run
+
+    there = topic_where.gateway(config, node, gateway, token_file, ca)
+    if json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        from interlock.cli.topic_there import read_along
+
+        run(read_along(there, name, json=json, kind=None, talk=True))
+        return
+    from interlock.cli.topic_live import stay
+
+    run(stay(there, name))
+
+
+@topic.command()
+def watch(
+    name: Name,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind",
+            metavar="PATTERN",
+            help="Only messages of these kinds, such as mcp/proposal:*.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    gateway: GatewayOption = None,
+    token_file: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Print what is said, one message per line, until Ctrl-C.
+
+    \b
+    Examples:
+      interlock topic watch ops
+      interlock topic watch ops --kind 'mcp/proposal:*' --json | jq .payload
+    """
+    from interlock.cli import topic_where
+    from interlock.cli.event_loop import run
+    from interlock.cli.topic_there import read_along
+    from interlock.errors import ProtocolError
+    from interlock.protocol.kinds import compiled, is_reserved
+
+    if kind is not None and not is_reserved(kind):
+        try:
+            compiled(kind)
+        except ProtocolError as error:
+            raise typer.BadParameter(f"--kind: {error.message}") from None
+    there = topic_where.gateway(config, node, gateway, token_file, ca)
+    run(read_along(there, name, json=json, kind=kind, talk=False))
+
+
+@topic.command()
+def send(
+    name: Name,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="What to say; - reads it from stdin.")
+    ],
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="ID", help="To whom. May be repeated.", show_default=False),
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option("--kind", metavar="KIND", help="Another kind: then TEXT is its payload."),
+    ] = "chat",
+    about: Annotated[
+        str | None,
+        typer.Option(
+            "--about", metavar="ID", help="The message that it is about.", show_default=False
+        ),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="TEXT is Markdown.")] = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    gateway: GatewayOption = None,
+    token_file: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Say one thing and leave. Prints the id of the message.
+
+    Everybody in the topic can hear it, whomever it is for.
+
+    \b
+    Examples:
+      interlock topic send ops 'The build is green.'
+      make 2>&1 | tail -1 | interlock topic send ops -
+      interlock topic send ops --to worker --kind mcp/proposal:tools/call:write_file \\
+        '{"method": "tools/call", "params": {"name": "write_file", "arguments": {}}}'
+    """
+    from interlock.cli import topic_where
+    from interlock.cli.event_loop import run
+    from interlock.cli.topic_there import say_once
+
+    there = topic_where.gateway(config, node, gateway, token_file, ca)
+    payload = _payload(_given(text), kind, markdown=markdown)
+    print(say.printable(run(say_once(there, name, kind, payload, list(to or []), about))))
+
+
+def _given(text: str) -> str:
+    """What stands on the command line, or on stdin: no more than fits into an envelope."""
+    if text != "-":
+        return text
+    from interlock.protocol.mcpx.words import LONGEST
+
+    read = sys.stdin.read(LONGEST + 1)
+    if len(read) > LONGEST:
+        raise typer.BadParameter(f"stdin has more than {LONGEST} characters.")
+    return read
+
+
+def _payload(text: str, kind: str, *, markdown: bool) -> bytes:
+    import msgspec
+
+    from interlock.protocol.kinds import CHAT
+    from interlock.protocol.mcpx.payloads import chat_payload
+
+    if kind == CHAT:
+        if not text.strip():
+            raise typer.BadParameter("there is nothing to say.")
+        return chat_payload(text.rstrip("\n"), "markdown" if markdown else "plain")
+    if markdown:
+        raise typer.BadParameter("--markdown is for a chat.")
+    try:
+        # Read once, to be told here what is wrong with it.
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise typer.BadParameter(f"the payload of {kind} is a JSON object: {error}.") from None
+    return text.strip().encode()
+
+
+@topic.command()
+def bridge(
+    name: Name,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND",
+            help="How the server is started. Everything behind -- belongs to it.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="A server that runs already, instead of a command.",
+            show_default=False,
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME[=VALUE]",
+            help="A variable for the command; without a value, the one that is set here.",
+            show_default=False,
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            "-H",
+            metavar="'NAME: VALUE'",
+            help="An HTTP header for --url. Secrets by reference: 'Bearer ${env:TOKEN}'.",
+            show_default=False,
+        ),
+    ] = None,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    gateway: GatewayOption = None,
+    token_file: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Put an MCP server into a topic, as it is. It stays there until Ctrl-C.
+
+    It needs a seat that may answer: the profile response_only. When the gateway is lost it is
+    looked for again; a server that ends is started again.
+
+    \b
+    Examples:
+      interlock topic bridge ops -- npx -y @modelcontextprotocol/server-filesystem .
+      interlock topic bridge ops --token-file worker.token --url http://127.0.0.1:9001/mcp
+    """
+    from interlock.cli import topic_where
+    from interlock.cli.join_target import guessed_segment, server_of
+
+    server = server_of(command or [], url, env or [], header or [])
+    there = topic_where.gateway(config, node, gateway, token_file, ca)
+    # A mistake on the command line is told before anything slow is imported.
+    from interlock.cli.event_loop import run
+    from interlock.cli.topic_there import serve
+
+    run(serve(there, name, server, guessed_segment(server) or "the server"))

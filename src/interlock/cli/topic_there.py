@@ -1,0 +1,195 @@
+"""Being in a topic without a screen: saying one thing, reading along, serving."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from interlock.cli import log_lines, say
+from interlock.cli.topic_said import line_of
+from interlock.cli.topic_where import Gateway
+from interlock.config import ServerConfig
+from interlock.errors import INVALID_REQUEST, InterlockError
+from interlock.protocol.jsonrpc import notification, on_one_line
+from interlock.protocol.kinds import compiled, is_reserved, request_kind
+from interlock.protocol.mcpx.payloads import read_content
+from interlock.topics import Event, Participant, Problem
+
+
+@asynccontextmanager
+async def inside(
+    gateway: Gateway, topic: str, *, patient: bool, **more: Any
+) -> AsyncIterator[Participant]:
+    """A participant in the topic. Raises InterlockError."""
+    participant = participant_of(gateway, topic, patient=patient, **more)
+    try:
+        async with participant.connected():
+            yield participant
+    except InterlockError as error:
+        raise gateway.told(error) from None
+
+
+def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) -> Participant:
+    """Raises InterlockError for what cannot be a gateway or a topic."""
+    try:
+        return Participant(gateway.url, topic=topic, **gateway.settings(patient=patient), **more)
+    except ValueError as error:
+        raise InterlockError(INVALID_REQUEST, str(error)) from None
+
+
+async def say_once(
+    gateway: Gateway, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
+) -> str:
+    """Say one thing and leave; the id of the message. Raises InterlockError when it was refused."""
+    refused: dict[str, str] = {}
+
+    def problem(event: Event) -> None:
+        refused[event.correlation_id or ""] = event.content.message or event.content.error
+
+    participant = participant_of(gateway, topic, patient=False)
+    participant.on(Problem, problem)
+    try:
+        async with participant.connected():
+            id = await participant.send(kind, payload, to, about)
+            # Leaving is said behind it: what the gateway has against it comes before its goodbye.
+    except InterlockError as error:
+        raise gateway.told(error) from None
+    if id in refused:
+        raise InterlockError(INVALID_REQUEST, f"the gateway refused it: {refused[id]}")
+    return id
+
+
+def shown(event: Event, *, json: bool, own: str = "") -> str | None:
+    """One message on one line: in words, or as it came."""
+    if json:
+        text = on_one_line(event.envelope.text).decode()
+        return say.printable(text) if sys.stdout.isatty() else text
+    at = time.strftime("%H:%M:%S")
+    line = line_of(event.envelope.head, read_content(event.envelope), at=at, own=own)
+    return None if line is None else line.plainly()
+
+
+def wanted(kind: str | None, event: Event) -> bool:
+    """Whether a message is of a kind that somebody wants to see."""
+    if kind is None:
+        return True
+    if is_reserved(kind):
+        return event.kind == kind
+    return compiled(kind).grants(event.kind)
+
+
+async def read_along(
+    gateway: Gateway, topic: str, *, json: bool, kind: str | None, talk: bool
+) -> None:
+    """Print what is said until a signal comes; `talk`: what comes on stdin is said."""
+    log_lines.log_to_stderr(logging.WARNING)
+    stopping = heed_signals()
+    participant = participant_of(gateway, topic, patient=True)
+    events = participant.events()
+
+    async def read() -> None:
+        async with participant.connected():
+            talking = asyncio.ensure_future(_talk(participant) if talk else _nothing())
+            try:
+                async for event in events:
+                    text = shown(event, json=json) if wanted(kind, event) else None
+                    if text is not None:
+                        print(text, flush=True)
+            finally:
+                talking.cancel()
+                await asyncio.gather(talking, return_exceptions=True)
+
+    await until(stopping, read())
+
+
+async def _nothing() -> None:
+    """Nobody talks."""
+
+
+async def _talk(participant: Participant) -> None:
+    """Every line of stdin is said."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1024 * 1024)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        text = line.decode(errors="replace").strip()
+        if text:
+            try:
+                await participant.chat(text)
+            except InterlockError as error:
+                say.problem(error.message)
+
+
+async def serve(gateway: Gateway, topic: str, server: ServerConfig, name: str) -> None:
+    """Keep a server in the topic until a signal comes. Raises InterlockError."""
+    from interlock.topics.bridge import Bridge
+
+    log_lines.log_to_stderr(logging.WARNING)
+    stopping = heed_signals()
+    bridge = Bridge(server, name=name)
+
+    async def stay() -> None:
+        async with bridge.running():
+            participant = participant_of(gateway, topic, patient=True, serving=bridge)
+            telling: set[asyncio.Task[None]] = set()
+
+            def changed(method: str) -> None:
+                kind = request_kind(method)
+                # Who may only answer says nothing: others ask again when they want to know.
+                if participant.status.inside and participant.can(kind):
+                    task = asyncio.ensure_future(_tell(participant, kind, method))
+                    telling.add(task)
+                    task.add_done_callback(telling.discard)
+
+            async with participant.connected():
+                bridge.on_changed = changed
+                _introduce(participant, bridge.tools)
+                await asyncio.Event().wait()
+
+    await until(stopping, stay())
+    say.note(f"left {topic}")
+
+
+async def _tell(participant: Participant, kind: str, method: str) -> None:
+    try:
+        await participant.send(kind, notification(method))
+    except InterlockError as error:
+        say.note(f"Note: a new list was not told: {error.message}")
+
+
+def _introduce(participant: Participant, tools: int) -> None:
+    words = f"{tools} {'tool' if tools == 1 else 'tools'}"
+    print(f"in {participant.topic} as {say.printable(participant.id)}; {words}", flush=True)
+    if not participant.can("mcp/response:tools/call:x"):
+        say.note(
+            "Note: it may not answer calls there. Whoever runs the gateway can give its seat the "
+            "profile response_only."
+        )
+
+
+def heed_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+async def until(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Until the work is done or has failed, or somebody wants it to end."""
+    working = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        stopped.cancel()
+        working.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)

@@ -1,0 +1,146 @@
+"""Which gateway is meant, and as whom one goes there.
+
+The token comes from the environment or a file, never from the command line: others can read that.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from interlock.channels.channel import Channel
+from interlock.channels.websocket import dial
+from interlock.cli import running, say
+from interlock.cli.running import Meant
+from interlock.errors import CONFIG, UPSTREAM_LOST, InterlockError
+from interlock.protocol.mcpx.words import LONGEST
+
+VARIABLE: Final = "INTERLOCK_TOKEN"
+_MOST_TOKEN: Final = 64 * 1024
+_OWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""What a node listens on that cannot be dialled."""
+
+GatewayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gateway",
+        metavar="URL",
+        help="Another gateway: wss://host/ws. Default: the node of the config.",
+        show_default=False,
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Its first line is the token. Default: $INTERLOCK_TOKEN, else none.",
+        show_default=False,
+    ),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", metavar="FILE", help="The CA of the gateway's certificate.", show_default=False
+    ),
+]
+
+
+class Gateway:
+    """Where topics are, and how one gets in."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        ca: str | None = None,
+        own: Meant | None = None,
+    ) -> None:
+        """`own`: the node of this user, whose certificate stands in its config."""
+        self.url = url
+        self.error: InterlockError | None = None
+        """Why nobody could be reached, the last time."""
+        self._token = token
+        self._ca = ca
+        self._own = own
+
+    def settings(self, *, patient: bool) -> dict[str, Any]:
+        """What a Participant is given. Without patience a gateway that is not there is the end."""
+        settings: dict[str, Any] = {"token": self._token, "ca": self._ca, "dial": self._dial}
+        return settings if patient else {**settings, "sleep": self._not_again}
+
+    def told(self, error: InterlockError) -> InterlockError:
+        """What went wrong, in the words of whoever knows best."""
+        return self.error or error
+
+    async def _dial(
+        self,
+        url: str,
+        *,
+        bearer: str | None = None,
+        ssl: ssl.SSLContext | None = None,
+        max_message: int = LONGEST,
+    ) -> Channel:
+        if self._own is not None and self._own.config.tls is not None:
+            from interlock.cli.status import own_certificate
+
+            ssl = own_certificate(self._own)
+        try:
+            channel = await dial(url, bearer=bearer, ssl=ssl, max_message=max_message)
+        except InterlockError as error:
+            self.error = error
+            raise
+        self.error = None
+        return channel
+
+    async def _not_again(self, seconds: float) -> None:
+        lost = InterlockError(UPSTREAM_LOST, f"{self.url}: the connection was lost.")
+        self.error = self.error or lost
+        raise self.error
+
+
+def gateway(
+    config: Path | None,
+    node: str | None,
+    url: str | None,
+    token_file: Path | None,
+    ca: Path | None = None,
+) -> Gateway:
+    """Raises InterlockError and BadParameter."""
+    token = token_of(token_file)
+    if url is not None:
+        if node is not None:
+            raise typer.BadParameter("--gateway names one already: leave --node out.")
+        return Gateway(url, token, ca=None if ca is None else str(ca))
+    meant = running.meant(config, node)
+    address = meant.config.address
+    host = _OWN.get(address.host, address.host)
+    scheme = "ws" if meant.config.tls is None else "wss"
+    authority = f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
+    if meant.problem is not None:
+        say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
+    return Gateway(f"{scheme}://{authority}{meant.config.topics.path}", token, own=meant)
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token, or None. Raises InterlockError."""
+    if file is None:
+        return os.environ.get(VARIABLE) or None
+    try:
+        with open(file, encoding="utf-8") as opened:
+            shared = stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & (stat.S_IRGRP | stat.S_IROTH)
+            token = opened.readline(_MOST_TOKEN).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InterlockError(CONFIG, f"the token file {file} cannot be read: {why}.") from None
+    if not token:
+        raise InterlockError(CONFIG, f"the token file {file} is empty.")
+    if shared:
+        say.note(f"Note: others on this machine can read {file}: chmod 600 {file}")
+    return token
