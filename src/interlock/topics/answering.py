@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.call import UpstreamAnsweredError
 from interlock.errors import INTERNAL, INVALID_REQUEST, TOO_BUSY, InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import request_kind, response_kind
@@ -191,4 +192,6 @@ class Answering:
 
 
 def _error(id: Raw, error: InterlockError) -> bytes:
+    if isinstance(error, UpstreamAnsweredError):
+        return jsonrpc.error_response(id, error.code, error.message, error.raw_data)
     return jsonrpc.error_response(id, error.failure.code, error.message, error.data)
