@@ -149,9 +149,7 @@ def test_what_gateways_say() -> None:
     assert isinstance(read_content(envelope("system/later", {}, sender=GATEWAY)), Other)
 
 
-@pytest.mark.parametrize(
-    "kind", ["system/welcome", "system/error", "system/x", "system", "presence"]
-)
+@pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence"])
 def test_only_gateways_say_it(kind: str) -> None:
     assert "Only a gateway" in refused(kind, {"error": "x", "you": {"id": "a"}}, sender="agent")
 
