@@ -15,7 +15,7 @@ from interlock.call import Caller, Credentials
 from interlock.config.trust import RuleConfig
 from interlock.errors import METHOD_NOT_FOUND, PAYLOAD_TOO_LARGE, TOO_BUSY, UNAUTHENTICATED
 from interlock.faces.topics.asking import MOST_OF_ONE
-from interlock.pipeline.authenticate import Authenticator
+from interlock.pipeline.authenticate import Authenticator, Known, Unsettled
 from interlock.protocol.mcpx.words import LONGEST
 from tests.faces.topics_node.table import NODE_ID, TOPIC, Table
 
@@ -115,6 +115,31 @@ def test_the_node_introduces_itself(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada = table.let_in("ada")
+        known = Authenticator({"token-of-ada": Caller("ada")})
+
+        class Asks:
+            """Knows nothing before it has asked somebody."""
+
+            demands = True
+
+            def find(self, bearer: str) -> Known | None:
+                async def settle() -> None:
+                    table.gated.pipeline.enter.authenticate = known
+
+                raise Unsettled(settle)
+
+        table.gated.pipeline.enter.authenticate = Authenticator({}, sources=[Asks()])
+        payload = await ada.answered(ada.request("initialize"))
+        assert payload["result"]["serverInfo"]["name"] == "interlock"
+        table.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -200,7 +225,6 @@ def lies() -> list[tuple[str, Any]]:
     ]
 
 
-@pytest.mark.spec("MX-4.3-1")
 @pytest.mark.parametrize(("kind", "payload"), lies())
 def test_a_kind_that_lies_about_its_payload_leads_nowhere(
     kind: str, payload: Any, tmp_path: Path
@@ -247,6 +271,10 @@ def test_an_id_that_was_there_before_leads_nowhere(tmp_path: Path) -> None:
         assert eve.member.refused == 4
         assert table.journal.entries == []
         assert len(ada.about("the-one")) == 1
+        # It is told, but not by anything that could be taken for an answer to ada.
+        words = [one["payload"]["text"] for one in eve.of("chat")]
+        assert len(words) == 4
+        assert all("needs an id of its own" in text for text in words)
         table.close()
 
     asyncio.run(run())

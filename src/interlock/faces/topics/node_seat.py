@@ -172,6 +172,7 @@ class NodeSeat:
     def _hear(self, member: Member | None, head: Head, text: bytes) -> None:
         if head.sender != GATEWAY and not self._is_new(head.id):
             self._count(member, head, "its id was there before")
+            self._tell_of_reuse(member, head)
             return
         for told in list(self.on_heard):
             try:
@@ -211,6 +212,13 @@ class NodeSeat:
             self._asking.lied(member, head, lie)
         elif for_us and head.kind.startswith(kinds.PROPOSAL):
             self._proposing.chat(member.id, head.id, f"Not taken: {lie.message}")
+
+    def _tell_of_reuse(self, member: Member | None, head: Head) -> None:
+        """In words, and about no message: an answer about that id would be taken for one to whoever
+        had it first."""
+        if member is not None and self.id in head.to and head.kind.startswith(_FOR_NODES):
+            said = f"A message of yours was dropped: its id {head.id!r} was there before. Each "
+            self._proposing.chat(member.id, None, f"{said}message needs an id of its own.")
 
     def _is_new(self, id: str) -> bool:
         """Whether no message had this id, as far as is remembered."""

@@ -297,11 +297,11 @@ class Proposing:
         if self._say(kind, payload, to, envelope) is None:
             self._say(kind, jsonrpc.result_response(id, _TOO_LONG), to, envelope)
 
-    def chat(self, to: str, about: str, text: str) -> None:
-        """A word to one participant, about a message of its."""
+    def chat(self, to: str, about: str | None, text: str) -> None:
+        """A word to one participant, about a message of its or about none."""
         self._say(kinds.CHAT, chat_payload(text[:_LONGEST_CHAT]), [to], about)
 
-    def _say(self, kind: str, payload: bytes, to: list[str], about: str) -> str | None:
+    def _say(self, kind: str, payload: bytes, to: list[str], about: str | None) -> str | None:
         """None: it is too long to be said, or nobody is there to hear it."""
         try:
             return self._seat.say(kind, payload, to, about)
