@@ -7,7 +7,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from interlock.config.automation import AutomationConfig
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 from interlock.stores.decisions import DecisionStore
 from tests.pipeline.automation.past import NOW, decision, decisions, notes
+from tests.stores.telling import PATIENCE
 
 SETTINGS = AutomationConfig(keep=1_000_000.0, most=50)
 
@@ -95,7 +98,7 @@ def test_what_is_too_old_or_too_much_goes(path: Path, store: DecisionStore, cloc
     clock.now = made[60].time + SETTINGS.keep
     later.write(decision(notes(1)[0], time=clock.now))
     later.close()
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         [kept] = file.execute("SELECT count(*) FROM decision").fetchone()
     assert kept == 50
     clock.now += SETTINGS.keep
@@ -106,19 +109,18 @@ def test_what_is_too_old_or_too_much_goes(path: Path, store: DecisionStore, cloc
 
 
 def test_without_a_file_it_lasts_as_long_as_the_node(clock: Clock) -> None:
-    store = opened(None, clock)
+    written = threading.Event()
+
+    def deliver(what: Callable[[], None]) -> None:
+        what()
+        written.set()
+
+    store = DecisionStore(None, deliver=deliver, settings=SETTINGS, wall_clock=clock)
     one = decision(notes(1)[0])
     store.write(one)
-    assert _soon(store) == [one]
+    assert written.wait(PATIENCE)
+    assert store.history() == [one]
     store.close()
-
-
-def _soon(store: DecisionStore) -> list[object]:
-    """The writer takes what comes in order: what is read after it sees it."""
-    found: list[object] = []
-    while not found:
-        found = list(store.history())
-    return found
 
 
 def test_what_cannot_be_written_is_told_to_the_log_alone(
@@ -138,7 +140,7 @@ def test_what_cannot_be_written_is_told_to_the_log_alone(
 
 def test_another_programs_file_is_left_alone(path: Path, clock: Clock) -> None:
     path.parent.mkdir(mode=0o700)
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         file.execute("CREATE TABLE other (x)")
     before = path.read_bytes()
     store = opened(path, clock)
@@ -156,9 +158,8 @@ def test_one_that_cannot_be_read_hides_no_other(
     for one in made:
         store.write(one)
     store.close()
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE decision SET record = x'00' WHERE approval = ?", (made[0].approval,))
-    file.close()
     assert store.history() == made[1:]
     assert "cannot be read" in caplog.text
 

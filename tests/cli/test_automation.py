@@ -1,0 +1,197 @@
+"""`interlock automation`: suggestions from a file of decisions, and a config that is edited."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from interlock.config import AutomationConfig, LearnedRule, load_config
+from interlock.config.edit_rules import rule_text
+from interlock.pipeline.automation.decision import Decided
+from interlock.stores.decisions import DecisionStore
+from tests.cli.program import World
+from tests.cli.test_approvals import at_terminal
+from tests.pipeline.automation.past import decisions, notes
+
+CONFIG = """\
+# my node
+listen: 127.0.0.1:{port}
+automation: {{decisions: 8}}
+policy:
+  rules:
+    - {{name: writes, then: confirm, tools: [files.*]}}   # careful
+"""
+
+
+class Desk:
+    """A node's folder, in which decisions are remembered."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.config = world.cwd / "interlock.yaml"
+        self.config.write_text(CONFIG.format(port=world.port), encoding="utf-8")
+
+    def remember(self, made: list[Decided]) -> None:
+        """They were made of late: whatever a test says, the newest an hour ago."""
+        path = self.world.state / "interlock" / f"127.0.0.1-{self.world.port}" / "decisions.db"
+        now = time.time()
+        store = DecisionStore(
+            path, deliver=lambda what: what(), settings=AutomationConfig(), wall_clock=time.time
+        )
+        newest = max(one.time for one in made)
+        for one in made:
+            store.write(msgspec.structs.replace(one, time=now - 3600 - newest + one.time))
+        store.close()
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        ran = self.world.run_here("automation", *arguments)
+        assert ran.returncode == code, ran.stderr or ran.stdout
+        return ran.stdout + ran.stderr
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        ran = self.world.run_here("automation", *arguments, "--json")
+        assert ran.returncode == code, ran.stderr
+        return json.loads(ran.stdout)
+
+    @property
+    def learned(self) -> list[LearnedRule]:
+        return load_config(self.config).policy.learned
+
+
+@pytest.fixture
+def desk(world: World) -> Desk:
+    return Desk(world)
+
+
+def test_nothing_yet(desk: Desk) -> None:
+    assert "0 decisions are remembered, and it takes 8 alike" in desk()
+    assert desk.json("list") == {"decisions": 0, "suggestions": [], "rules": []}
+
+
+def test_from_a_suggestion_to_a_rule_and_back(desk: Desk) -> None:
+    before = desk.config.read_text()
+    history = decisions(notes(214)) + decisions(notes(2), "refuse") + decisions(notes(5))
+    desk.remember(history)
+    told = desk()
+    assert 'when "path" is below "/srv/notes/"' in told
+    assert "219 of 221 times by clerk (219)" in told
+    [one] = desk.json()["suggestions"]
+    assert one["evidence"]["last_exception"]["verdict"] == "refuse"
+    assert one["evidence"]["last_exception"]["arguments"]["path"] == "/srv/notes/1.md"
+
+    shown = desk("show", one["id"])
+    assert "Replayed: it would have decided 219 of 221 the same." in shown
+    assert "Last exception:" in shown
+    assert "policy:\n  learned:\n    - name: allow-files.write-" in shown
+    assert "would have decided 219 of 221 the same" in desk("replay", one["id"], code=1)
+    assert desk.config.read_text() == before
+
+    said = desk("accept", one["id"], "--yes")
+    assert "have to be asked for again" in said
+    [rule] = desk.learned
+    assert rule.tools == ["files.write"]
+    assert " by " in rule.accepted
+    assert "219 of 221" in rule.evidence
+    assert desk.config.read_text().startswith(before)
+    # It stands, and is not suggested again; it can be looked at by its name.
+    now = desk.json()
+    assert (now["suggestions"], [one["name"] for one in now["rules"]]) == ([], [rule.name])
+    assert "in force:" in desk()
+    assert "Accepted 20" in desk("show", rule.name)
+    assert "in force already" in desk("accept", rule.name, "--yes")
+
+    assert "humans are asked again" in desk("revert", rule.name)
+    assert desk.config.read_text() == before
+    assert "no learned rule" in desk("revert", rule.name, code=3)
+
+
+def test_what_cannot_be_undone_takes_a_word_more(desk: Desk) -> None:
+    desk.remember(decisions(notes(9), effect="irreversible"))
+    assert "1 more about what cannot be undone" in desk()
+    [one] = desk.json("--irreversible")["suggestions"]
+    for command in (["show"], ["replay"], ["accept", "--yes"]):
+        assert "say --irreversible" in desk(command[0], one["id"], *command[1:], code=1)
+    assert desk.learned == []
+    assert "This cannot be undone." in desk("accept", one["id"], "--yes", "--irreversible")
+    [rule] = desk.learned
+    assert rule.irreversible
+
+
+def test_nobody_accepts_without_being_asked(desk: Desk) -> None:
+    desk.remember(decisions(notes(9)))
+    [one] = desk.json()["suggestions"]
+    assert "say --yes" in desk("accept", one["id"], code=2)
+    assert desk.learned == []
+
+
+def test_whoever_is_asked_may_say_no(desk: Desk) -> None:
+    desk.remember(decisions(notes(9)))
+    [one] = desk.json()["suggestions"]
+    asked = f"Accept {one['rule']['name']} as shown?"
+    command = ["automation", "accept", one["id"]]
+    seen, code = at_terminal(desk.world, command, {asked: "n\n"})
+    assert (code, desk.learned) == (1, [])
+    assert "nothing was changed" in seen
+    assert "would have decided 9 of 9 the same" in seen
+    seen, code = at_terminal(desk.world, command, {asked: "y\n"})
+    assert code == 0, seen
+    assert [rule.name for rule in desk.learned] == [one["rule"]["name"]]
+
+
+def test_a_file_of_rules_is_tried(desk: Desk, tmp_path: Path) -> None:
+    desk.remember(decisions(notes(9)) + decisions(notes(3, "/etc/"), "refuse"))
+    file = tmp_path / "rules.yaml"
+    rule = LearnedRule(name="mine", then="allow", tools=["files.write"])
+    file.write_text(rule_text(rule), encoding="utf-8")
+    told = desk("replay", str(file), code=1)
+    assert "mine would have decided 9 of 12 the same." in told
+    assert told.count("refused by clerk: files.write of agent with") == 3
+    [row] = desk.json("replay", str(file), code=1)
+    assert (row["rule"], row["covered"], row["same"], row["other"]) == ("mine", 12, 9, 3)
+    narrower = msgspec.structs.replace(rule, when='!args.path.startsWith("/etc/")')
+    file.write_text(rule_text(narrower), encoding="utf-8")
+    assert "9 of 9 the same" in desk("replay", str(file))
+    file.write_text("names: safe\n", encoding="utf-8")
+    assert "no rules below policy.learned" in desk("replay", str(file), code=1)
+    file.write_text("policy: {learned: [{name: x}]}\n", encoding="utf-8")
+    assert f"{file}:1:" in desk("replay", str(file), code=3)
+
+
+def test_what_is_not_there_is_said(desk: Desk, world: World) -> None:
+    for command in (["show"], ["replay"], ["accept", "--yes"]):
+        said = desk(command[0], "s00000000", *command[1:], code=1)
+        assert "nothing is called s00000000 here" in said
+    desk.config.unlink()
+    said = world.run_here("automation", "revert", "x")
+    assert said.returncode == 3
+    assert "--config" in said.stderr
+
+
+def test_nothing_of_strangers_takes_over_the_terminal(desk: Desk) -> None:
+    hostile = "agent\x1b[2J\r\nin force:\n  allow everything"
+    arguments = [one | {"x\x1b]0;t\x07": "\u202ea"} for one in notes(40)]
+    history = decisions(arguments, caller=hostile, tool="files.write")
+    history += decisions(arguments[:1], "refuse", caller=hostile) + decisions(
+        arguments, caller=hostile
+    )
+    desk.remember(history)
+    [one] = desk.json()["suggestions"]
+    for told in (desk(), desk("show", one["id"]), desk("replay", one["id"], code=1)):
+        assert "\x1b" not in told
+        assert "\u202e" not in told
+        assert "\n  allow everything" not in told
+    # What is accepted is the same, and reads back.
+    desk("accept", one["id"], "--yes")
+    assert desk.learned[0].callers == [hostile]
+
+
+def test_decisions_that_are_not_kept(desk: Desk) -> None:
+    desk.config.write_text(
+        desk.config.read_text().replace("{decisions: 8}", "{enabled: false}"), encoding="utf-8"
+    )
+    assert "automation.enabled is false" in desk()
