@@ -33,6 +33,8 @@ MISTAKES = {
     ROOM + "      access: secret": "access",
     ROOM + "      seat: []": 'did you mean "seats"',
     "topics: {path: ws}": "topics.path",
+    "topics: {path: /mcp}\npath: /mcp": "something else answers there",
+    "topics: {path: /ax}": "something else answers there",
     "policy: {learned: [{name: a, then: allow, tools: []}]}": "it is about no tool",
     "policy: {learned: [{name: a, then: allow, tools: ['x.*']}]}": "tools that were decided about",
     "policy: {learned: [{name: a, then: confirm, tools: [x.y]}]}": "policy.learned[0].then",

@@ -10,6 +10,7 @@ from interlock.cli import about, say
 from interlock.cli.add import add
 from interlock.cli.approvals import approvals, approve, refuse
 from interlock.cli.audit import audit
+from interlock.cli.automation import automation
 from interlock.cli.call import call
 from interlock.cli.check import check
 from interlock.cli.claims import claims
@@ -27,6 +28,7 @@ from interlock.cli.status import status
 from interlock.cli.stdio import stdio
 from interlock.cli.token import token
 from interlock.cli.tools import tools
+from interlock.cli.topic import topic
 from interlock.cli.tree import tree
 from interlock.cli.up import up
 
@@ -77,6 +79,7 @@ app.command(rich_help_panel=_CONFIG)(about.schema)
 app.command(rich_help_panel=_USE)(tools)
 app.command(rich_help_panel=_USE)(call)
 app.add_typer(operations, name="operations", rich_help_panel=_USE)
+app.add_typer(topic, name="topic", rich_help_panel=_USE)
 app.command(rich_help_panel=_TRUST)(approvals)
 app.command(rich_help_panel=_TRUST)(approve)
 app.command(rich_help_panel=_TRUST)(refuse)
@@ -85,6 +88,7 @@ app.add_typer(keys, name="keys", rich_help_panel=_TRUST)
 app.add_typer(token, name="token", rich_help_panel=_TRUST)
 app.add_typer(policy, name="policy", rich_help_panel=_TRUST)
 app.add_typer(pins, name="pins", rich_help_panel=_TRUST)
+app.add_typer(automation, name="automation", rich_help_panel=_TRUST)
 app.add_typer(audit, name="audit", rich_help_panel=_TRUST)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(status)

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from interlock.config.conditions import compile_condition
-from interlock.config.model import ServerConfig
+from interlock.config.model import Config, ServerConfig, SubserversConfig
 from interlock.config.problems import BadValue, KeyPath, quoted
 from interlock.config.quantities import default_segment
 from interlock.config.reader import NodeReader
@@ -18,6 +18,7 @@ from interlock.protocol.mcpx.words import LONGEST_ID
 RECORDER: Final = "recorder"
 """What the participant is called that writes a topic to the journal."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
+_DEFAULTS: Final = Config()
 _GLOB: Final = frozenset("*?[")
 _ID: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _TOO_FREE: Final = ("full_access", "tool_only")
@@ -29,6 +30,9 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
     topics: TopicsConfig | None = values.get("topics")
     if topics is None or ("topics",) not in reader.places:
         return
+    subservers: SubserversConfig = values.get("subservers") or _DEFAULTS.subservers
+    if topics.path in (values.get("path") or _DEFAULTS.path, subservers.path):
+        reader.report(("topics", "path"), "something else answers there", "choose another path")
     taken: dict[str, KeyPath] = {}
     servers: dict[str, ServerConfig] = values.get("servers", {})
     for key, server in servers.items():

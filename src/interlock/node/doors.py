@@ -51,12 +51,13 @@ class Doors:
         shown: Mapping[str, Callable[[], Any]],
         public: Mapping[str, Callable[[], Any]],
         subserver: Callable[[Upgrade, Guard], None],
+        topics: Callable[[Upgrade, Guard], None],
         before: Callable[[Guard, App], App] = lambda _, app: app,
         views: Views | None = None,
     ) -> None:
         """`shown`: what is told at which path beside the MCP endpoint, `public`: what is told there
-        to anybody. `subserver` decides about somebody who dials in to register. `before`: stands
-        before the app of those paths."""
+        to anybody. `subserver` decides about somebody who dials in to register, `topics` about
+        somebody who wants to sit in one. `before`: stands before the app of those paths."""
         self.url: str | None = None
         self._config = config
         self._environ = environ
@@ -68,6 +69,7 @@ class Doors:
         self._shown = shown
         self._public = public
         self._subserver = subserver
+        self._topics = topics
         self._before = before
         self.views = views or Views(config.aql)
         self._guard: Guard | None = None
@@ -131,7 +133,9 @@ class Doors:
             most=config.limits.sessions,
             views=self.views,
         )
-        upgrades = {config.subservers.path: self._dialled_in} if config.subservers.enabled else {}
+        upgrades = {config.topics.path: self._joins}
+        if config.subservers.enabled:
+            upgrades[config.subservers.path] = self._dialled_in
         self._lane = FastLane.bound(
             self._face.serve, config.path, config.limits, self._legacy.routes, upgrades
         )
@@ -172,6 +176,10 @@ class Doors:
     def _dialled_in(self, upgrade: Upgrade) -> None:
         assert self._guard is not None
         self._subserver(upgrade, self._guard)
+
+    def _joins(self, upgrade: Upgrade) -> None:
+        assert self._guard is not None
+        self._topics(upgrade, self._guard)
 
     # -- change
 

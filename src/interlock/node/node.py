@@ -23,6 +23,7 @@ from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stream import McpStream
 from interlock.node.access_watch import Revoked
 from interlock.node.aql import Aql
+from interlock.node.automation import Automation
 from interlock.node.doors import Doors
 from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.identity import EverybodyBut
@@ -36,6 +37,7 @@ from interlock.node.places import (
 )
 from interlock.node.roster import Roster
 from interlock.node.status import NodeStatus
+from interlock.node.topics import Topics
 from interlock.node.tree import Tree
 from interlock.node.tree_view import TreeNode, gather, own_part, read_asked
 from interlock.node.trust import Trust
@@ -211,6 +213,25 @@ class Node:
             registered=lambda key: key not in self.config.servers,
         )
         self._hello.about_operations = self.aql.instructions
+        self.automation = Automation(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            approvals=approving.approvals,
+            permit=self.pipeline.permit,
+            audit=self.audit,
+        )
+        self.topics = Topics(
+            config,
+            pipeline=self.pipeline,
+            catalog=self.catalog,
+            audit=self.audit,
+            approvals=approving.approvals,
+            hello=self._hello,
+            own_info=self._own_info,
+            roster=self.roster,
+            recorder=self._journal,
+        )
         self.doors = Doors(
             config,
             environ=environ,
@@ -226,7 +247,8 @@ class Node:
             },
             public={KEYS_PATH: self.hops.public_keys},
             subserver=self.tree.dialled_in,
-            before=approving.app,
+            topics=self.topics.take,
+            before=lambda guard, app: approving.app(guard, self.topics.app(guard, app)),
         )
 
     # -- life
@@ -238,6 +260,7 @@ class Node:
         self.hops.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
+        self.topics.start()
         self._choose_transparent()
 
     def register(self) -> None:
@@ -253,7 +276,7 @@ class Node:
         identity = self.trust.identity
         identity.listening_at(url)
         await identity.start()
-        self.doors.tell_where_tokens_are(identity.metadata())
+        self._tell_where_tokens_are()
         return url
 
     async def listen_locally(self) -> Path:
@@ -297,10 +320,12 @@ class Node:
             self._sweeper.cancel()
         self._listeners.close()
         await self.pipeline.drain(LAST_CALLS)
+        await self.topics.close()
         self.tree.close()
         await self.doors.close()
         self.hops.close()
         await self.aql.close()
+        await self.automation.close()
         await self.trust.close()
         await self.roster.close()
         await self._keyring.close()
@@ -337,16 +362,21 @@ class Node:
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         # Who is no longer known hears nothing more, also on what is open already.
         self._sessions.end_of(identity)
-        self._listeners.end_of(identity)
-        self.doors.end_of(identity)
         self._end_listening(identity)
-        self.doors.tell_where_tokens_are(identity.metadata())
+        self._tell_where_tokens_are()
         self.catalog.configure(page_size=config.page_size)
         self.pipeline.latency_in_results = config.latency_in_results
         await self.tree.configure(config)
         await self.roster.apply(config, change)
+        self.automation.configure(config)
+        self.topics.configure(config, self.doors.guard)
         self._choose_transparent()
         return change
+
+    def _tell_where_tokens_are(self) -> None:
+        metadata = self.trust.identity.metadata()
+        self.doors.tell_where_tokens_are(metadata)
+        self.topics.tell_where_tokens_are(metadata)
 
     def _choose_transparent(self) -> None:
         shown_as_itself = [
@@ -372,10 +402,9 @@ class Node:
         """Their tokens do not count any more: everything of theirs ends now."""
         rest = EverybodyBut(names)
         self._sessions.end_of(rest)
-        self._listeners.end_of(rest)
-        self.doors.end_of(rest)
         self._end_listening(rest)
         self.tree.dismiss(names)
+        self.topics.end_of(names)
         for call in list(self.pipeline.under_way()):
             if call.caller is not None and names.ends(call.caller):
                 self.pipeline.cancel(call, "The caller's token was revoked.")
@@ -384,12 +413,13 @@ class Node:
         """Their tokens ran out: sessions wait for a new one, but nothing more is told."""
         rest = EverybodyBut(names)
         self._sessions.hang_up_on_all_but(rest)
-        self._listeners.end_of(rest)
-        self.doors.end_of(rest)
         self._end_listening(rest)
+        self.topics.end_of(names)
 
     def _end_listening(self, callers: Container[str]) -> None:
-        """Only these callers are known: others hear no more of what waits for an approval."""
+        """Only these callers are known: open streams of others end."""
+        self._listeners.end_of(callers)
+        self.doors.end_of(callers)
         if self.trust.approving is not None:
             self.trust.approving.end_of(callers)
 
@@ -430,6 +460,7 @@ class Node:
             parent=None if self.tree.registrant is None else self.tree.registrant.status(),
             held=sorted(held.tool for held in self.trust.pins.held.values()),
             waiting=self.trust.waiting,
+            topics=self.topics.status(),
             problems=self.trust.problems(),
         )
 

@@ -60,6 +60,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """Tools that changed since a human accepted them."""
     waiting: int = 0
     """Calls that wait for a human."""
+    topics: dict[str, int] = {}
+    """How many sit in which topic."""
     problems: list[str] = []
     """What is wrong with the node's own files, and with those whose tokens it believes."""
 

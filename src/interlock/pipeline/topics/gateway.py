@@ -168,9 +168,9 @@ class Gateway:
 
     def end_of(self, callers: Container[str]) -> None:
         """What these callers showed does not count any more: let them go."""
-        for member in self._outside():
+        for member in self.outside():
             if member.caller.name in callers and member.caller.kind != GUEST:
-                self._let_go(member, "What you showed to come in does not count any more.")
+                self.let_go(member, "What you showed to come in does not count any more.")
 
     # -- what is said
 
@@ -206,7 +206,7 @@ class Gateway:
                 member.topic,
                 member.routing,
             )
-            for member in self._outside()
+            for member in self.outside()
         ]
 
     # -- what may be said
@@ -315,16 +315,17 @@ class Gateway:
         try:
             _, given = admission.admit(self.config, room.name, caller, guest=member.id)
         except InterlockError as error:
-            self._let_go(member, error.message)
+            self.let_go(member, error.message)
             return
         if given.id != member.id:
-            self._let_go(member, f"You are called {given.id} from now on: come in again.")
+            self.let_go(member, f"You are called {given.id} from now on: come in again.")
             return
         capabilities = self._standing(room.name, member.id, member.caller, given.capabilities)
         if capabilities != member.capabilities:
             room.regrant(member, capabilities)
 
-    def _let_go(self, member: Member, reason: str) -> None:
+    def let_go(self, member: Member, reason: str) -> None:
+        """Send it away for good."""
         self.leave(member, reason)
         member.outlet.close(NOT_WELCOME, reason)
 
@@ -368,7 +369,8 @@ class Gateway:
             )
         return found.pop()
 
-    def _outside(self) -> list[Member]:
+    def outside(self) -> list[Member]:
+        """Members that came in by a connection."""
         return [
             member
             for room in self.rooms.values()

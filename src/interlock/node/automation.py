@@ -1,0 +1,68 @@
+"""Learning from decisions, put together: what humans decide is remembered, and rules that a human
+accepted from it answer in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from interlock.config import Config
+from interlock.node.places import decisions_path
+from interlock.pipeline.approval.approvals import Approvals
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.automation.learned import Learned
+from interlock.pipeline.automation.watching import Watching
+from interlock.pipeline.permit import Permit
+from interlock.stores.decisions import DecisionStore
+
+
+class Automation:
+    """What a node learns."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        approvals: Approvals,
+        permit: Permit,
+        audit: Audit,
+    ) -> None:
+        self._path = decisions_path(config, environ, base_dir)
+        self._approvals = approvals
+        self._permit = permit
+        self._audit = audit
+        self._store: DecisionStore | None = None
+        self._stop: Callable[[], None] | None = None
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Run by a new config."""
+        rules = config.policy.learned
+        self._permit.learned = Learned(rules, audit=self._audit) if rules else None
+        if self._store is not None:
+            self._store.configure(config.automation)
+        if config.automation.enabled and self._stop is None:
+            if self._store is None:
+                self._store = DecisionStore(
+                    self._path,
+                    deliver=asyncio.get_running_loop().call_soon_threadsafe,
+                    settings=config.automation,
+                    wall_clock=time.time,
+                )
+            self._stop = self._approvals.watch(Watching(self._store, time.time).heard)
+        elif not config.automation.enabled:
+            self._hear_no_more()
+
+    async def close(self) -> None:
+        self._hear_no_more()
+        if self._store is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._store.close)
+
+    def _hear_no_more(self) -> None:
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()

@@ -1,0 +1,191 @@
+"""Topics put together: the gateway, its door and its admin paths, and the seats that the node
+itself takes in rooms. The node makes one of these, opens it with its doors, and closes it before
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Container
+from datetime import UTC, datetime
+
+from interlock.catalog.catalog import Catalog
+from interlock.config import Config
+from interlock.errors import InterlockError
+from interlock.faces.http.answers import App
+from interlock.faces.http.guard import Guard
+from interlock.faces.http.resource_metadata import ResourceMetadata
+from interlock.faces.http.upgrade import Upgrade
+from interlock.faces.mcp.hello import Hello
+from interlock.faces.topics.admin import AdminApp
+from interlock.faces.topics.door import Door
+from interlock.faces.topics.node_seat import NodeSeat
+from interlock.faces.topics.recorder import seat_recorder
+from interlock.node.roster import Roster
+from interlock.pipeline.approval.approvals import Approvals
+from interlock.pipeline.audit import Audit
+from interlock.pipeline.authenticate import Unsettled
+from interlock.pipeline.pipeline import Pipeline
+from interlock.pipeline.topics.admission import GUEST
+from interlock.pipeline.topics.gateway import Gateway
+from interlock.pipeline.topics.room import Room
+from interlock.ports import Recorder
+from interlock.upstreams.topics.room_upstreams import RoomUpstreams
+
+
+class Topics:
+    """The topics of one node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        audit: Audit,
+        approvals: Approvals | None,
+        hello: Hello,
+        own_info: bytes,
+        roster: Roster,
+        recorder: Recorder | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._audit = audit
+        self._approvals = approvals
+        self._hello = hello
+        self._own_info = own_info
+        self._roster = roster
+        self._recorder = recorder
+        self._seats: dict[str, NodeSeat] = {}
+        self._upstreams: dict[str, RoomUpstreams] = {}
+        self._app: AdminApp | None = None
+        self.gateway = Gateway(
+            config.topics,
+            call_soon=loop.call_soon,
+            new_id=_new_id,
+            now=_now,
+            on_opened=self._opened,
+            on_closed=self._closed,
+            audit=audit,
+        )
+        self.door = Door(self.gateway, pipeline, audit=audit)
+        self._started = False
+
+    # -- life
+
+    def start(self) -> None:
+        """Take the seats that the config gives the node. Once, whoever begins."""
+        if not self._started:
+            self._started = True
+            self.gateway.start()
+
+    async def close(self) -> None:
+        """Everybody is told that the node stops, and let go."""
+        self.gateway.close()
+        await self.door.close()
+
+    def take(self, upgrade: Upgrade, guard: Guard) -> None:
+        """Somebody wants to come in."""
+        if self.gateway.config.rooms:
+            self.door.take(upgrade, guard)
+        else:
+            upgrade.refuse(404, "There are no topics here.")
+
+    def app(self, guard: Guard, otherwise: App) -> App:
+        """What serves /admin/participants, and leaves all other paths to `otherwise`."""
+        self._app = AdminApp(
+            self.gateway,
+            guard=guard,
+            authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
+            refused=self._pipeline.refused,
+            admins=lambda: self.gateway.config.admins,
+            otherwise=otherwise,
+        )
+        return self._app
+
+    def tell_where_tokens_are(self, metadata: ResourceMetadata | None) -> None:
+        self.door.metadata = metadata
+        if self._app is not None:
+            self._app.metadata = metadata
+
+    # -- change
+
+    def configure(self, config: Config, guard: Guard | None) -> None:
+        """Run by a new config: everybody who is in is looked at anew, as who it is now."""
+        if self._app is not None and guard is not None:
+            self._app.guard = guard
+        for member in self.gateway.outside():
+            if member.caller.kind == GUEST:
+                continue
+            try:
+                member.caller = self._pipeline.enter.authenticate(member.credentials)
+            except Unsettled:
+                # Whoever knows has to be asked first: it stays who it was, until it says more.
+                continue
+            except InterlockError as error:
+                self.gateway.let_go(member, error.message)
+        self.gateway.configure(config.topics)
+
+    def end_of(self, callers: Container[str]) -> None:
+        """What these callers showed does not count any more."""
+        self.gateway.end_of(callers)
+
+    # -- how it fares
+
+    def status(self) -> dict[str, int]:
+        """How many are in which room."""
+        return {name: len(room.members) for name, room in self.gateway.rooms.items()}
+
+    # -- the node's own seats
+
+    def _opened(self, room: Room) -> None:
+        settings, loop = room.settings, self._loop
+        if settings.record != "off" and self._recorder is not None:
+            whole = settings.record == "whole"
+            seat_recorder(self.gateway, room, self._recorder, time.time_ns, whole=whole)
+        if settings.node is None:
+            return
+        seat = self._seats[room.name] = NodeSeat(
+            self.gateway,
+            room,
+            id=settings.node,
+            pipeline=self._pipeline,
+            approvals=self._approvals,
+            hello=self._hello,
+            catalog=self._catalog,
+            audit=self._audit,
+            call_soon=loop.call_soon,
+            new_id=_new_id,
+            now=_now,
+        )
+        if settings.upstreams:
+            upstreams = self._upstreams[room.name] = RoomUpstreams(
+                room.name,
+                settings.upstreams,
+                own_info=self._own_info,
+                say=seat.say,
+                begin=self._roster.begin_registered,
+                end=self._roster.end_registered,
+                call_later=loop.call_later,
+            )
+            seat.on_heard.append(upstreams.heard)
+
+    def _closed(self, room: Room) -> None:
+        upstreams = self._upstreams.pop(room.name, None)
+        if upstreams is not None:
+            upstreams.close()
+        seat = self._seats.pop(room.name, None)
+        if seat is not None:
+            seat.close()
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
