@@ -223,38 +223,32 @@ class Room:
             self.flush()
 
     def _deliver(self, pending: list[_Said]) -> None:
+        """The loop that runs for every receiver of everything: there is little in it."""
         whole = _batch(pending)
         apart = {said.without for said in pending}
         addressed = any(said.head.to for said in pending)
-        made: dict[tuple[bool, ...], Batch | None] = {}
-        wanted = _wanted_by(pending) if addressed else None
+        sorting: _Sorting | None = None
         for member in tuple(self.members.values()):
             batch: Batch | None = whole
-            directed = wanted is not None and member.routing == DIRECTED
-            if directed or member in apart:
-                mask = tuple(
-                    [
-                        said.without is not member
-                        and (not directed or wanted is None or wanted[place](member.id))
-                        for place, said in enumerate(pending)
-                    ]
-                )
-                if mask not in made:
-                    chosen = [said for said, takes in zip(pending, mask, strict=True) if takes]
-                    made[mask] = _batch(chosen) if chosen else None
-                batch = made[mask]
-            if batch is not None:
-                self._hand(member, batch)
+            if member in apart or (addressed and member.routing == DIRECTED):
+                sorting = sorting or _Sorting(pending)
+                batch = sorting.batch_for(member)
+                if batch is None:
+                    continue
+            try:
+                member.outlet.deliver(batch)
+            except Exception:
+                self._broken(member)
 
-    def _hand(self, member: Member, batch: Batch) -> None:
-        try:
-            member.outlet.deliver(batch)
-        except Exception:
-            # One that breaks this promise must not take the others' messages with it.
-            log.exception("%s in the topic %s could not be sent anything", member.id, self.name)
+    def _broken(self, member: Member) -> None:
+        """It broke its promise, and must not take the others' messages with it."""
+        log.exception("%s in the topic %s could not be sent anything", member.id, self.name)
 
     def _hand_alone(self, member: Member, text: bytes, head: Head) -> None:
-        self._hand(member, Batch(text_frame(text), (text,), (head,)))
+        try:
+            member.outlet.deliver(Batch(text_frame(text), (text,), (head,)))
+        except Exception:
+            self._broken(member)
 
     def _welcome(self, member: Member) -> None:
         id = self._new_id()
@@ -346,9 +340,27 @@ def _batch(said: list[_Said]) -> Batch:
     )
 
 
-def _wanted_by(pending: list[_Said]) -> list[Callable[[str], bool]]:
-    """For each message, whether somebody in directed mode is sent it."""
-    return [_addresses(said.head.to) for said in pending]
+class _Sorting:
+    """Who is sent which messages of a turn; those who get the same get the same batch."""
+
+    def __init__(self, pending: list[_Said]) -> None:
+        self._pending = pending
+        self._addresses = [_addresses(said.head.to) for said in pending]
+        self._made: dict[tuple[bool, ...], Batch | None] = {}
+
+    def batch_for(self, member: Member) -> Batch | None:
+        """None: there is nothing for it."""
+        directed, id = member.routing == DIRECTED, member.id
+        takes = tuple(
+            [
+                said.without is not member and (not directed or addresses(id))
+                for said, addresses in zip(self._pending, self._addresses, strict=True)
+            ]
+        )
+        if takes not in self._made:
+            chosen = [said for said, wanted in zip(self._pending, takes, strict=True) if wanted]
+            self._made[takes] = _batch(chosen) if chosen else None
+        return self._made[takes]
 
 
 def _addresses(to: tuple[str, ...]) -> Callable[[str], bool]:
