@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 
 PATIENCE = 10.0
 _numbers = count(1)
@@ -20,7 +20,8 @@ Envelope = dict[str, Any]
 class Peer:
     """One member of a topic, who reads when a test wants it."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: Any) -> None:
+        """`socket`: a connection of the `websockets` library, or what behaves like one."""
         self.socket = socket
         self.welcome: Envelope = {}
         self.first: str = ""
@@ -36,7 +37,7 @@ class Peer:
 
     async def begin(self) -> Peer:
         """Read the welcome."""
-        self.first = await self._next()
+        self.first = await self.text()
         self.welcome = json.loads(self.first)
         assert self.welcome["kind"] == "system/welcome", self.welcome
         return self
@@ -59,7 +60,8 @@ class Peer:
 
     # -- hearing
 
-    async def _next(self) -> str:
+    async def text(self) -> str:
+        """The next message, as it came."""
         async with asyncio.timeout(PATIENCE):
             got = await self.socket.recv()
         assert isinstance(got, str)
@@ -67,7 +69,7 @@ class Peer:
 
     async def hear(self) -> Envelope:
         """The next message, whatever it is."""
-        return dict(json.loads(await self._next()))
+        return dict(json.loads(await self.text()))
 
     async def until(self, wanted: str | Callable[[Envelope], bool]) -> Envelope:
         """The next of this id or kind, or as wanted; what comes before it is passed over."""

@@ -1,0 +1,241 @@
+"""The gateway's checklist (section 8.1 of MCPx v0.1), on a real node with participants that are not
+ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.behaviour.topic_rooms import LIBRARIES, Joins, Place, Play, Refused, a_place, player
+from tests.faces.topics.peers import Peer
+
+pytestmark = pytest.mark.timeout(120)
+
+CALL = "mcp/request:tools/call"
+REQUEST = {
+    "jsonrpc": "2.0",
+    "id": 42,
+    "method": "tools/call",
+    "params": {"name": "dangerous_operation", "arguments": {"target": "production"}},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from a_place(tmp_path_factory.mktemp("topics"))
+
+
+@pytest.fixture(params=LIBRARIES)
+def play(request: pytest.FixtureRequest, place: Place) -> Play:
+    return player(place, request.param)
+
+
+# -- connection management
+
+
+@pytest.mark.spec("MX-8.1-1")
+@pytest.mark.spec("MX-8.1-2")
+@pytest.mark.spec("MX-8.1-3")
+@pytest.mark.spec("MX-8.1-4")
+def test_connections(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        agent = await join(topic, "agent")
+        assert agent.id == "agent"
+        for who, status in (("nobody-knows-this", 401), (None, 401)):
+            with pytest.raises(Refused) as refused:
+                await join(topic, who)
+            assert refused.value.status == status
+        with pytest.raises(Refused) as refused:
+            await join(place.topic("closed"), "agent")
+        assert refused.value.status == 403
+        with pytest.raises(Refused) as refused:
+            await join("", "agent")
+        assert refused.value.status == 400
+        # There is a state for each, until it leaves.
+        worker = await join(topic, "worker")
+        others = [one["id"] for one in worker.welcome["payload"]["participants"]]
+        assert others == ["agent"]
+        await agent.socket.close()
+        await worker.until(lambda one: one["payload"].get("event") == "leave")
+        monitor = await join(topic, "monitor")
+        others = [one["id"] for one in monitor.welcome["payload"]["participants"]]
+        assert others == ["worker"]
+
+    play(test)
+
+
+# -- capability enforcement
+
+
+@pytest.mark.spec("MX-8.1-5")
+@pytest.mark.spec("MX-8.1-6")
+@pytest.mark.spec("MX-8.1-7")
+@pytest.mark.spec("MX-8.1-8")
+def test_capabilities_are_enforced(place: Place, play: Play) -> None:
+    granted = {
+        "administrator": [CALL, "mcp/response:tools/call", "mcp/proposal:tools/call", "chat"],
+        "worker": ["mcp/response:tools/call", "mcp/response:resources/read:file:///a", "chat"],
+        "agent": ["mcp/proposal:tools/call", "mcp/response:tools/list", "chat"],
+        "monitor": ["mcp/request:tools/list", "mcp/request:resources/read", "chat"],
+        "newcomer": ["mcp/proposal:tools/call:x", "chat"],
+    }
+    refused = {
+        "administrator": ["x/other", "chats", "mcp"],
+        "worker": [CALL, "mcp/proposal:tools/call", "chat/x"],
+        "agent": [CALL, "mcp/request:tools/list", "mcp/request:tools/call:safe"],
+        "monitor": [CALL, "mcp/request:resources/subscribe", "mcp/proposal:tools/call"],
+        "newcomer": [CALL, "mcp/response:tools/call", "MCP/proposal:tools/call"],
+    }
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        observer = await join(topic, "observer")
+        for name, kinds in granted.items():
+            peer = await join(topic, name)
+            passed = [await peer.say(kind) for kind in kinds]
+            blocked = {await peer.say(kind): kind for kind in refused[name]}
+            marker = await peer.chat("end")
+            heard = [one for one in await observer.all_until(marker) if one["from"] == name]
+            assert [one["id"] for one in heard] == passed
+            for id, kind in blocked.items():
+                error = await peer.refusal(id)
+                assert error["error"] == "capability_violation"
+                assert error["attempted_kind"] == kind
+                assert error["your_capabilities"] == peer.capabilities
+
+    play(test)
+
+
+@pytest.mark.spec("MX-6.2a-4")
+def test_the_thousandth_message_is_looked_at_like_the_first(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        agent, observer = await join(topic, "agent"), await join(topic, "observer")
+        for _ in range(999):
+            await agent.chat()
+        blocked = await agent.say(CALL, REQUEST)
+        assert (await agent.refusal(blocked))["error"] == "capability_violation"
+        marker = await agent.chat("end")
+        heard = [one for one in await observer.all_until(marker) if one["from"] == "agent"]
+        assert [one["kind"] for one in heard] == ["chat"] * 999
+
+    play(test)
+
+
+# -- system messages
+
+
+@pytest.mark.spec("MX-8.1-9")
+@pytest.mark.spec("MX-8.1-10")
+def test_welcome_and_presence(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        supervisor = await join(topic, "supervisor")
+        agent = await join(topic, "agent")
+        assert agent.welcome["protocol"] == "mcpx/v0.1"
+        assert agent.welcome["from"] == "system:gateway"
+        assert agent.welcome["payload"] == {
+            "you": {"id": "agent", "capabilities": ["mcp/proposal:*", "mcp/response:*", "chat"]},
+            "participants": [{"id": "supervisor", "capabilities": ["mcp/*", "chat"]}],
+        }
+        came = await supervisor.until(
+            lambda one: one["payload"].get("participant", {}).get("id") == "agent"
+        )
+        assert (came["kind"], came["payload"]["event"]) == ("system/presence", "join")
+        assert came["payload"]["participant"]["capabilities"] == agent.capabilities
+        await agent.socket.close()
+        went = await supervisor.until("system/presence")
+        assert went["payload"] == {"event": "leave", "participant": {"id": "agent"}}
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.1-11")
+@pytest.mark.spec("MX-8.1-12")
+def test_errors_and_the_reserved_namespace(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        boss, observer = await join(topic, "administrator"), await join(topic, "observer")
+        for kind in ("system/welcome", "system/presence", "system/error", "system/x", "system"):
+            blocked = await boss.say(kind, {"event": "leave", "participant": {"id": "observer"}})
+            error = await boss.refusal(blocked)
+            assert error["error"] == "capability_violation"
+            assert "reserved" in error["message"]
+        forged = {**boss.envelope("chat"), "from": "system:gateway"}
+        await boss.socket.send(json.dumps(forged))
+        assert (await boss.refusal(forged["id"]))["error"] == "identity_mismatch"
+        old = boss.envelope("chat", protocol="mcp-x/v0")
+        await boss.socket.send(json.dumps(old))
+        assert (await boss.refusal(old["id"]))["error"] == "protocol_mismatch"
+        await boss.socket.send("this is not JSON")
+        assert (await boss.until("system/error"))["payload"]["error"] == "malformed_envelope"
+        marker = await boss.chat("end")
+        heard = await observer.all_until(marker)
+        # Only what the gateway itself said.
+        assert {one["from"] for one in heard} == {"system:gateway"}
+        assert {one["kind"] for one in heard} == {"system/presence"}
+
+    play(test)
+
+
+# -- message routing
+
+
+@pytest.mark.spec("MX-8.1-13")
+@pytest.mark.spec("MX-8.1-14")
+@pytest.mark.spec("MX-2.1-4")
+@pytest.mark.spec("MX-2.2-1")
+@pytest.mark.spec("MX-3.3-4")
+def test_routing(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        boss = await join(topic, "administrator")
+        everything = await join(topic, "observer")
+        directed = await join(topic, "worker", "&routing=directed")
+        to_worker = await boss.say(CALL, REQUEST, to=["worker"])
+        to_agent = await boss.say(CALL, REQUEST, to=["agent"])
+        # The sample of the draft, without `to` and `ts`.
+        sample = {
+            **boss.envelope("chat"),
+            "payload": {"text": "Hello everyone!", "format": "plain"},
+        }
+        await boss.socket.send(json.dumps(sample))
+        empty = await boss.chat(to=[])
+        marker = await boss.chat("end")
+        said = [to_worker, to_agent, sample["id"], empty]
+
+        async def heard_by(peer: Peer) -> list[str]:
+            return [one["id"] for one in await peer.all_until(marker) if one["from"] == boss.id]
+
+        # There is no secrecy: who wants to hear everything does.
+        assert await heard_by(everything) == said
+        assert await heard_by(directed) == [to_worker, sample["id"], empty]
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.1-15")
+@pytest.mark.spec("MX-8.1-16")
+@pytest.mark.spec("MX-1-1")
+def test_envelopes_pass_as_they_are_and_payloads_are_not_looked_at(
+    place: Place, play: Play
+) -> None:
+    """Spaces, order, numbers, unknown members, and a payload that is a lie about its kind."""
+    odd = (
+        '{ "x-more": [1, 2.50, 1e3], "payload" : {"method":"resources/read", "n": 1.0, '
+        '"n": 2, "Payload": null, "big": 12345678901234567890, "u": "\\u00fc ü"},\n'
+        '"kind":"mcp/proposal:tools/call:safe_tool","to":["worker"],"ts":"2025-08-26T14:00:00Z",'
+        '"from":"agent","id":"odd-1", "protocol":"mcpx/v0.1"}'
+    )
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        agent, observer = await join(topic, "agent"), await join(topic, "observer")
+        await agent.socket.send(odd)
+        while (text := await observer.text()) != odd:
+            assert json.loads(text)["from"] == "system:gateway"
+
+    play(test)

@@ -1,0 +1,192 @@
+"""The examples 9.1 to 9.3 of MCPx v0.1, and what the draft wants topics for, on a real node with
+participants that are not ours. 9.4, with a human's inbox, is in `test_topics_node`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.behaviour.topic_rooms import LIBRARIES, Joins, Place, Play, Refused, a_place, player
+from tests.faces.topics.peers import Peer
+
+pytestmark = pytest.mark.timeout(120)
+
+CONTEXT = "dangerous_operation"
+PARAMS = {"name": CONTEXT, "arguments": {"target": "production"}}
+REQUEST = f"mcp/request:tools/call:{CONTEXT}"
+RESPONSE = f"mcp/response:tools/call:{CONTEXT}"
+PROPOSAL = f"mcp/proposal:tools/call:{CONTEXT}"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from a_place(tmp_path_factory.mktemp("topics"))
+
+
+@pytest.fixture(params=LIBRARIES)
+def play(request: pytest.FixtureRequest, place: Place) -> Play:
+    return player(place, request.param)
+
+
+def call(id: int = 44) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": PARAMS}
+
+
+def result(id: int = 44) -> dict[str, Any]:
+    content = [{"type": "text", "text": "Operation completed"}]
+    return {"jsonrpc": "2.0", "id": id, "result": {"content": content}}
+
+
+async def proposed_by(agent: Peer) -> str:
+    return await agent.say(PROPOSAL, {"method": "tools/call", "params": PARAMS}, to=["worker"])
+
+
+@pytest.mark.spec("MX-9.1-1")
+@pytest.mark.spec("MX-1-1")
+@pytest.mark.spec("MX-2.1-3")
+@pytest.mark.spec("MX-7-2")
+def test_a_workflow_of_proposals(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        worker = await join(topic, "worker")
+        human = await join(topic, "supervisor")
+        observer = await join(topic, "observer")
+        # 1. The agent may propose.
+        agent = await join(topic, "agent")
+        assert agent.capabilities == ["mcp/proposal:*", "mcp/response:*", "chat"]
+        # 2. What it asks for directly is blocked.
+        direct = await agent.say(REQUEST, call(), to=["worker"])
+        error = await agent.refusal(direct)
+        assert error["error"] == "capability_violation"
+        assert error["attempted_kind"] == REQUEST
+        # 3. What it proposes, everybody sees; nobody has seen the request.
+        proposal = await proposed_by(agent)
+        for peer in (worker, human, observer):
+            told = await peer.all_until(proposal)
+            assert direct not in [one["id"] for one in told]
+        # 4. and 5. One who may makes the real call, which names the proposal.
+        fulfilment = await human.say(REQUEST, call(), to=["worker"], correlation_id=proposal)
+        request = await worker.until(fulfilment)
+        assert (request["from"], request["correlation_id"]) == ("supervisor", proposal)
+        assert request["payload"]["params"] == PARAMS
+        # 6. The target does it, and answers both.
+        answer = await worker.say(
+            RESPONSE, result(), to=["supervisor", "agent"], correlation_id=fulfilment
+        )
+        for peer in (human, agent, observer):
+            response = await peer.until(answer)
+            assert response["correlation_id"] == fulfilment
+            assert response["payload"] == result()
+
+    play(test)
+
+
+@pytest.mark.spec("MX-9.2-1")
+@pytest.mark.spec("MX-7.1-4")
+@pytest.mark.spec("MX-5.1-1")
+def test_capabilities_grow_with_trust(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        worker, agent = await join(topic, "worker"), await join(topic, "newcomer")
+        blocked = await agent.say(REQUEST, call(), to=["worker"])
+        assert (await agent.refusal(blocked))["error"] == "capability_violation"
+        answer = await place.change("newcomer", topic, add=["mcp/request:tools/*"], remove=[])
+        assert answer.status_code == 200
+        # The same call, on the same connection.
+        welcome = await agent.until("system/welcome")
+        granted = welcome["payload"]["you"]["capabilities"]
+        assert granted == answer.json()["newCapabilities"]
+        passed = await agent.say(REQUEST, call(), to=["worker"])
+        told = await worker.all_until(passed)
+        assert blocked not in [one["id"] for one in told]
+        # Only by somebody who may, and not by oneself.
+        for by in ("newcomer", "supervisor"):
+            answer = await place.change("newcomer", topic, by=by, add=["mcp/*"])
+            assert answer.status_code == 403
+
+    play(test)
+
+
+@pytest.mark.spec("MX-9.3-1")
+@pytest.mark.spec("MX-5.1-1")
+def test_different_profiles_in_one_topic(place: Place, play: Play) -> None:
+    kinds = {
+        "request": "mcp/request:tools/call",
+        "list": "mcp/request:tools/list",
+        "response": "mcp/response:tools/call",
+        "proposal": "mcp/proposal:tools/call",
+        "chat": "chat",
+    }
+    granted = {
+        "administrator": {"request", "list", "response", "proposal", "chat"},
+        "worker": {"response", "chat"},
+        "newcomer": {"proposal", "chat"},
+        "monitor": {"list", "response", "chat"},
+    }
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        peers = {name: await join(topic, name) for name in granted}
+        observer = await join(topic, "observer")
+        for name, peer in peers.items():
+            said = {await peer.say(kind): word for word, kind in kinds.items()}
+            marker = await peer.chat("end")
+            heard = await observer.all_until(marker)
+            assert {said[one["id"]] for one in heard if one["from"] == name} == granted[name]
+
+    play(test)
+
+
+@pytest.mark.spec("MX-2.1-1")
+def test_several_people_look_after_an_agent(place: Place, play: Play) -> None:
+    """Both see what it proposes, and either may fulfil it."""
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        people = [await join(topic, "administrator"), await join(topic, "supervisor")]
+        agent, worker = await join(topic, "agent"), await join(topic, "worker")
+        for one, other in (people, reversed(people)):
+            proposal = await proposed_by(agent)
+            assert (await one.until(proposal))["from"] == "agent"
+            assert (await other.until(proposal))["from"] == "agent"
+            fulfilment = await one.say(REQUEST, call(), to=["worker"], correlation_id=proposal)
+            assert (await worker.until(fulfilment))["from"] == one.id
+            # The other sees that it is done.
+            assert (await other.until(fulfilment))["correlation_id"] == proposal
+
+    play(test)
+
+
+@pytest.mark.spec("MX-7.1-1")
+def test_newcomers_start_with_the_least(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        # Whoever is known, where nobody said what it may; and who is not.
+        for topic, who in ((place.topic("house"), "agent"), (place.topic("open"), None)):
+            peer = await join(topic, who)
+            assert peer.capabilities == ["mcp/proposal:*", "chat"]
+
+    play(test)
+
+
+@pytest.mark.spec("MX-5.1-1")
+def test_topics_are_public_private_or_restricted(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        admitted = {
+            "open": {"administrator": True, "agent": True, None: True},
+            "house": {"administrator": True, "agent": True, None: False},
+            "closed": {"administrator": True, "agent": False, None: False},
+        }
+        for kind, callers in admitted.items():
+            topic = place.topic(kind)
+            for who, may in callers.items():
+                if may:
+                    peer = await join(topic, who)
+                    assert peer.id == who or (who is None and peer.id.startswith("guest-"))
+                else:
+                    with pytest.raises(Refused) as refused:
+                        await join(topic, who)
+                    assert refused.value.status == (401 if who is None else 403)
+
+    play(test)

@@ -1,0 +1,262 @@
+"""Bad input to the topics of a real node: whatever one participant sends, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from interlock.protocol.mcpx.words import LONGEST
+from tests.behaviour.topic_rooms import (
+    LIBRARIES,
+    TOKENS,
+    Joins,
+    Place,
+    Play,
+    Refused,
+    a_place,
+    player,
+)
+from tests.faces.topics.peers import PATIENCE, Peer
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from a_place(tmp_path_factory.mktemp("topics"))
+
+
+@pytest.fixture(params=LIBRARIES)
+def play(request: pytest.FixtureRequest, place: Place) -> Play:
+    return player(place, request.param)
+
+
+def bad_of(peer: Peer) -> list[tuple[str, str]]:
+    """What it may not send, and the error that comes of it."""
+
+    def changed(**members: Any) -> str:
+        named = {name.rstrip("_"): value for name, value in members.items()}
+        return json.dumps({**peer.envelope("chat", {"text": "x"}), **named})
+
+    def without(member: str) -> str:
+        whole = peer.envelope("chat", {"text": "x"})
+        return json.dumps({name: value for name, value in whole.items() if name != member})
+
+    whole = json.dumps(peer.envelope("chat", {"text": "x"}))
+    malformed = [
+        "", " ", "not JSON", "{", whole + "}", whole + whole, "[" + whole + "]", "null", "1",
+        '"chat"', "[]", "{}", "[" * 100_000, '{"a":' * 100_000, whole.replace('"x"', "NaN"),
+        *(without(member) for member in ("protocol", "id", "from", "kind", "payload")),
+        changed(id=""), changed(id="x" * 257), changed(id=1), changed(id=None), changed(kind=""),
+        changed(kind="x" * 4097), changed(kind=["chat"]), changed(payload=[]), changed(payload="x"),
+        changed(payload=None), changed(to="agent"), changed(to=[1]), changed(to={}),
+        changed(to=["x"] * 1001), changed(correlation_id=1), changed(protocol=1), changed(from_=1),
+        # Doubled members, and what another reader may take for one.
+        whole[:-1] + ',"kind":"system/presence"}', whole[:-1] + ',"from":"administrator"}',
+        whole[:-1] + ',"k\\u0069nd":"mcp/request:tools/call"}', changed(Kind="system/presence"),
+        changed(FROM="administrator"),
+    ]  # fmt: skip
+    return [
+        *((text, "malformed_envelope") for text in malformed),
+        (changed(protocol="mcpx/v0.2"), "protocol_mismatch"),
+        (changed(protocol="mcp-x/v0"), "protocol_mismatch"),
+        (changed(from_="administrator"), "identity_mismatch"),
+        (changed(from_="system:gateway"), "identity_mismatch"),
+        (changed(from_=peer.id + " "), "identity_mismatch"),
+        (changed(from_=""), "identity_mismatch"),
+        (changed(kind="system/welcome"), "capability_violation"),
+        (changed(kind="system:gateway"), "capability_violation"),
+        (changed(kind="presence"), "capability_violation"),
+        (changed(kind="mcp/request:tools/call"), "capability_violation"),
+        (changed(kind="mcp/request:tools/call\x00"), "capability_violation"),
+        (changed(kind="*"), "capability_violation"),
+        (changed(kind="mcp/*"), "capability_violation"),
+    ]
+
+
+def test_nothing_bad_passes_and_nobody_is_closed_for_it(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        observer, agent = await join(topic, "observer"), await join(topic, "agent")
+        for text, error in bad_of(agent):
+            await agent.socket.send(text)
+            told = await agent.until("system/error")
+            assert told["payload"]["error"] == error, text[:200]
+            assert told["to"] == ["agent"]
+            assert told["payload"]["message"]
+        marker = await agent.chat("still here")
+        heard = await observer.all_until(marker)
+        assert {one["from"] for one in heard} == {"system:gateway"}
+        assert {one["kind"] for one in heard} == {"system/presence"}
+
+    play(test)
+
+
+@pytest.mark.spec("MX-6.4a-3")
+def test_what_closes_a_connection(place: Place) -> None:
+    """Only what the wire itself forbids. `ws` would not send it."""
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        observer = await join(topic, "observer")
+        for sent, code in ((b"binary", 1003), ("x" * (LONGEST + 1), 1009)):
+            agent = await join(topic, "agent")
+            await agent.socket.send(sent)
+            assert (await agent.closed())[0] == code
+            await observer.until(lambda one: one["payload"].get("event") == "leave")
+        assert await observer.chat("here")
+
+    player(place, "websockets")(test)
+
+
+@pytest.mark.spec("MX-6.4a-3")
+def test_too_many_messages_a_second(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic("paced")
+        agent, observer = await join(topic, "agent"), await join(topic, "observer")
+        said = [await agent.chat() for _ in range(200)]
+        errors: list[str] = []
+        while not errors or errors[-1] != said[-1]:
+            told = await agent.until("system/error")
+            assert told["payload"]["error"] == "rate_limited"
+            errors.append(told["correlation_id"])
+        marker = await observer.chat("end")
+        heard = await agent.all_until(marker)
+        assert all(one["kind"] != "chat" for one in heard)
+        assert len(errors) >= 150
+
+    play(test)
+
+
+@pytest.mark.spec("MX-6.2a-8")
+def test_a_second_connection_takes_the_place_of_the_first(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        observer = await join(topic, "observer")
+        older = await join(topic, "agent")
+        newer = await join(topic, "agent")
+        assert (await older.closed())[0] == 4009
+        marker = await newer.chat("it is me")
+        heard = await observer.all_until(marker)
+        joins = [one for one in heard if one["payload"]["participant"]["id"] == "agent"]
+        assert [one["payload"]["event"] for one in joins] == ["join"]
+        third = await join(topic, "monitor")
+        others = [one["id"] for one in third.welcome["payload"]["participants"]]
+        assert sorted(others) == ["agent", "observer"]
+
+    play(test)
+
+
+@pytest.mark.spec("MX-6.2a-7")
+def test_tokens_in_the_url(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic("open")
+        for name in ("token", "access_token", "bearer", "authorization", "api_key", "key", "auth"):
+            for who in ("agent", None):
+                with pytest.raises(Refused) as refused:
+                    await join(topic, who, f"&{name}={TOKENS['agent']}")
+                assert refused.value.status == 400
+
+    play(test)
+    journal = b"".join(one.read_bytes() for one in place.running.folder.rglob("*") if one.is_file())
+    assert TOKENS["agent"].encode() not in journal
+
+
+def test_ids_that_are_guessed_and_bytes_that_are_not_http(place: Place) -> None:
+    """Nothing that is no request opens anything, and the node goes on."""
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        observer = await join(topic, "observer")
+        port = place.running.port
+        for sent in (
+            b"\x81\x85abcdhello",
+            b"GET /ws?topic=%b HTTP/1.1\r\n\r\n" % topic.encode(),
+            b"GET /ws?topic=%b HTTP/1.0\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+            % topic.encode(),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            writer.write_eof()
+            answer = await asyncio.wait_for(reader.read(), PATIENCE)
+            assert b" 101 " not in answer
+            writer.close()
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(
+                place.url(topic),
+                additional_headers={"Authorization": f"Bearer {TOKENS['agent']}"},
+                origin="https://evil.example",  # type: ignore[arg-type]
+                proxy=None,
+            ):
+                raise AssertionError("it was let in")
+        assert refused.value.response.status_code == 403
+        marker = await observer.chat("end")
+        agent = await join(topic, "agent")
+        assert agent.welcome["payload"]["participants"][0]["id"] == "observer"
+        assert marker
+
+    player(place, "websockets")(test)
+
+
+async def sleeper(place: Place, topic: str) -> tuple[socket.socket, asyncio.StreamReader]:
+    """A participant that comes in and then reads nothing; its reader is given for later."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", place.running.port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1)
+    lines = (
+        f"GET /ws?topic={topic} HTTP/1.1", f"Host: 127.0.0.1:{place.running.port}",
+        "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        f"Authorization: Bearer {TOKENS['worker']}", "", "",
+    )  # fmt: skip
+    writer.write("\r\n".join(lines).encode())
+    return sock, reader
+
+
+@pytest.mark.spec("MX-6.4a-3")
+def test_one_that_never_reads(place: Place) -> None:
+    """With `overflow: close` it is let go; the others hear everything meanwhile."""
+
+    async def test(join: Joins) -> None:
+        topic = place.topic("strict")
+        agent, observer = await join(topic, "agent"), await join(topic, "observer")
+        sock, reader = await sleeper(place, topic)
+        gone = False
+        while not gone:
+            id = await agent.chat("x" * 8000)
+            heard = await observer.all_until(id)
+            gone = any(one["payload"].get("event") == "leave" for one in heard)
+        # It finds out when it reads.
+        async with asyncio.timeout(PATIENCE):
+            whole = await reader.read(-1)
+        assert (1013).to_bytes(2, "big") + b"You did not read" in whole
+        sock.close()
+
+    player(place, "websockets")(test)
+
+
+def test_one_that_reads_late_is_told_what_it_lost(place: Place) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic("slow")
+        agent, observer = await join(topic, "agent"), await join(topic, "observer")
+        sock, reader = await sleeper(place, topic)
+        for _ in range(200):
+            # Far more than all buffers in between take.
+            id = await agent.chat("x" * 60_000)
+            await observer.until(id)
+        seen = b""
+        async with asyncio.timeout(PATIENCE):
+            while b"messages_lost" not in seen or b"system/welcome" not in seen[-4096:]:
+                seen = (seen + await reader.read(65536))[-100_000:]
+        sock.close()
+
+    player(place, "websockets")(test)
