@@ -8,6 +8,7 @@ for a human, and so does everything that cannot be judged.
 from __future__ import annotations
 
 import asyncio
+import glob
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -93,7 +94,7 @@ class Orchestrator:
         arguments = _arguments(decision)
         if arguments is None:
             raise ValueError("The arguments of the proposal are no object.")
-        rule = Rule(decision.context, (decision.proposer,), arguments=arguments)
+        rule = Rule(decision.context, (glob.escape(decision.proposer),), arguments=arguments)
         if rule not in self.rules:
             self.add(rule)
         return rule

@@ -1,0 +1,134 @@
+"""Proposals that are fulfilled by rule, and those that wait for a human."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from interlock.config.problems import BadValue
+from interlock.topics import Orchestrator, Participant, Proposal, Rule
+from interlock.topics.orchestrator import Done
+from tests.topics.houses import House, in_both_houses, together, until
+from tests.topics.places import Alone
+
+EVERYTHING = ("mcp/*", "chat")
+PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
+SERVES = ("mcp/response:*", "chat")
+
+
+def offline(*rules: Rule) -> Orchestrator:
+    return Orchestrator(Participant("wss://n/ws", topic="room"), rules)
+
+
+def proposed(tool: str, arguments: Any, by: str = "agent", method: str = "tools/call") -> Proposal:
+    alone = Alone()
+    params = {"name": tool, "arguments": arguments} if method == "tools/call" else {}
+    kind = f"mcp/proposal:{method}" + (f":{tool}" if params else "")
+    alone.tell(by, kind, {"method": method, "params": params}, to=["b"])
+    found: Proposal = alone.events[-1].content
+    return found
+
+
+def test_a_rule_covers_what_it_says() -> None:
+    rule = Rule("write", ("agent-*",), when='args.path.startsWith("out/")')
+    orchestrator = offline(rule)
+    assert orchestrator.covering(proposed("write", {"path": "out/a"}, "agent-1")) is rule
+    for one in (
+        proposed("write", {"path": "etc/a"}, "agent-1"),
+        proposed("write", {"path": "out/a"}, "stranger"),
+        proposed("read", {"path": "out/a"}, "agent-1"),
+        # What cannot be judged is not covered.
+        proposed("write", {}, "agent-1"),
+        proposed("write", {"path": 7}, "agent-1"),
+        proposed("", {}, "agent-1", method="tools/list"),
+    ):
+        assert orchestrator.covering(one) is None
+
+
+def test_what_is_learned_is_the_decision_and_no_more() -> None:
+    orchestrator = offline()
+    decided = proposed("write", {"path": "a", "size": 1})
+    rule = orchestrator.learn(decided)
+    assert orchestrator.learn(decided) == rule
+    assert orchestrator.rules == (rule,)
+    assert orchestrator.covering(proposed("write", {"size": 1, "path": "a"})) == rule
+    for one in (
+        proposed("write", {"path": "a", "size": 2}),
+        proposed("write", {"path": "a", "size": True}),
+        proposed("write", {"path": "a"}),
+        proposed("write", {"path": "a", "size": 1}, by="agent2"),
+        proposed("read", {"path": "a", "size": 1}),
+    ):
+        assert orchestrator.covering(one) is None
+    orchestrator.remove(rule)
+    # A name that looks like a pattern is a name.
+    orchestrator.learn(proposed("write", {}, by="*"))
+    assert orchestrator.covering(proposed("write", {}, by="*"))
+    assert not orchestrator.covering(proposed("write", {}, by="agent"))
+    assert orchestrator.covering(decided) is None
+
+
+def test_rules_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="names a tool"):
+        offline(Rule("", ("agent",)))
+    with pytest.raises(ValueError, match="names a tool"):
+        offline(Rule("write", ()))
+    with pytest.raises(BadValue):
+        offline(Rule("write", ("agent",), when="args.path =="))
+    with pytest.raises(ValueError, match="Only calls of tools"):
+        offline().learn(proposed("", {}, method="tools/list"))
+
+
+def test_it_fulfils_once_and_never_its_own() -> None:
+    async def test(house: House) -> None:
+        agent, worker = house.participant("agent"), house.participant("worker")
+        robot, human = house.participant("robot"), house.participant("human")
+        written: list[str] = []
+        done: asyncio.Queue[Done] = asyncio.Queue()
+
+        @worker.tool()
+        async def write(path: str) -> str:
+            written.append(path)
+            return "written"
+
+        everybodys = Rule("write", ("*",), when='args.path.startsWith("out/")')
+        orchestrator = Orchestrator(robot, [everybodys], on_done=done.put_nowait)
+        async with agent.connected(), worker.connected(), robot.connected(), human.connected():
+            await together(agent, worker, robot, human)
+            events = human.events()
+            result = await agent.call("worker", "write", {"path": "out/a"})
+            assert result["content"][0]["text"] == "written"
+            assert (await done.get()).error == ""
+            # Another path waits for the human, who decides; and the robot learns that.
+            calling = asyncio.create_task(agent.call("worker", "write", {"path": "etc/b"}))
+            event = await until(
+                events,
+                lambda event: (
+                    isinstance(event.content, Proposal) and b"etc/b" in bytes(event.content.params)
+                ),
+            )
+            assert written == ["out/a"]
+            await human.fulfil(event)
+            await calling
+            orchestrator.learn(robot.tracked[event.id])
+            await agent.call("worker", "write", {"path": "etc/b"})
+            assert written == ["out/a", "etc/b", "etc/b"]
+            assert (await done.get()).rule.arguments == {"path": "etc/b"}
+            # Its own proposals it leaves to others, and those that are to nobody.
+            params = {"name": "write", "arguments": {"path": "out/own"}}
+            own = await robot.propose("worker", "tools/call", params)
+            params = {"name": "write", "arguments": {"path": "out/all"}}
+            wide = await agent.propose((), "tools/call", params)
+            await agent.call("worker", "write", {"path": "out/c"})
+            assert written == ["out/a", "etc/b", "etc/b", "out/c"]
+            for one in (own, wide):
+                assert robot.tracked[one.id].status == "pending"
+            await done.get()
+            assert len(orchestrator.done) == 3
+            assert "once more" not in "".join(one.note for one in robot.tracked.values())
+
+    in_both_houses(
+        test, {"agent": PROPOSES, "worker": SERVES, "robot": EVERYTHING, "human": EVERYTHING}
+    )
