@@ -26,6 +26,7 @@ from interlock.cli.topic_screen import (
     pressed,
     question,
     resized,
+    wrapped,
 )
 from interlock.cli.topic_view import drawn
 from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope
@@ -287,6 +288,15 @@ def test_a_long_line_goes_on_behind_an_indent() -> None:
     screen = topic_screen.said(replace(SCREEN, proposals=()), Line("12:00:00", "agent", fake))
     rows = [row.plain.partition("│")[0] for row in drawn(screen) if row.plain.strip()]
     assert not any(row.startswith("12:00:01") for row in rows)
+
+
+@given(FOREIGN.map(lambda text: text.replace("\u200d", "")), st.integers(10, 60))
+def test_wrapping_leaves_nothing_out(text: str, width: int) -> None:
+    text = one_line(text, 1000)
+    first, *rest = wrapped(text, width)
+    assert all(cell_len(piece) <= width for piece in (first, *rest))
+    assert all(piece.startswith("  ") for piece in rest)
+    assert first + "".join(piece[2:] for piece in rest) == text
 
 
 def test_looking_back_stays_where_it_is() -> None:

@@ -7,6 +7,7 @@ being pressed; and only once all of it has been seen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,6 +20,8 @@ from interlock.cli.topic_said import Line, exactly, one_line
 
 MOST_LINES: Final = 2_000
 LONGEST_DRAFT: Final = 8_000
+_INDENT: Final = 2
+_WORD: Final = re.compile(r"\S+\s*|\s+")
 _FEWEST: Final = 4
 """Lines in which something can be shown at all."""
 
@@ -251,9 +254,21 @@ def question(screen: Screen) -> list[str]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """A line in pieces that fit, none of which looks like the beginning of a line."""
+    """A line in pieces that fit, between words where that is possible; those behind the first are
+    indented, so that none looks like the beginning of a line. Nothing is left out."""
     if cell_len(text) <= width:
         return [text]
-    first, *rest = chop_cells(text, width)
-    more = chop_cells("".join(rest), max(1, width - 2))
-    return [first, *(f"  {piece}" for piece in more)]
+    # The indent is there for all of them while they are measured.
+    room = max(2, width - _INDENT)
+    pieces = [""]
+    for word in _WORD.findall(text):
+        if cell_len(pieces[-1]) + cell_len(word) <= room:
+            pieces[-1] += word
+        elif cell_len(word) <= room:
+            pieces.append(word)
+        else:
+            left = room - cell_len(pieces[-1])
+            first = chop_cells(word, left)[0] if left >= _INDENT else ""
+            pieces[-1] += first
+            pieces += chop_cells(word[len(first) :], room)
+    return [pieces[0], *(" " * _INDENT + piece for piece in pieces[1:])]

@@ -6,10 +6,12 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from interlock.cli import log_lines, say
 from interlock.cli.topic_said import line_of
@@ -20,6 +22,9 @@ from interlock.protocol.jsonrpc import notification, on_one_line
 from interlock.protocol.kinds import compiled, is_reserved, request_kind
 from interlock.protocol.mcpx.payloads import read_content
 from interlock.topics import Event, Participant, Problem
+
+_MOST_UNSAID: Final = 100
+"""Lines of stdin that wait to be said."""
 
 
 @asynccontextmanager
@@ -114,11 +119,20 @@ async def _nothing() -> None:
 
 async def _talk(participant: Participant) -> None:
     """Every line of stdin is said."""
+    lines: asyncio.Queue[str] = asyncio.Queue(_MOST_UNSAID)
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1024 * 1024)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := await reader.readline():
-        text = line.decode(errors="replace").strip()
+
+    def read() -> None:
+        # A thread of its own, which nobody waits for: a read from stdin cannot be called off.
+        for line in sys.stdin:
+            try:
+                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+            except (RuntimeError, CancelledError):
+                return  # the topic was left
+
+    threading.Thread(target=read, daemon=True, name="stdin").start()
+    while True:
+        text = (await lines.get()).strip()
         if text:
             try:
                 await participant.chat(text)
@@ -184,12 +198,20 @@ def heed_signals() -> asyncio.Event:
 async def until(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Until the work is done or has failed, or somebody wants it to end."""
     working = asyncio.ensure_future(work)
+    try:
+        await first_of(stopping, working)
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def first_of(stopping: asyncio.Event, *working: asyncio.Future[None]) -> None:
+    """Until somebody wants it to end, or one of these has ended; raises what it ended with."""
     stopped = asyncio.ensure_future(stopping.wait())
     try:
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
+        done, _ = await asyncio.wait({stopped, *working}, return_when=asyncio.FIRST_COMPLETED)
+        for one in done - {stopped}:
+            one.result()
     finally:
         stopped.cancel()
-        working.cancel()
-        await asyncio.gather(working, stopped, return_exceptions=True)
+        await asyncio.gather(stopped, return_exceptions=True)

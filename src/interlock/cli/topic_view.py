@@ -43,7 +43,7 @@ def _head(screen: Screen) -> Text:
     state = "" if screen.connected else " · not connected, trying again"
     count = len(screen.people) + (1 if screen.own else 0)
     words = f" {screen.topic} · you are {screen.own or '…'} · {count} here{state}"
-    return Text(words, style="reverse" if screen.connected else "reverse red")
+    return _styled(words, "reverse" if screen.connected else "reverse red")
 
 
 def _room(screen: Screen, height: int) -> list[Text]:
@@ -77,26 +77,26 @@ def _said(screen: Screen, width: int, height: int) -> list[Text]:
 def _line(line: Line, width: int) -> list[Text]:
     who = f"{line.who}: " if line.who else "· "
     pieces = wrapped(f"{line.at} {who}{line.text}", width)
-    rows = [Text(piece, style=_STYLES.get(line.tone, "")) for piece in pieces]
+    rows = [_styled(piece, _STYLES.get(line.tone, "")) for piece in pieces]
     if line.who:
         rows[0].stylize("bold", len(line.at) + 1, len(line.at) + 1 + len(line.who))
     return rows
 
 
 def _people(screen: Screen, width: int, height: int) -> list[Text]:
-    rows = [Text("here", style="bold")]
+    rows = [_styled("here", "bold")]
     if screen.own:
-        rows.append(Text(f"{screen.own} (you)", style="cyan"))
+        rows.append(_styled(f"{screen.own} (you)", "cyan"))
     for one in screen.people:
         row = Text(one_line(one.id, 128))
         if one.lies:
             row.append(f" !{one.lies}", style="red")
         rows.append(row)
-        rows.append(Text(f"  {one_line(one.may)}", style="dim"))
+        rows.append(_styled(f"  {one_line(one.may)}", "dim"))
     rows = [_fit(row, width) for row in rows]
     if len(rows) > height:
         hidden = len(rows) - height + 1
-        rows[height - 1 :] = [Text(f"… {hidden} more lines", style="dim")]
+        rows[height - 1 :] = [_styled(f"… {hidden} more lines", "dim")]
     return rows + [Text()] * (height - len(rows))
 
 
@@ -107,7 +107,7 @@ def _foot(screen: Screen) -> list[Text]:
         rows += _proposals(screen)
         rows.append(_draft(screen))
     keys = _ASKING if screen.asking else _DECIDING if screen.deciding else _WRITING
-    rows.append(Text(f" {screen.note or keys}", style="bold yellow" if screen.note else "dim"))
+    rows.append(_styled(f" {screen.note or keys}", "bold yellow" if screen.note else "dim"))
     return rows
 
 
@@ -118,10 +118,10 @@ def _proposals(screen: Screen) -> list[Text]:
     most = max(1, min(_MOST_PROPOSALS, screen.size[1] // 4))
     place = next((at for at, one in enumerate(waiting) if one.id == screen.chosen), 0)
     first = max(0, min(place - most + 1, len(waiting) - most))
-    rows = [Text(f"── proposals: {len(waiting)} ──", style="yellow")]
+    rows = [_styled(f"── proposals: {len(waiting)} ──", "yellow")]
     for number, one in enumerate(waiting[first : first + most], first + 1):
         chosen = screen.deciding and one.id == screen.chosen
-        rows.append(Text(_proposal(number, one), style="reverse" if chosen else ""))
+        rows.append(_styled(_proposal(number, one), "reverse" if chosen else ""))
     return rows
 
 
@@ -138,7 +138,7 @@ def _draft(screen: Screen) -> Text:
     begin = 0
     while cell_len(screen.draft[begin : screen.cursor]) > width - 4:
         begin += 1
-    row = Text("> ", style="dim" if screen.deciding else "bold")
+    row = _styled("> ", "dim" if screen.deciding else "bold")
     before, at = screen.draft[begin : screen.cursor], screen.draft[screen.cursor :]
     row.append(before)
     if not screen.deciding:
@@ -155,7 +155,7 @@ def _question(screen: Screen, height: int) -> list[Text]:
     rows = [Text(f"│ {line}") for line in shown]
     left = len(lines) - screen.offset - len(shown)
     if left and len(rows) < height:
-        rows.append(Text(f"  … {left} more lines: ↓", style="yellow"))
+        rows.append(_styled(f"  … {left} more lines: ↓", "yellow"))
     return rows + [Text()] * (height - len(rows))
 
 
@@ -169,7 +169,12 @@ def _fit(row: Text, width: int) -> Text:
         fitted.append(" " * (width - whole))
         return fitted
     cut = set_cell_size(row.plain, width)
-    fitted = Text(cut, style=row.style)
+    fitted = _styled(cut, row.style)
     for span in row.spans:
         fitted.stylize(span.style, span.start, min(span.end, len(cut)))
     return fitted
+
+
+def _styled(text: str, style: str) -> Text:
+    """Styled as far as it goes: what is put behind it is not."""
+    return Text().append(text, style=style)

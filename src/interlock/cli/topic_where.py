@@ -17,7 +17,7 @@ from interlock.channels.channel import Channel
 from interlock.channels.websocket import dial
 from interlock.cli import running, say
 from interlock.cli.running import Meant
-from interlock.errors import CONFIG, UPSTREAM_LOST, InterlockError
+from interlock.errors import CONFIG, INTERNAL, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcpx.words import LONGEST
 
 VARIABLE: Final = "INTERLOCK_TOKEN"
@@ -76,8 +76,9 @@ class Gateway:
         return settings if patient else {**settings, "sleep": self._not_again}
 
     def told(self, error: InterlockError) -> InterlockError:
-        """What went wrong, in the words of whoever knows best."""
-        return self.error or error
+        """What went wrong, in the words of whoever knows best: a library that was told to try no
+        second time does not know why."""
+        return self.error if self.error is not None and error.failure is INTERNAL else error
 
     async def _dial(
         self,

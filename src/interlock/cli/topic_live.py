@@ -1,0 +1,327 @@
+"""`interlock topic join` on a terminal: keys in, a screen out, a participant behind it.
+
+What is shown is drawn anew from a value (`topic_screen`), at most thirty times a second. The
+terminal is given back as it was, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import shutil
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from msgspec.structs import replace
+from rich.console import Console
+from rich.text import Text
+
+from interlock.cli import log_lines, say, topic_screen
+from interlock.cli.topic_keys import PASTE_OFF, PASTE_ON, Key, Keys
+from interlock.cli.topic_said import Line, line_of, one_line, short
+from interlock.cli.topic_screen import Deed, Proposed, Screen, Somebody
+from interlock.cli.topic_there import first_of, heed_signals, participant_of, until
+from interlock.cli.topic_view import drawn
+from interlock.cli.topic_where import Gateway
+from interlock.config import redact
+from interlock.errors import InterlockError
+from interlock.protocol.kinds import CHAT, PROFILES
+from interlock.protocol.mcpx.payloads import read_content
+from interlock.topics import Event, Participant
+
+_DRAW_EVERY: Final = 1 / 30
+_LOOK_EVERY: Final = 1.0
+"""Proposals end and connections are lost without a message."""
+_BEGIN: Final = "\x1b[?1049h\x1b[?25l" + PASTE_ON
+_END: Final = PASTE_OFF + "\x1b[?25h\x1b[?1049l"
+_HOME: Final = "\x1b[H"
+_ANSWERED_WITHIN: Final = 300.0
+"""What a call that was let through may take."""
+_PROFILE_OF: Final = {frozenset(patterns): name for name, patterns in PROFILES.items()}
+
+
+class Live:
+    """A screen that follows a participant."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        *,
+        write: Callable[[str], None],
+        clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
+        colours: str | None = None,
+    ) -> None:
+        self.screen = Screen(participant.topic)
+        self.left = asyncio.Event()
+        self._participant = participant
+        self._write = write
+        self._clock = clock
+        self._colours = colours
+        self._keys = Keys()
+        self._drawing: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- what happens
+
+    def heard(self, event: Event) -> None:
+        """Something was said in the topic."""
+        head = event.envelope.head
+        line = line_of(head, read_content(event.envelope), at=self._clock(), own=self.screen.own)
+        if line is not None and event.verified is None:
+            line = replace(line, text=f"{line.text}  (to a request that was not seen)")
+        if line is not None:
+            self.screen = topic_screen.said(self.screen, line)
+            self.draw_soon()
+        self.look()
+
+    def note(self, text: str, tone: str = "note") -> None:
+        self.screen = topic_screen.said(self.screen, Line(self._clock(), "", one_line(text), tone))
+        self.draw_soon()
+
+    def look(self) -> None:
+        """Who is there now, what waits, and whether there is a connection."""
+        one = self._participant
+        lies = one.reputation
+        people = [
+            Somebody(id, may(capabilities), lies.get(id, 0))
+            for id, capabilities in sorted(one.participants.items())
+        ]
+        waiting = [
+            Proposed(
+                id,
+                tracked.proposer,
+                ", ".join(tracked.to),
+                f"{tracked.method} {tracked.context}".strip(),
+                bytes(tracked.params),
+                mine=tracked.proposer == one.id,
+            )
+            for id, tracked in one.tracked.items()
+            if tracked.status == "pending"
+        ]
+        before = self.screen
+        screen = topic_screen.now_waiting(topic_screen.now_here(before, people), waiting)
+        self.screen = replace(screen, own=one_line(one.id, 128), connected=one.status.inside)
+        if self.screen != before:
+            self.draw_soon()
+
+    def resized(self, width: int, height: int) -> None:
+        self.screen = topic_screen.resized(self.screen, width, height)
+        self.draw_soon()
+
+    def typed(self, data: bytes) -> None:
+        """What the terminal sent. Nothing: it is gone."""
+        if not data:
+            self.left.set()
+        for key in self._keys.feed(data):
+            self.pressed(key)
+
+    def pressed(self, key: Key) -> None:
+        self.screen, deed = topic_screen.pressed(self.screen, key)
+        if deed is not None:
+            self._do(deed)
+        self.draw_soon()
+
+    # -- deeds
+
+    def _do(self, deed: Deed) -> None:
+        if deed.name == "leave":
+            self.left.set()
+        elif deed.name == "say":
+            self._begin(self._say(deed.text))
+        elif deed.name == "fulfil":
+            self._begin(self._fulfil(deed.text))
+        elif deed.name == "reject":
+            self._begin(self._reject(deed.text))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.ensure_future(self._done(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _done(self, work: Any) -> None:
+        try:
+            await work
+        except InterlockError as error:
+            self.note(error.message, "problem")
+        self.look()
+
+    async def _say(self, text: str) -> None:
+        await self._participant.chat(text)
+        # Nobody is sent what it said itself.
+        self._mine(text)
+
+    async def _fulfil(self, id: str) -> None:
+        self._mine(f"fulfils [{short(id)}]")
+        await self._participant.fulfil(id, timeout=_ANSWERED_WITHIN)
+
+    async def _reject(self, id: str) -> None:
+        one = self._participant
+        proposer = one.tracked[id].proposer if id in one.tracked else ""
+        if not one.reject(id):
+            self.note("It does not wait any more.")
+            return
+        self._mine(f"rejects [{short(id)}]")
+        if proposer in one.participants and one.can(CHAT):
+            await one.chat("It was rejected.", to=[proposer], correlation_id=id)
+
+    def _mine(self, text: str) -> None:
+        line = Line(self._clock(), self.screen.own, one_line(text), "mine")
+        self.screen = topic_screen.said(self.screen, line)
+        self.draw_soon()
+
+    # -- drawing
+
+    def draw_soon(self) -> None:
+        if self._drawing is None:
+            self._drawing = asyncio.get_running_loop().call_later(_DRAW_EVERY, self.draw)
+
+    def draw(self) -> None:
+        self.stop_drawing()
+        self._write(as_seen(self.screen, self._colours))
+
+    def stop_drawing(self) -> None:
+        if self._drawing is not None:
+            self._drawing.cancel()
+            self._drawing = None
+
+    async def end(self) -> None:
+        """What is under way is not waited for: it was said, and others see what becomes of it."""
+        self.stop_drawing()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def may(capabilities: tuple[str, ...]) -> str:
+    """What somebody may send, in a word where there is one."""
+    return _PROFILE_OF.get(frozenset(capabilities)) or ", ".join(capabilities) or "nothing"
+
+
+def as_seen(screen: Screen, colours: str | None) -> str:
+    """What is written to the terminal."""
+    width, height = screen.size
+    console = Console(
+        file=io.StringIO(),
+        width=width + 1,
+        height=height,
+        force_terminal=colours is not None,
+        no_color=bool(os.environ.get("NO_COLOR")),
+        color_system=colours,  # type: ignore[arg-type]
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    whole = Text("\n").join(drawn(screen))
+    with console.capture() as capture:
+        console.print(whole, end="", no_wrap=True, overflow="ignore", crop=False)
+    return _HOME + capture.get()
+
+
+class _Noted(logging.Handler):
+    """What would be logged stands on the screen instead."""
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tone = "problem" if record.levelno >= logging.WARNING else "note"
+        self._note(redact(record.getMessage()), tone)
+
+
+async def stay(gateway: Gateway, topic: str) -> None:
+    """In the topic until one leaves it. Raises InterlockError."""
+    log_lines.log_to_stderr(logging.WARNING)
+    stopping = heed_signals()
+    participant = participant_of(gateway, topic, patient=True)
+    events = participant.events()
+
+    async def body() -> None:
+        # Until somebody is there to talk to, an ordinary terminal says what is wrong.
+        async with participant.connected():
+            await _on_screen(participant, events, stopping)
+
+    await until(stopping, body())
+    say.note(f"left {topic}")
+
+
+async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    live = Live(participant, write=_write, colours=_colours())
+    live.left = stopping
+    noted = _Noted(live.note)
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, [noted]
+    fd = sys.stdin.fileno()
+
+    def size() -> None:
+        live.resized(*shutil.get_terminal_size())
+
+    async def follow() -> None:
+        async for event in events:
+            live.heard(event)
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            live.look()
+
+    with _keys_as_they_come(fd):
+        following = [asyncio.ensure_future(follow()), asyncio.ensure_future(look())]
+        loop.add_reader(fd, lambda: live.typed(_read(fd)))
+        loop.add_signal_handler(signal.SIGWINCH, size)
+        try:
+            _write(_BEGIN)
+            size()
+            live.look()
+            await first_of(stopping, *following)
+        finally:
+            loop.remove_reader(fd)
+            loop.remove_signal_handler(signal.SIGWINCH)
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            await live.end()
+            root.handlers = handlers
+            _write(_END)
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        # The terminal was closed.
+        return b""
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _colours() -> str:
+    # Without colours a choice is still to be seen.
+    return Console().color_system or "standard"
+
+
+@contextmanager
+def _keys_as_they_come(fd: int) -> Iterator[None]:
+    """Each key at once, unseen, Ctrl-C too; line ends of the output stay as they are."""
+    before = termios.tcgetattr(fd)
+    now = termios.tcgetattr(fd)
+    now[0] &= ~(termios.IXON | termios.ICRNL)
+    now[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN)
+    termios.tcsetattr(fd, termios.TCSADRAIN, now)
+    try:
+        yield
+    finally:
+        # What was typed behind the last key is not for the shell.
+        termios.tcsetattr(fd, termios.TCSAFLUSH, before)

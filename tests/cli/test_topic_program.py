@@ -1,0 +1,343 @@
+"""`interlock topic` as a program, at a terminal and in pipes, with a real gateway."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.topics import Chat, Event, Participant
+from tests.cli.program import INTERLOCK, World, free_port
+from tests.cli.topic_room import TopicRoom, at_terminal
+from tests.cli.waiting import PATIENCE, wait_until
+
+OFFICIAL = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"
+
+
+@pytest.fixture
+def room() -> Iterator[TopicRoom]:
+    one = TopicRoom()
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+class Heard:
+    """What a participant heard, and who wrote files."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.written: list[str] = []
+
+    def listens(self, one: Participant) -> None:
+        one.on(Chat, lambda event: self.events.append(event))
+
+    def works(self, one: Participant) -> None:
+        @one.tool()
+        def write_file(path: str) -> str:
+            self.written.append(path)
+            return f"wrote {path}"
+
+    @property
+    def chats(self) -> list[str]:
+        return [event.content.text for event in self.events]
+
+
+def args(room: TopicRoom, command: str, *more: str) -> list[str]:
+    return ["topic", command, "ops", "--gateway", room.url, *more]
+
+
+class Running:
+    """A program in a pipe, line by line."""
+
+    def __init__(self, world: World, *arguments: str, **environ: str) -> None:
+        self.process = subprocess.Popen(
+            [*INTERLOCK, *arguments],
+            cwd=world.cwd,
+            env={**world.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, words: str) -> str:
+        def found() -> str | None:
+            assert (
+                self.process.poll() is None
+                or self._reader.is_alive()
+                or any(words in line for line in self.lines)
+            ), self.process.stderr and self.process.stderr.read()
+            return next((line for line in self.lines if words in line), None)
+
+        return wait_until(f"{words} in {self.lines}", found)
+
+    def type(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+
+    def end(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGINT)
+        _, errors = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, errors
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def start(world: World) -> Iterator[Any]:
+    running: list[Running] = []
+
+    def begin(*arguments: str, **environ: str) -> Running:
+        running.append(Running(world, *arguments, **environ))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.close()
+
+
+# -- at a terminal
+
+
+def test_a_human_talks_sees_who_is_there_and_fulfils_with_a_key(
+    world: World, room: TopicRoom
+) -> None:
+    heard = Heard()
+    agent = room.join("agent", heard.listens)
+    room.join("worker", heard.works)
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "join"), columns=160) as terminal:
+        terminal.wait_for("ops · you are human · 3 here")
+        terminal.wait_for("proposal_only")
+        terminal.type("good morning\r")
+        terminal.wait_for("human: good morning")
+        wait_until("the agent heard it", lambda: "good morning" in heard.chats)
+        # What an agent says can neither clear the screen nor look like another line.
+        room.do(agent.chat("\x1b[2J\x1b[Hhi\n12:00:00 worker: fake"))
+        terminal.wait_for("agent: \ufffd[2J\ufffd[Hhi 12:00:00 worker: fake")
+        assert "\x1b[2J" not in terminal.written
+        proposal = room.do(agent.propose("worker", "tools/call", call("/tmp/report")))
+        terminal.wait_for("1 agent → worker: tools/call write_file")
+        terminal.type("\ta")
+        terminal.wait_for("with exactly this:")
+        terminal.wait_for('"path": "/tmp/report"')
+        assert heard.written == []
+        terminal.type("y")
+        outcome = room.do(proposal.outcome(PATIENCE))
+        assert outcome["content"][0]["text"] == "wrote /tmp/report"
+        assert heard.written == ["/tmp/report"]
+        terminal.wait_for("answers human, agent: tools/call write_file: wrote /tmp/report")
+        # And one that is not wanted.
+        room.do(agent.propose("worker", "tools/call", call("/etc/passwd")))
+        terminal.wait_for("── proposals: 1 ──")
+        terminal.type("\tr")
+        wait_until("the agent is told", lambda: "It was rejected." in heard.chats)
+        terminal.type("\x03")
+        assert terminal.end() == 0
+        assert heard.written == ["/tmp/report"]
+        # The terminal is as it was.
+        assert terminal.settings == terminal.before
+        wait_until("the last words", lambda: "left ops" in terminal.written)
+        assert terminal.written.index("\x1b[?1049l") < terminal.written.index("left ops")
+    assert "t-human" not in terminal.written
+
+
+def call(path: str) -> dict[str, Any]:
+    return {"name": "write_file", "arguments": {"path": path}}
+
+
+def test_who_may_not_fulfil_is_told_and_nothing_happens(world: World, room: TopicRoom) -> None:
+    heard = Heard()
+    agent = room.join("agent")
+    room.join("worker", heard.works)
+    world.environ["INTERLOCK_TOKEN"] = "t-boss"
+    with at_terminal(world, *args(room, "join")) as terminal:
+        terminal.wait_for("you are boss")
+        room.do(agent.propose("worker", "tools/call", call("/a")))
+        terminal.wait_for("── proposals: 1 ──")
+        terminal.type("\tay")
+        terminal.wait_for("boss may not send mcp/request:tools/call:write_file")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+    assert heard.written == []
+
+
+def test_the_terminal_is_given_back_when_one_is_sent_away(world: World, room: TopicRoom) -> None:
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "join")) as terminal:
+        terminal.wait_for("you are human")
+        # The same participant comes in by another connection.
+        room.join("human")
+        assert terminal.end() == 1
+        wait_until("why", lambda: "another connection" in terminal.written)
+        assert terminal.settings == terminal.before
+        assert terminal.written.rindex("\x1b[?1049l") < terminal.written.index("another connection")
+
+
+# -- in pipes
+
+
+def test_one_thing_is_said(world: World, room: TopicRoom) -> None:
+    heard = Heard()
+    room.join("human", heard.listens)
+    environ = {"INTERLOCK_TOKEN": "t-agent"}
+    done = world.run(*args(room, "send"), "The build is green.", **environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    [event] = wait_until("it was heard", lambda: heard.events)
+    assert (event.content.text, event.sender) == ("The build is green.", "agent")
+    assert event.id == done.stdout.strip()
+    done = world.run(*args(room, "send"), "-", stdin="from a pipe\n", **environ)
+    assert done.returncode == 0
+    wait_until("it was heard", lambda: heard.chats[-1] == "from a pipe")
+
+
+def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: TopicRoom) -> None:
+    human = room.join("human")
+    token = world.cwd / "token"
+    token.write_text("t-agent\n")
+    token.chmod(0o600)
+    kind = "mcp/proposal:tools/call:write_file"
+    proposal = json.dumps({"method": "tools/call", "params": call("/a")})
+    more = ("--kind", kind, "--token-file", str(token))
+    done = world.run(*args(room, "send", *more), proposal)
+    assert (done.returncode, done.stderr) == (0, "")
+    wait_until("it is tracked", lambda: done.stdout.strip() in human.tracked)
+    lie = json.dumps({"method": "tools/call", "params": {**call("/a"), "name": "rm"}})
+    done = world.run(*args(room, "send", *more), lie)
+    assert done.returncode == 1
+    assert "Nobody would believe it" in done.stderr
+    done = world.run(*args(room, "send", *more[:1], "mcp/request:tools/call", *more[2:]), "{}")
+    assert done.returncode == 1
+    assert "agent may not send mcp/request:tools/call" in done.stderr
+    assert len(human.tracked) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "words"),
+    [
+        (["ops", "hi"], {"INTERLOCK_TOKEN": "t-nobody"}, 1, "401"),
+        (["other", "hi"], {"INTERLOCK_TOKEN": "t-human"}, 1, "403"),
+        (["no topic", "hi"], {}, 1, "cannot be a topic"),
+        (["ops", " "], {}, 2, "nothing to say"),
+        (["ops", "--kind", "vote", "hi"], {}, 2, "JSON object"),
+        (["ops", "hi", "--token-file", "nowhere"], {}, 3, "cannot be read"),
+        (["ops", "hi", "--to", "nobody", "--kind", "system/welcome", "{}"], {}, 2, "Got"),
+    ],
+)
+def test_mistakes_are_told(
+    world: World,
+    room: TopicRoom,
+    arguments: list[str],
+    environ: dict[str, str],
+    code: int,
+    words: str,
+) -> None:
+    done = world.run_here("topic", "send", *arguments, "--gateway", room.url, **environ)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr.replace("\n", " ")
+    assert "t-" not in done.stderr.replace("nowhere", "")
+
+
+def test_nobody_is_waited_for_to_say_one_thing(world: World) -> None:
+    nowhere = f"ws://127.0.0.1:{free_port()}/ws"
+    done = world.run_here("topic", "send", "ops", "hi", "--gateway", nowhere)
+    assert done.returncode == 4
+    assert nowhere in done.stderr
+
+
+def test_what_is_said_comes_as_lines(world: World, room: TopicRoom, start: Any) -> None:
+    watching = start(*args(room, "watch"), INTERLOCK_TOKEN="t-boss")
+    watching.wait_for("* you are boss and may send")
+    agent = room.join("agent")
+    watching.wait_for("* agent is here, and may send mcp/proposal:*, mcp/response:*, chat")
+    room.do(agent.chat("hello\n\x1b[31mworld"))
+    assert watching.wait_for("agent: hello").endswith("agent: hello \ufffd[31mworld")
+    assert watching.end() == (0, "")
+
+
+def test_envelopes_come_as_they_are_for_programs(world: World, room: TopicRoom, start: Any) -> None:
+    agent = room.join("agent")
+    room.join("worker")
+    more = ("--json", "--kind", "mcp/proposal:*")
+    watching = start(*args(room, "watch", *more), INTERLOCK_TOKEN="t-boss")
+    room.until_there("boss")
+    room.do(agent.chat("not this"))
+    room.do(agent.propose("worker", "tools/call", call("/a")))
+    line = json.loads(watching.wait_for("mcp/proposal"))
+    assert line["payload"]["params"] == call("/a")
+    assert watching.end()[0] == 0
+    assert len(watching.lines) == 1
+
+
+def test_in_a_pipe_lines_are_said_and_heard(world: World, room: TopicRoom, start: Any) -> None:
+    heard = Heard()
+    agent = room.join("agent", heard.listens)
+    joined = start(*args(room, "join"), INTERLOCK_TOKEN="t-human")
+    joined.wait_for("you are human")
+    joined.type("one\ntwo\n")
+    wait_until("both were heard", lambda: heard.chats == ["one", "two"])
+    room.do(agent.chat("three"))
+    joined.wait_for("agent: three")
+    assert joined.end() == (0, "")
+
+
+# -- a server
+
+
+def test_an_unmodified_server_is_called_in_the_room(
+    world: World, room: TopicRoom, start: Any
+) -> None:
+    server = [sys.executable, str(OFFICIAL), "stdio", "both"]
+    bridge = start(*args(room, "bridge"), "--", *server, INTERLOCK_TOKEN="t-worker")
+    bridge.wait_for("in ops as worker; 6 tools")
+    human = room.join("human")
+    result = room.do(human.call("worker", "echo", {"text": "hé"}))
+    assert result["content"][0]["text"] == "hé"
+    listed = room.do(human.request("worker", "tools/list"))
+    assert "echo" in {tool["name"] for tool in listed["tools"]}
+    # To everybody: only who has it answers.
+    answers = room.do(human.ask_all("tools/call", {"name": "add", "arguments": {"a": 2}}, 20))
+    assert {one: result["structuredContent"] for one, result in answers.items()} == {
+        "worker": {"sum": 3}
+    }
+    code, errors = bridge.end()
+    assert (code, errors) == (0, "left ops\n")
+    wait_until("it is gone", lambda: "worker" not in room.rooms.present)
+
+
+def test_a_server_that_cannot_be_started_is_told_before_anybody_sees_it(
+    world: World, room: TopicRoom
+) -> None:
+    done = world.run(*args(room, "bridge"), "--", "/no/such/program", INTERLOCK_TOKEN="t-worker")
+    assert done.returncode == 4
+    assert "/no/such/program" in done.stderr
+    assert room.rooms.present == []
+
+
+def test_a_bridge_needs_one_server(world: World, room: TopicRoom) -> None:
+    for more in ((), ("--url", "http://127.0.0.1:1/mcp", "--", "prog")):
+        done = world.run_here(*args(room, "bridge"), *more)
+        assert done.returncode == 2
+        assert "name one server" in done.stderr.replace("\n", " ")

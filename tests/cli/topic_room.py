@@ -1,0 +1,170 @@
+"""A real gateway in a thread of its own, with participants of the library in it, for programs that
+run beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from fcntl import ioctl
+from typing import Any, TypeVar
+
+from interlock.config.topics import SeatConfig, TopicConfig
+from interlock.topics import Participant
+from tests.cli.program import INTERLOCK, World
+from tests.cli.waiting import PATIENCE, wait_until
+from tests.faces.topics.rooms import Rooms
+
+T = TypeVar("T")
+
+OPS = TopicConfig(
+    seats=[
+        SeatConfig(callers=["agent"], profile="proposal_only"),
+        SeatConfig(callers=["worker"], profile="response_only"),
+        SeatConfig(callers=["human"], profile="full_access"),
+        SeatConfig(callers=["boss"], profile="read_only"),
+    ]
+)
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class TopicRoom:
+    """The topic `ops`; the token of NAME is `t-NAME`."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._leave = asyncio.Event()
+        self.url = ""
+        self.rooms: Rooms
+        self._stack = AsyncExitStack()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._live(),))
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._leave.set)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+    async def _live(self) -> None:
+        self.rooms = Rooms(rooms={"ops": OPS})
+        await self.rooms.start()
+        self.url = f"ws://127.0.0.1:{self.rooms.http.port}/ws"
+        self._ready.set()
+        async with self._stack:
+            await self._leave.wait()
+        await self.rooms.stop()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """On the loop of the gateway."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def join(
+        self, name: str, prepare: Callable[[Participant], None] = lambda _: None
+    ) -> Participant:
+        """A participant, for as long as the room."""
+
+        async def come() -> Participant:
+            one = Participant(self.url, topic="ops", token=f"t-{name}")
+            prepare(one)
+            await self._stack.enter_async_context(one.connected())
+            return one
+
+        return self.do(come())
+
+    def until_there(self, name: str) -> None:
+        wait_until(f"{name} is there", lambda: name in self.rooms.present)
+
+
+class Terminal:
+    """A program at a terminal, and what is on its screen."""
+
+    def __init__(self, world: World, *arguments: str, columns: int = 100, rows: int = 30) -> None:
+        self.rows = rows
+        self.ours, theirs = pty.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.before = termios.tcgetattr(theirs)
+        environ = {**world.environ, "TERM": "xterm-256color"}
+        environ.pop("COLUMNS", None)
+        self.process = subprocess.Popen(
+            [*INTERLOCK, *arguments],
+            cwd=world.cwd,
+            env=environ,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        self._theirs = theirs
+        self.written = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self.ours, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            self.written += data.decode(errors="replace")
+
+    @property
+    def screen(self) -> list[str]:
+        """The rows of the last frame that is whole."""
+        frames = self.written.split("\x1b[H")
+        for frame in reversed(frames[1:]):
+            rows = _STYLE.sub("", frame).split("\r\n")
+            if len(rows) == self.rows:
+                return rows
+        return []
+
+    def wait_for(self, words: str) -> None:
+        def found() -> bool:
+            return any(words in row for row in self.screen)
+
+        try:
+            wait_until(words, found)
+        except AssertionError:
+            raise AssertionError(
+                f"{words!r} was not on the screen:\n" + "\n".join(self.screen or [self.written])
+            ) from None
+
+    def type(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+    def end(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    @property
+    def settings(self) -> list[Any]:
+        """How the terminal is set now."""
+        return termios.tcgetattr(self._theirs)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._theirs)
+        self._reader.join(PATIENCE)
+        os.close(self.ours)
+
+
+@contextmanager
+def at_terminal(world: World, *arguments: str, **size: int) -> Iterator[Terminal]:
+    terminal = Terminal(world, *arguments, **size)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
