@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.topic_rooms import LIBRARIES, Joins, Place, Play, Refused, a_place, player
+from interlock.topics import Participant
+from tests.behaviour.topic_rooms import (
+    LIBRARIES,
+    TOKENS,
+    Joins,
+    Place,
+    Play,
+    Refused,
+    a_place,
+    player,
+)
 from tests.faces.topics.peers import Peer
 
 pytestmark = pytest.mark.timeout(120)
@@ -46,7 +56,6 @@ async def proposed_by(agent: Peer) -> str:
 @pytest.mark.spec("MX-9.1-1")
 @pytest.mark.spec("MX-1-1")
 @pytest.mark.spec("MX-2.1-3")
-@pytest.mark.spec("MX-7-2")
 def test_a_workflow_of_proposals(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
@@ -79,6 +88,57 @@ def test_a_workflow_of_proposals(place: Place, play: Play) -> None:
             response = await peer.until(answer)
             assert response["correlation_id"] == fulfilment
             assert response["payload"] == result()
+
+    play(test)
+
+
+@pytest.mark.spec("MX-7-2")
+@pytest.mark.spec("MX-2.1-3")
+def test_the_four_pillars(place: Place, play: Play) -> None:
+    """Capabilities, a gateway that looks at kinds alone, receivers that look at all of it, and a
+    namespace that is the gateway's."""
+    done: list[str] = []
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        target = Participant(
+            place.url("").partition("?")[0], topic=topic, token=TOKENS["worker"], name="target"
+        )
+
+        @target.tool()
+        def safe() -> str:
+            done.append("safe")
+            return "done"
+
+        @target.tool()
+        def dangerous() -> str:
+            done.append("dangerous")
+            return "done"
+
+        async with target.connected():
+            human, agent = await join(topic, "supervisor"), await join(topic, "agent")
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+            call_of = {
+                name: {**request, "params": {"name": name, "arguments": {}}}
+                for name in ("safe", "dangerous")
+            }
+            kind = "mcp/request:tools/call:safe"
+            # What one has no capability for goes nowhere.
+            blocked = await agent.say(kind, call_of["safe"], to=["worker"])
+            assert (await agent.refusal(blocked))["error"] == "capability_violation"
+            # The gateway passes on what lies about its payload; the receiver does not believe it.
+            lie = await human.say(kind, call_of["dangerous"], to=["worker"])
+            assert (await agent.until(lie))["payload"] == call_of["dangerous"]
+            # Nobody speaks as the gateway.
+            forged = await human.say("system/error", {"error": "x", "message": "x"})
+            assert "reserved" in (await human.refusal(forged))["message"]
+            # And what is what it says is done.
+            asked = await human.say(kind, call_of["safe"], to=["worker"])
+            answer = await human.until(lambda one: one.get("correlation_id") == asked)
+            assert answer["kind"] == "mcp/response:tools/call:safe"
+            assert target.reputation["supervisor"] >= 1
+        assert done == ["safe"]
+        done.clear()
 
     play(test)
 

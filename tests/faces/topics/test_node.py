@@ -1,0 +1,154 @@
+"""Topics on a whole node: tokens that are revoked, configs that change, a node that stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from interlock.config import IdentityConfig, TopicsConfig
+from interlock.stores.access import AccessStore
+from tests.faces.running import Running
+from tests.faces.topics.peers import PATIENCE, joined
+
+TOKENS = {"agent": "t-agent-1", "human": "t-human-1"}
+
+
+def topics(*seats: dict[str, Any], **more: Any) -> TopicsConfig:
+    room = {"seats": list(seats) or [{"callers": ["*"]}], **more}
+    return msgspec.convert({"rooms": {"room": room}}, TopicsConfig)
+
+
+def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(3 * PATIENCE):
+            await test()
+
+    asyncio.run(main())
+
+
+def url(node: Running, topic: str = "room") -> str:
+    return f"ws://127.0.0.1:{node.port}/ws?topic={topic}"
+
+
+async def status_of(address: str, token: str | None = None) -> int:
+    """How an attempt to come in is refused."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(address, additional_headers=headers, proxy=None):
+            raise AssertionError("it was let in")
+    return refused.value.response.status_code
+
+
+def test_whose_token_is_revoked_has_to_go(start: Any, tmp_path: Path) -> None:
+    store = AccessStore(tmp_path / "0" / "access.db")
+    node = start(identity=IdentityConfig(revocation_seconds=0.1), topics=topics())
+    made, shown = store.create("agent")
+    _, kept = store.create("human")
+    node.until(lambda: "human" in node.node.trust.identity, "the tokens to be seen")
+
+    async def test() -> None:
+        async with joined(url(node), kept) as human, joined(url(node), shown) as agent:
+            store.revoke([made.id])
+            assert (await agent.closed())[0] == 4003
+            left = await human.until(lambda one: one["payload"].get("event") == "leave")
+            assert left["payload"]["participant"]["id"] == "agent"
+            assert await status_of(url(node), shown) == 401
+            await (await human.socket.ping())
+
+    play(test)
+
+
+def test_a_config_that_changes(start: Any) -> None:
+    node = start(tokens=TOKENS, topics=topics({"callers": ["*"]}))
+
+    def apply(new: TopicsConfig) -> None:
+        node.wait(node.node.apply(node.config(topics=new)))
+
+    async def test() -> None:
+        async with (
+            joined(url(node), TOKENS["agent"]) as agent,
+            joined(url(node), TOKENS["human"]) as human,
+        ):
+            # One may say more, and hears of it where it is.
+            more = {"callers": ["agent"], "profile": "full_access"}
+            await asyncio.to_thread(apply, topics(more, {"callers": ["*"]}))
+            welcome = await agent.until("system/welcome")
+            assert welcome["payload"]["you"]["capabilities"] == ["mcp/*", "chat"]
+            said = await agent.say("mcp/request:tools/list")
+            assert (await human.until(said))["from"] == "agent"
+            # Who has no seat any more has to go; nobody else notices.
+            await asyncio.to_thread(apply, topics({"callers": ["human"]}))
+            code, reason = await agent.closed()
+            assert code == 4003
+            assert "seat" in reason
+            await human.until(lambda one: one["payload"].get("event") == "leave")
+            assert await status_of(url(node), TOKENS["agent"]) == 403
+            # No topics, no door.
+            await asyncio.to_thread(apply, TopicsConfig())
+            assert (await human.closed())[0] == 4003
+            assert await status_of(url(node), TOKENS["human"]) == 404
+
+    play(test)
+
+
+def test_a_node_that_stops_says_so(start: Any) -> None:
+    node = start(tokens=TOKENS, topics=topics())
+
+    async def test() -> None:
+        async with joined(url(node), TOKENS["agent"]) as agent:
+            stopping = asyncio.create_task(asyncio.to_thread(node.stop))
+            assert (await agent.closed())[0] == 1001
+            await stopping
+
+    play(test)
+
+
+@pytest.mark.spec("MX-11.3-1")
+@pytest.mark.spec("MX-8.1-4")
+def test_what_a_node_says_of_its_topics(start: Any) -> None:
+    async def answer(node: Running, path: str) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {TOKENS['human']}"}
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            return await client.get(f"http://127.0.0.1:{node.port}{path}", headers=headers)
+
+    async def test() -> None:
+        async with joined(url(plain), TOKENS["agent"]), joined(url(plain), TOKENS["human"]):
+            assert (await answer(plain, "/status")).json()["topics"] == {"room": 2}
+            # Without administrators, its path is one that nobody knows.
+            unknown = await answer(plain, "/admin/nothing")
+            admin = await answer(plain, "/admin/participants")
+            assert admin.status_code == unknown.status_code == 404
+            assert admin.json() == unknown.json()
+        async with joined(url(administered), TOKENS["agent"]) as agent:
+            told = (await answer(administered, "/admin/participants")).json()["participants"]
+            assert [one["participantId"] for one in told] == ["agent"]
+            await agent.socket.close()
+        while (await answer(administered, "/admin/participants")).json()["participants"]:
+            continue
+
+    plain = start(tokens=TOKENS, topics=topics())
+    settings = msgspec.structs.replace(topics(), admins=["human"])
+    administered = start(tokens=TOKENS, topics=settings)
+    play(test)
+
+
+def test_without_tokens_all_programs_of_this_machine_are_one(start: Any) -> None:
+    """A node without tokens knows one caller, `local`: the next connection replaces the last."""
+    node = start(topics=topics())
+
+    async def test() -> None:
+        async with joined(url(node)) as first, joined(url(node)) as second:
+            assert first.id == second.id == "local"
+            code, reason = await first.closed()
+            assert code == 4009
+            assert "token" in reason
+
+    play(test)
