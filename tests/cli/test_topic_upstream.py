@@ -1,0 +1,115 @@
+"""All the way: an unmodified server, bridged into a topic, is an upstream of the node, and the
+clients of the node call it as any other."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from tests.cli.program import INTERLOCK, RunningNode, World
+from tests.cli.waiting import PATIENCE, wait_until
+
+OFFICIAL = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"
+TOKENS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in ("worker", "client")}
+
+
+@pytest.fixture
+def node(world: World) -> RunningNode:
+    for name, token in TOKENS.items():
+        world.environ[f"{name.upper()}_TOKEN"] = token
+    world.config(
+        tokens=[{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in TOKENS],
+        topics={
+            "rooms": {
+                "ops": {
+                    "node": "node",
+                    "seats": [{"callers": ["worker"], "profile": "response_only"}],
+                    "upstreams": {"worker": {"grace": "0s", "deny": ["refuse"]}},
+                }
+            }
+        },
+    )
+    return world.up()
+
+
+@pytest.fixture
+def bridge(world: World) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        server = [sys.executable, str(OFFICIAL), "stdio", "both"]
+        process = subprocess.Popen(
+            [*INTERLOCK, "topic", "bridge", "ops", "--", *server],
+            cwd=world.cwd,
+            env={**world.environ, "INTERLOCK_TOKEN": TOKENS["worker"]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def with_client(node: RunningNode, body: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
+    async def main() -> Any:
+        headers = {"Authorization": f"Bearer {TOKENS['client']}"}
+        async with create_mcp_http_client(headers=headers) as http:
+            wire = streamable_http_client(node.url, http_client=http)
+            async with Client(wire) as client:
+                return await body(client)
+
+    return asyncio.run(main())
+
+
+def names(node: RunningNode) -> set[str]:
+    async def ask(client: Client) -> set[str]:
+        return {tool.name for tool in (await client.list_tools()).tools}
+
+    found: set[str] = with_client(node, ask)
+    return found
+
+
+def test_a_bridged_server_is_called_by_the_clients_of_the_node(
+    node: RunningNode, bridge: Callable[[], subprocess.Popen[str]]
+) -> None:
+    process = bridge()
+    own = {"worker.echo", "worker.add", "worker.report", "worker.learn", "worker.wait_for_ever"}
+    wait_until("its tools are listed", lambda: names(node) == own)
+
+    async def use(client: Client) -> None:
+        told = await client.call_tool("worker.echo", {"text": "hé"})
+        assert told.content[0].text == "hé"
+        steps: list[tuple[float, float | None]] = []
+
+        async def progressed(done: float, total: float | None, message: str | None) -> None:
+            steps.append((done, total))
+
+        await client.call_tool("worker.report", {"steps": 2}, progress_callback=progressed)
+        # Whoever may only answer tells no progress: the result is what counts.
+        assert steps == []
+        read = await client.read_resource("note://today")
+        assert read.contents[0].text == "Nothing to do."
+
+    with_client(node, use)
+    # It leaves, and is withdrawn; it comes back, and is listed again.
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 0
+    wait_until("its tools are gone", lambda: names(node) == set())
+    bridge()
+    wait_until("its tools are back", lambda: names(node) == own)
