@@ -121,6 +121,19 @@ def test_the_same_token_is_the_same_participant() -> None:
     run(test, rooms=RESTRICTED)
 
 
+@pytest.mark.spec("MX-5.1-1")
+def test_capabilities_by_token_and_by_role() -> None:
+    async def test(rooms: Rooms) -> None:
+        async with rooms.join("agent", "human", "operator") as (agent, human, operator):
+            # Whose token it is, a pattern of names, or what it is.
+            assert agent.capabilities == ["mcp/proposal:*", "mcp/response:*", "chat"]
+            assert human.capabilities == ["mcp/*", "chat"]
+            assert operator.capabilities == ["mcp/proposal:*", "chat", "x/*"]
+            assert (await refused(rooms.url(), "t-worker")).status == 403
+
+    run(test, rooms=RESTRICTED, callers=[Caller("operator", kind="jwt", roles=("ops",))])
+
+
 @pytest.mark.spec("MX-6.2a-5")
 def test_nobody_chooses_its_own_id() -> None:
     async def test(rooms: Rooms) -> None:

@@ -311,3 +311,26 @@ def test_over_tls(tmp_path: Path) -> None:
             await human.until(lambda one: one["payload"].get("event") == "leave")
 
     run(test, tls=tls_context(identity.certificate, identity.key))
+
+
+def test_one_that_stops_reading_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    identity = authority.issue("node", "127.0.0.1")
+    trusts = ssl.create_default_context(cafile=authority.file)
+
+    async def test(rooms: Rooms) -> None:
+        async with (
+            joined(rooms.url(), "t-agent", ssl=trusts) as agent,
+            joined(rooms.url(), "t-human", ssl=trusts) as human,
+            joined(rooms.url(), "t-worker", ssl=trusts, max_queue=1) as stuck,
+        ):
+            said = await talk_until_full(rooms, agent, human, "worker")
+            got = 0
+            while (heard := await stuck.hear())["kind"] != "system/error":
+                got += heard["kind"] == "chat"
+            assert heard["payload"]["error"] == "messages_lost"
+            assert got + heard["payload"]["lost"] == said
+            assert (await stuck.hear())["kind"] == "system/welcome"
+
+    settings = {"room": TopicConfig(access="private", queue=20)}
+    run(test, tls=tls_context(identity.certificate, identity.key), rooms=settings)
