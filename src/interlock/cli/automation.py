@@ -342,6 +342,8 @@ def _list(config: Path | None, node: str | None, *, json: bool, irreversible: bo
 
 
 def _say_more(past: _Past, found: int, *, irreversible: bool) -> None:
+    from interlock.pipeline.automation.rule import undoable
+
     settings = past.config.automation
     if not settings.enabled:
         say.note("decisions are not kept: automation.enabled is false.")
@@ -353,7 +355,7 @@ def _say_more(past: _Past, found: int, *, irreversible: bool) -> None:
             f"no rule is suggested: {decided} {'decision is' if decided == 1 else 'decisions are'} "
             f"remembered, and it takes {settings.decisions} alike."
         )
-    if not irreversible:
+    if not irreversible and any(not undoable(one.effect) for one in past.history):
         more = len(past.suggestions(irreversible=True)) - found
         if more > 0:
             say.note(f"{more} more about what cannot be undone: say --irreversible to see them.")

@@ -117,10 +117,20 @@ def test_long_texts_are_left_out_and_known_to_be() -> None:
 
 
 def test_the_longest_goes_first() -> None:
-    many = {f"k{one}": "x" * (100 + one) for one in range(200)} | {"path": "/a"}
+    many = {f"k{one}": "x" * (300 + one) for one in range(60)} | {"path": "/a"}
     found = json.loads(kept(canonical(many)))
     assert found["path"] == "/a"
-    assert is_hidden(found["k199"])
+    assert found["k0"] == many["k0"]
+    assert is_hidden(found["k59"])
+
+
+def test_whether_two_are_the_same_can_still_be_seen() -> None:
+    one, other = ({"content": text * 2_000} for text in "ab")
+    assert kept(canonical(one)) == kept(canonical(one)) != kept(canonical(other))
+
+
+def test_too_many_arguments_are_not_kept_at_all() -> None:
+    assert is_hidden(json.loads(kept(canonical({str(one): one for one in range(9_999)}))))
 
 
 @given(values)

@@ -202,6 +202,64 @@ def test_one_caller_may_do_what_another_may_not() -> None:
     assert found == {"allow": ["agent"], "deny": ["robot"]}
 
 
+# -- what somebody may send so that a rule opens further
+
+ELSEWHERE = {"path": "/etc/passwd", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"path": "/srv/notes/***", "content": "x"},
+        {"path": "*** (hidden: a secret of 3 characters)", "content": "x"},
+        {"path": ["/srv/notes/a"], "content": "x"},
+        {"path": {"a": 1}, "content": "x"},
+        {"path": 7, "content": "x"},
+        {"path": None, "content": "x"},
+        {"path": "/srv/notes/%41", "content": "x"},
+        {"path": "/srv/notes/a/../b", "content": "x"},
+        {"path": "a\\b", "content": "x"},
+        {"path": "", "content": "x"},
+        {"path": "x" * 2_000, "content": "x"},
+        {"content": "x"},
+        {"path": "/srv/notes/a", "content": "x", "force": False},
+        {"path": "/srv/notes/a", "content": "x", "force": "***"},
+        {},
+    ],
+)
+@pytest.mark.parametrize("times", [1, 2, 3, 6])
+def test_odd_calls_that_were_let_through_open_nothing(odd: dict[str, Any], times: int) -> None:
+    """Of ten good ones, and some that are made to blur what they have in common."""
+    history = decisions(notes(10)) + decisions([odd] * times)
+    for found in suggest(history, SETTINGS):
+        if "path" in odd:
+            assert covers(found.rule, ELSEWHERE) is not True
+            assert "whatever" not in found.words or '"path"' not in found.words.split("whatever")[1]
+        assert covers(found.rule, notes(1)[0] | {"force": True}) is not True
+        assert covers(found.rule, ELSEWHERE | {"force": True}) is not True
+    assert any(covers(found.rule, notes(1)[0]) for found in suggest(history, SETTINGS))
+
+
+def test_long_paths_of_their_own_open_nothing() -> None:
+    """They are all hidden, all different, and have everything else in common."""
+    long = [{"path": f"/srv/{'x' * 2_000}{one}", "content": "x"} for one in range(9)]
+    for found in suggest(decisions(notes(10)) + decisions(long), SETTINGS):
+        assert covers(found.rule, ELSEWHERE) is not True
+
+
+def test_long_texts_are_free_texts() -> None:
+    long = [one | {"content": f"{at}" * 2_000} for at, one in enumerate(notes(9))]
+    found = only(decisions(long) + decisions(notes(2)))
+    assert covers(found.rule, {"path": "/srv/notes/new", "content": "x" * 5_000})
+    assert covers(found.rule, ELSEWHERE) is False
+    assert found.words.endswith('whatever "content" may be.')
+
+
+def test_what_is_always_the_same_and_cannot_be_named_is_no_pattern() -> None:
+    same = {"path": "/srv/notes/a", "options": {"list": ["x" * 100] * 9}}
+    assert not suggest(decisions([same] * 20), SETTINGS)
+
+
 # -- what never becomes a rule
 
 

@@ -7,6 +7,7 @@ no condition about it is judged.
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -109,7 +110,7 @@ def kept(shown: bytes) -> bytes:
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, str) and len(value) > MOST_TEXT:
-        return f"{MASK} (left out: {len(value)} characters)"
+        return _left_out(value.encode(), f"{len(value)} characters")
     if isinstance(value, dict):
         return {name: _shortened(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -117,8 +118,9 @@ def _shortened(value: Any) -> Any:
     return value
 
 
-def _left_out(whole: bytes) -> str:
-    return f"{MASK} (left out: {len(whole)} bytes)"
+def _left_out(whole: bytes, size: str = "") -> str:
+    """What stands for something long: whether two of them are the same can be seen."""
+    return f"{MASK} (left out: {size or f'{len(whole)} bytes'}, {sha256(whole).hexdigest()[:16]})"
 
 
 def is_hidden(value: Any) -> bool:

@@ -1,19 +1,23 @@
-"""What do decisions have in common? The narrowest description that still fits nearly all of them.
+"""What do decisions have in common? The narrowest description that still fits most of them.
 
 A rule must not go further than what humans looked at. So every argument is described as closely as
 it can be: by the few values that it had, by the few folders that its paths are in, by the numbers
-that it was between; and an argument that was never there is not there. Only what differs from call
-to call is left open, and the words say so. What was seen once or twice is no pattern.
+that it was between; and an argument that was hardly ever there is not there. What does not fit the
+description waits for a human as before: nothing is opened for the sake of a few odd ones, which
+somebody may have sent for just that. An argument is left open only where it had many values that
+have nothing in common, or is a secret by its name; and the words say so. What can be neither
+described nor left open is taken for something that is not there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from interlock.config.redaction import is_secret_key
 from interlock.pipeline.automation.conditions import (
     Piece,
     below,
@@ -29,6 +33,7 @@ MOST_VALUES: Final = 5
 """More values than these are no list that a human would write."""
 MOST_NAMES: Final = 40
 NEARLY_ALL: Final = 0.9
+MOST_PART: Final = 0.5
 SEEN: Final = 3
 """What was seen less often is not named in a rule."""
 FINEST: Final = 3
@@ -48,24 +53,30 @@ class Pattern(msgspec.Struct, frozen=True):
 
 def common(cases: Sequence[Case], seen: int = SEEN, finer: int = 0) -> Pattern | None:
     """The narrowest pattern. `finer`: how many folders further down. None: there is none."""
-    known = [one.arguments for one in cases if one.arguments is not None]
-    if not known:
+    known = [one for one in cases if one.arguments is not None]
+    counted = Counter(name for one in known for name in one.arguments or ())
+    names = sorted(name for name, times in counted.items() if times >= seen)
+    if not known or len(names) > MOST_NAMES or not all(is_usable(name) for name in names):
         return None
-    names = Counter(name for one in known for name in one)
-    if len(names) > MOST_NAMES or not all(is_usable(name) for name in names):
-        return None
-    hidden = {name for one in cases for name in one.hidden}
     pieces: list[Piece] = []
     left_open: list[str] = []
-    for name in sorted(names):
-        values = [one[name] for one in known if name in one]
-        optional = len(values) < len(known)
-        piece = None if name in hidden else _described(name, values, optional, seen, finer)
-        if piece is None:
+    described: list[str] = []
+    for name in names:
+        there = [one for one in known if name in (one.arguments or ())]
+        values = _Values(
+            [(one.arguments or {})[name] for one in there],
+            [(one.arguments or {})[name] for one in there if name not in one.hidden],
+            len(there) < len(known),
+        )
+        piece = _described(name, values, seen, finer)
+        if piece is not None:
+            pieces.append(piece)
+        elif _is_free(name, values):
             left_open.append(name)
         else:
-            pieces.append(piece)
-    pieces.append(only(sorted(names)))
+            continue
+        described.append(name)
+    pieces.append(only(described))
     return Pattern(_callers(cases, seen), tuple(pieces), tuple(left_open))
 
 
@@ -110,19 +121,51 @@ def _callers(cases: Sequence[Case], seen: int) -> tuple[str, ...]:
 # -- one argument
 
 
-def _described(name: str, values: list[Any], optional: bool, seen: int, finer: int) -> Piece | None:
-    few = _few(values, seen)
-    if few is not None:
-        return one_of(name, few, optional=optional)
-    if all(isinstance(one, str) for one in values):
-        folders = _folders(values, seen, finer)
-        return below(name, folders, optional=optional) if folders else None
-    if all(isinstance(one, int | float) and not isinstance(one, bool) for one in values):
-        if not all(is_usable(one) for one in values):
-            return None
-        least, most = min(values), max(values)
-        return between(name, min(least, 0), most, optional=optional)
-    return None
+class _Values(NamedTuple):
+    """All that an argument was."""
+
+    all: list[Any]
+    plain: list[Any]
+    """Those of which nothing is hidden."""
+    optional: bool
+    """Whether it was not always there."""
+
+
+class _Description(NamedTuple):
+    """A piece, and how many of the values it fits."""
+
+    explains: int
+    piece: Piece
+
+
+def _described(name: str, values: _Values, seen: int, finer: int) -> Piece | None:
+    """The narrowest way to say what it is. None: it can only be left open, if at all."""
+    total = len(values.all)
+    ways = [
+        one
+        for one in (
+            _as_values(name, values, seen),
+            _as_paths(name, values, seen, finer),
+            _as_number(name, values),
+        )
+        if one is not None and one.explains >= MOST_PART * total
+    ]
+    nearly = [one for one in ways if one.explains >= NEARLY_ALL * total]
+    if ways:
+        return nearly[0].piece if nearly else max(ways, key=lambda one: one.explains).piece
+    if _is_free(name, values):
+        return None
+    # So few values are no free text, however seldom each was there.
+    distinct = {_key(one): one for one in values.plain if is_usable(one)}
+    if not distinct:
+        return None
+    return one_of(name, [distinct[key] for key in sorted(distinct)], optional=values.optional)
+
+
+def _is_free(name: str, values: _Values) -> bool:
+    """Whether it may be anything: it was many things, or nobody may see what it is. What hides by
+    its own looks proves nothing: whoever calls can make it look so."""
+    return is_secret_key(name) or len({_key(one) for one in values.all}) > MOST_VALUES
 
 
 def _key(value: Any) -> tuple[str, bytes]:
@@ -130,16 +173,36 @@ def _key(value: Any) -> tuple[str, bytes]:
     return type(value).__name__, msgspec.json.encode(value, order="deterministic")
 
 
-def _few(values: list[Any], seen: int) -> list[Any] | None:
-    """The values, if they are few, and each was there often enough."""
-    known = {_key(one): one for one in values}
-    counted = Counter(_key(one) for one in values)
-    often = [key for key, times in counted.items() if times >= seen]
-    explained = sum(counted[key] for key in often)
-    if not often or len(often) > MOST_VALUES or explained < NEARLY_ALL * len(values):
+def _as_values(name: str, values: _Values, seen: int) -> _Description | None:
+    """By the values, if they are few, and each was there often enough."""
+    known = {_key(one): one for one in values.plain if is_usable(one)}
+    counted = Counter(_key(one) for one in values.plain)
+    often = sorted(key for key in known if counted[key] >= seen)
+    if not often or len(often) > MOST_VALUES:
         return None
-    found = [known[key] for key in sorted(often)]
-    return found if all(is_usable(one) for one in found) else None
+    piece = one_of(name, [known[key] for key in often], optional=values.optional)
+    return _Description(sum(counted[key] for key in often), piece)
+
+
+def _as_paths(name: str, values: _Values, seen: int, finer: int) -> _Description | None:
+    folders = _folders([one for one in values.plain if isinstance(one, str)], seen, finer)
+    if not folders:
+        return None
+    piece = below(name, sorted(folders), optional=values.optional)
+    return _Description(sum(folders.values()), piece)
+
+
+def _as_number(name: str, values: _Values) -> _Description | None:
+    """Between the least and the most; what is never negative stays so."""
+    numbers = [
+        one
+        for one in values.plain
+        if isinstance(one, int | float) and not isinstance(one, bool) and is_usable(one)
+    ]
+    if not numbers:
+        return None
+    piece = between(name, min(*numbers, 0), max(numbers), optional=values.optional)
+    return _Description(len(numbers), piece)
 
 
 # -- folders
@@ -158,22 +221,16 @@ def says_something(folder: str) -> bool:
     return whole and any(part.strip(".") for part in named.split("/"))
 
 
-def _folders(paths: list[str], seen: int, finer: int) -> list[str]:
-    """The few folders that hold nearly all of these paths, each as deep as it can be."""
-    good = [folder_of(one) for one in paths if is_below(one) and len(one) <= 4096]
-    if len(good) < NEARLY_ALL * len(paths):
-        return []
-    counted = Counter(good)
+def _folders(paths: list[str], seen: int, finer: int) -> dict[str, int]:
+    """The few folders that hold most of these paths, each as deep as it can be, and how many it
+    holds. Paths that may lead elsewhere are in none."""
+    counted = Counter(folder_of(one) for one in paths if is_below(one))
     found = [_deepest(one, counted) for one in _tops(counted)]
     for _ in range(finer):
         found = [_deepest(part, counted) for one in found for part in _parts(one, counted)]
-    often = {one: _held(one, counted) for one in found if _held(one, counted) >= seen}
+    often = {one: _held(one, counted) for one in found if is_usable(one)}
     ranked = sorted(often, key=lambda one: (-often[one], one))
-    if not finer:
-        held = sum(often.values())
-        if len(ranked) > MOST_VALUES or held < NEARLY_ALL * len(paths):
-            return []
-    return sorted(one for one in ranked[:MOST_VALUES] if is_usable(one))
+    return {one: often[one] for one in ranked[:MOST_VALUES] if often[one] >= seen}
 
 
 def _held(folder: str, counted: Counter[str]) -> int:

@@ -159,10 +159,13 @@ def _candidates(
         return
     tried: set[str] = set()
     seen = min(SEEN, settings.decisions)
+    whole = common(alike, seen)
+    may_be_open = frozenset(() if whole is None else whole.open)
     for group in clusters(alike, settings.decisions):
         for finer in range(FINEST + 1):
             pattern = common(group, seen, finer)
-            if pattern is None:
+            # Some that were picked out for what they hide open nothing that all together do not.
+            if pattern is None or not may_be_open.issuperset(pattern.open):
                 break
             rule = _rule(tool, then, pattern, group)
             if rule.name in tried:
