@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import signal
 import statistics
 import sys
@@ -23,6 +24,7 @@ from interlock.protocol.kinds import Grants
 TOKEN = "topic-bench-token-0123456789"
 REPORT = "BENCH_OBJECTS"
 """The environment variable that names the file."""
+_OBJECTS = "objects.json"
 CONFIG = """\
 listen: 127.0.0.1:PORT
 tokens:
@@ -45,13 +47,17 @@ class Holds(msgspec.Struct):
     objects: int
 
 
-def start(bench: Bench, config: str = CONFIG) -> tuple[TargetProcess, int]:
-    """A node, and its port."""
-    report = bench.folder / "objects.json"
-    had = {name: os.environ.get(name) for name in ("BENCH_INTERLOCK", REPORT, "BENCH_TOPIC_TOKEN")}
-    os.environ["BENCH_INTERLOCK"] = " ".join(module_command("bench.topic_gateway"))
-    os.environ[REPORT] = str(report)
-    os.environ["BENCH_TOPIC_TOKEN"] = TOKEN
+def start(
+    bench: Bench, config: str = CONFIG, secrets: dict[str, str] | None = None
+) -> tuple[TargetProcess, int]:
+    """A node, and its port. `secrets`: variables that the config refers to."""
+    given = {
+        "BENCH_INTERLOCK": shlex.join(module_command("bench.topic_gateway")),
+        REPORT: str(bench.folder / _OBJECTS),
+        **(secrets or {"BENCH_TOPIC_TOKEN": TOKEN}),
+    }
+    had = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         return bench.interlock("node", config)
     finally:
@@ -64,7 +70,7 @@ def start(bench: Bench, config: str = CONFIG) -> tuple[TargetProcess, int]:
 
 def objects_of(bench: Bench, node: TargetProcess, patience: float = 10.0) -> int:
     """How many objects the node holds, after it has thrown away what it does not need."""
-    path = bench.folder / "objects.json"
+    path = bench.folder / _OBJECTS
     before = _read(path)
     os.kill(node.pid, signal.SIGUSR2)
     deadline = time.monotonic() + patience

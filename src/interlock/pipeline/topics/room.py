@@ -229,12 +229,13 @@ class Room:
         addressed = any(said.head.to for said in pending)
         sorting: _Sorting | None = None
         for member in tuple(self.members.values()):
-            batch: Batch | None = whole
+            batch = whole
             if member in apart or (addressed and member.routing == DIRECTED):
                 sorting = sorting or _Sorting(pending)
-                batch = sorting.batch_for(member)
-                if batch is None:
+                own = sorting.batch_for(member)
+                if own is None:
                     continue
+                batch = own
             try:
                 member.outlet.deliver(batch)
             except Exception:
