@@ -23,6 +23,7 @@ from tests.pipeline.approval.gated import Gated
 from tests.pipeline.rig import turns
 
 TOPIC = "ops"
+OTHER = "elsewhere"
 NODE_ID = "interlock"
 STAMP = "2026-05-01T12:00:00Z"
 FULL = ("mcp/*", "chat")
@@ -82,7 +83,7 @@ class Guest:
         text = write_envelope(
             id=id, sender=self.id, kind=kind, payload=raw, to=to, correlation_id=correlation_id
         )
-        assert self._table.room.say(self.member, text) is not None, self.heard[-1]
+        assert self._table.gateway.say(self.member, text) is not None, self.heard[-1]
         return id
 
     def request(
@@ -157,7 +158,12 @@ class Table:
         loop = asyncio.get_running_loop()
         self.seats: list[NodeSeat] = []
         self.gateway = Gateway(
-            TopicsConfig(rooms={TOPIC: settings or TopicConfig(access="private", node=NODE_ID)}),
+            TopicsConfig(
+                rooms={
+                    TOPIC: settings or TopicConfig(access="private", node=NODE_ID),
+                    OTHER: TopicConfig(access="private", node=NODE_ID),
+                }
+            ),
             call_soon=loop.call_soon,
             new_id=lambda: f"id-{self._next()}",
             now=lambda: STAMP,
@@ -188,7 +194,7 @@ class Table:
 
     @property
     def seat(self) -> NodeSeat:
-        return self.seats[-1]
+        return next(seat for seat in reversed(self.seats) if seat.topic == TOPIC)
 
     @property
     def room(self) -> Room:
@@ -202,13 +208,14 @@ class Table:
         name: str = "",
         bearer: str | None = "",
         inside: bool = False,
+        topic: str = TOPIC,
     ) -> Guest:
         """`name`: of the caller, else as it is called in the room."""
         guest = Guest(self, id, self._next)
         name = name or id
         shown = f"token-of-{name}" if bearer == "" else bearer
         guest.member = self.gateway.enter(
-            TOPIC,
+            topic,
             Participant(id, capabilities),
             guest,
             caller=Caller(name),

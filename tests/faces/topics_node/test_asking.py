@@ -85,10 +85,18 @@ def test_members_of_the_node_itself_make_no_calls(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         inside, ada = table.let_in("recorder", name="ada", inside=True), table.let_in("ada")
-        inside.call("s.look")
-        inside.propose("s.write_file")
-        await ada.answered(ada.request("ping"))
-        assert table.journal.entries == []
+        said = [
+            inside.call("s.look"),
+            inside.request("tools/list", rpc=2),
+            inside.propose("s.write_file", {"by": "the node itself"}),
+        ]
+        # What comes later is written down later.
+        await ada.chat(ada.propose("s.write_file"))
+        [approval] = table.gated.approvals.pending()
+        assert approval.caller == Caller("ada")
+        assert approval.arguments == b"{}"
+        assert [inside.about(one) for one in said] == [[], [], []]
+        assert table.gated.upstream.started == []
         table.close()
 
     asyncio.run(run())

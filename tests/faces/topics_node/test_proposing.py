@@ -21,7 +21,7 @@ from interlock.pipeline.policy.decision import decision
 from interlock.protocol.mcp import Era, glance_at
 from interlock.protocol.mcpx.words import LONGEST
 from tests.catalog.offers import definition, offer
-from tests.faces.topics_node.table import NODE_ID, PROPOSES, TOPIC, Guest, Table
+from tests.faces.topics_node.table import NODE_ID, OTHER, PROPOSES, TOPIC, Guest, Table
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
 FILE = {"path": "a.txt", "text": "hello"}
@@ -193,12 +193,13 @@ def test_a_result_that_fits_into_no_envelope_stays_in_the_inbox(tmp_path: Path) 
 def test_what_is_proposed_to_all_is_for_the_people_in_the_room(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
-        ada = table.let_in("ada", (*PROPOSES, "mcp/request:ping"))
+        ada = table.let_in("ada", PROPOSES)
         for to in ((), ("bob",)):
-            ada.propose("s.write_file", FILE, to)
-        await ada.answered(ada.request("ping"))
-        assert table.gated.approvals.pending() == []
-        assert table.journal.entries == []
+            ada.propose("s.write_file", {"to": to}, to)
+        # What comes later is written down later.
+        _, approval = await waiting(table, ada)
+        assert table.gated.approvals.pending() == [approval]
+        assert len(ada.of("chat")) == 1
         table.close()
 
     asyncio.run(run())
@@ -261,12 +262,84 @@ def test_a_rule_that_was_accepted_fulfils_in_the_room_at_once(tmp_path: Path) ->
         (await table.gated.reached(2)).answer_error(-32050, "The disk is full.")
         await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
         assert ada.of("mcp/response:")[1]["payload"]["error"]["code"] == -32050
+        # Nobody knows whether it was made.
+        ada.propose("s.write_file", {"path": "late.txt"})
+        await table.gated.reached(3)
+        table.gated.pass_time(61)
+        await ada.until(lambda: len(ada.of("mcp/response:")) == 3)
+        error = ada.of("mcp/response:")[2]["payload"]["error"]
+        assert error["data"]["error"] == "deadline_exceeded"
+        ada.propose("s.write_file", {"path": "gone.txt"})
+        (await table.gated.reached(4)).lose(sent=True)
+        await ada.until(lambda: len(ada.of("mcp/response:")) == 4)
         # It never left: there was no fulfilment.
+        table.gated.breakers_forgive()
+        unsent = ada.propose("s.write_file", {"path": "unsent.txt"})
+        for attempt in (5, 6):
+            (await table.gated.reached(attempt)).lose(sent=False)
+        assert "went away" in await ada.chat(unsent)
+        table.gated.breakers_forgive()
         table.gated.upstream.refuse_with = InterlockError(DENIED, "Not now.")
         assert "Not now." in await ada.chat(ada.propose("s.write_file", {"path": "c.txt"}))
         assert "says no" in await ada.chat(ada.propose("s.write_file", {"path": "forbidden"}))
         await waiting(table, ada, {"path": "other"})
-        assert len(ada.of("mcp/request:")) == 2
+        assert len(ada.of("mcp/request:")) == 4
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_only_what_a_human_would_see_is_sent(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        table.gated.pipeline.permit.learned = allow_text_files
+        ada = table.let_in("ada", PROPOSES)
+        params = {"name": "s.write_file", "arguments": FILE, "_meta": {"unseen": True}}
+        ada.propose("s.write_file", params=params)
+        assert (await table.gated.reached()).call.meta is None
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_the_identical_proposal_waits_for_a_call_under_way_and_not_for_ever(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        table.gated.upstream.timeout = 1_000.0
+        ada = table.let_in("ada", PROPOSES)
+        _, approval = await waiting(table, ada)
+        confirming = asyncio.ensure_future(
+            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+        )
+        exchange = await table.gated.reached()
+        again = ada.propose("s.write_file", FILE)
+        await table.quiet()
+        assert ada.about(again) == []
+        table.gated.pass_time(121)
+        assert "is still under way" in await ada.chat(again)
+        exchange.answer(**WIPED)
+        await confirming
+        await ada.until(lambda: bool(ada.of("mcp/response:")))
+        assert len(ada.of("mcp/request:")) == 1
+        assert len(table.gated.upstream.started) == 1
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_another_topic_hears_nothing_of_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", topic=OTHER)
+        _, approval = await waiting(table, ada)
+        await table.gated.confirm(approval)
+        await ada.until(lambda: bool(ada.of("mcp/response:")))
+        await bob.answered(bob.request("ping"))
+        assert bob.of("chat", "mcp/request:") == []
+        # A node that left its rooms does not listen to the inbox any more.
+        for seat in table.seats:
+            seat.close()
+        assert table.gated.approvals._inbox._watchers == []
         table.close()
 
     asyncio.run(run())
@@ -388,6 +461,7 @@ def test_another_gate_below_is_not_taken_for_an_outcome(tmp_path: Path) -> None:
         (await table.gated.reached(2)).answer(**WIPED)
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         assert "was made already" in await ada.chat(again)
+        assert [row["outcome"] for row in table.rows("proposal")].count("fulfilled") == 1
         [fulfilment], [response] = ada.of("mcp/request:"), ada.of("mcp/response:")
         assert response["correlation_id"] == fulfilment["id"]
         assert response["payload"]["result"] == WIPED

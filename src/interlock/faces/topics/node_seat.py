@@ -193,7 +193,8 @@ class NodeSeat:
                 self._report(member, head, lie, for_us)
             return
         if isinstance(content, Presence):
-            if content.event == LEAVE and head.sender == GATEWAY:
+            # Only a gateway says that: whatever else claims to be one was a lie.
+            if content.event == LEAVE:
                 self._asking.left(content.participant.id)
         elif member is None or member.inside:
             # Nobody knows who said it, or it is the node's own: neither makes calls.

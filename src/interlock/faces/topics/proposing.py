@@ -214,7 +214,8 @@ class Proposing:
         if proposed is None or record.at or proposed.topic != self._seat.topic:
             return
         if record.state == DISPATCHING:
-            if record.id not in self._fulfilments and record.arguments:
+            # Without arguments it only asks again at a gate below: the room saw its request.
+            if record.arguments:
                 self._fulfil(record, proposed)
         elif record.state in (DONE, LOST, VOID):
             self._ended(record, proposed)
