@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from interlock.call import Caller
@@ -24,6 +24,25 @@ class House:
 
     def participant(self, who: str, /, **more: Any) -> Participant:
         return Participant(self.url, **{"topic": "room", "token": f"t-{who}", **more})
+
+
+@asynccontextmanager
+async def staying(participant: Participant) -> AsyncIterator[asyncio.Event]:
+    """It comes in, or tries to, beside the test. The event: it is in."""
+    inside = asyncio.Event()
+
+    async def stay() -> None:
+        async with participant.connected():
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(stay())
+    try:
+        yield inside
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
 
 
 async def together(*participants: Participant) -> None:

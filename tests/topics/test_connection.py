@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from interlock.errors import InterlockError
 from interlock.topics import Participant
 from interlock.topics.connection import LONGEST_WAIT, address, wait_before
 from tests.topics.gateway import PATIENCE, Gateway, gateway
+from tests.topics.houses import staying
 
 TOKEN = "t-agent"
 SECRET = "t-agent-very-secret-0123456789"
@@ -52,23 +52,8 @@ def agent(made: Gateway, **more: Any) -> Participant:
     return Participant(made.url, **{"topic": "room", "token": TOKEN, **more})
 
 
-@asynccontextmanager
-async def staying(participant: Participant) -> AsyncIterator[asyncio.Event]:
-    """It comes in, or tries to, beside the test. The event: it is in."""
-    inside = asyncio.Event()
-
-    async def stay() -> None:
-        async with participant.connected():
-            inside.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(stay())
-    try:
-        yield inside
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+def is_inside(participant: Participant) -> bool:
+    return participant.status.inside
 
 
 # -- coming in
@@ -79,11 +64,11 @@ def test_the_token_is_in_the_header_and_nowhere_else() -> None:
         participant = agent(made, routing="directed")
         async with participant.connected():
             assert participant.id == "agent"
-            assert participant.status.inside
+            assert is_inside(participant)
         (knock,) = made.knocks
         assert knock.headers["Authorization"] == f"Bearer {TOKEN}"
         assert knock.path == "/ws?topic=room&routing=directed"
-        assert not participant.status.inside
+        assert not is_inside(participant)
         await made.until(lambda made: not made.present)
 
     run(test)
@@ -226,13 +211,13 @@ def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixtu
             made.capabilities["agent"] = ("chat",)
             await made.cut("agent")
             assert await clockwork.until_asleep() == 1.0
-            assert not participant.status.inside
+            assert not is_inside(participant)
             assert dict(participant.participants) == {}
             with pytest.raises(InterlockError, match="no connection"):
                 await participant.chat("anybody?")
             clockwork.wake()
             await made.until(lambda made: made.present == ["agent"])
-            while not participant.status.inside:
+            while not is_inside(participant):
                 await anext(events)
             assert participant.capabilities == ("chat",)
             assert not participant.can("mcp/request:ping")

@@ -27,6 +27,8 @@ LIFETIME: Final = 300.0
 MOST: Final = 1_024
 MOST_BYTES: Final = 16 * 1024 * 1024
 
+_LONGEST_NOTE: Final = 1_000
+
 Status = Literal["pending", "fulfilled", "rejected", "expired"]
 Move = Literal["fulfil", "reject", "expire"]
 
@@ -123,7 +125,8 @@ class Proposals:
         if why_not:
             self._change(tracked, note=why_not)
             return None
-        notes = []
+        # What was said while it waited is over; what was wrong with a fulfilment is not.
+        notes = [tracked.note] if tracked.status == "fulfilled" and tracked.note else []
         if not same(tracked.params, request.params):
             notes.append(f"{head.sender} changed the arguments")
         if tracked.status == "fulfilled":
@@ -135,7 +138,7 @@ class Proposals:
             status=MOVES[tracked.status, "fulfil"],
             fulfilled_by=tracked.fulfilled_by or head.sender,
             fulfilments=(*tracked.fulfilments, head.id)[:100],
-            note="; ".join(notes) or tracked.note,
+            note="; ".join(notes)[:_LONGEST_NOTE],
         )
 
     def reject(self, id: str, reason: str = "") -> Tracked | None:
