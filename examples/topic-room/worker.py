@@ -1,0 +1,37 @@
+"""Does the work: keeps notes in a folder. It answers whoever may ask, and asks for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from interlock.topics import Participant, ToolTrouble
+
+GATEWAY = os.environ.get("GATEWAY", "ws://127.0.0.1:8420/ws")
+FOLDER = Path(os.environ.get("NOTES", "notes"))
+
+worker = Participant(GATEWAY, topic="workshop", token=os.environ["WORKER_TOKEN"], name="notes")
+
+
+@worker.tool(mutable=True, reversible=False)
+def write_note(title: str, text: str) -> str:
+    """Write a note, over any that is there."""
+    if not title.isidentifier():
+        raise ToolTrouble("A title has letters, digits and _ only.")
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{title}.txt").write_text(text, encoding="utf-8")
+    return f"wrote {title}"
+
+
+async def main() -> None:
+    async with worker.connected():
+        print(f"{worker.id} is in {worker.topic}", flush=True)
+        await asyncio.Event().wait()
+
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    sys.exit(0)
