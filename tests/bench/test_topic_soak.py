@@ -1,0 +1,33 @@
+"""Many come and go in the topics of a real node, for some seconds; the long run is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench import topic_soak
+
+
+def test_nothing_goes_wrong_and_nothing_is_left_over() -> None:
+    result = topic_soak.measure(topic_soak.SoakSettings(seconds=16.0))
+    missed = [(bar.what, bar.figure, bar.note) for bar in topic_soak.judge(result) if not bar.met]
+    assert missed == []
+
+
+def test_bars_are_missed_when_something_is_left_over() -> None:
+    held = {"objects": 1_000, "files": 10, "resident": 0}
+    good: dict[str, Any] = {
+        "count": {"joins": 1, "capability_violation": 1, "closed 4009": 1, "messages_lost": 1},
+        "wrong": {}, "base": held, "warm": held, "end": held, "died": None, "log": "",
+        "resident_mib": [50.0, 50.0, 51.0, 51.0],
+    }  # fmt: skip
+    assert all(bar.met for bar in topic_soak.judge(good))
+    for worse in (
+        {"wrong": {"room-1 was heard in room-2": 1}},
+        {"end": {**held, "objects": 10_000}},
+        {"end": {**held, "files": 11}},
+        {"resident_mib": [50.0, 50.0, 70.0, 70.0]},
+        {"died": 1},
+        {"log": "Traceback"},
+        {"count": {}},
+    ):
+        assert not all(bar.met for bar in topic_soak.judge({**good, **worse}))

@@ -1,0 +1,135 @@
+"""The topic benchmark counts what it says it counts, and notices a target that cheats."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, broadcast, serve
+
+from bench import topic_gateway, topics
+from bench.topic_load import LENGTH, Command, Crowd, CrowdFailure, Figures
+
+Said = Callable[[int, bytes], list[bytes]]
+"""What is broadcast in place of the message with this number."""
+
+
+@contextmanager
+def broadcasting(said: Said) -> Iterator[int]:
+    """A server that broadcasts what it was told to; its port."""
+    ports: queue.Queue[int] = queue.Queue()
+    stop: list[Callable[[], Any]] = []
+
+    async def main() -> None:
+        listeners: set[ServerConnection] = set()
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        async def take(connection: ServerConnection) -> None:
+            assert connection.request is not None
+            if connection.request.path != "/send":
+                listeners.add(connection)
+                await connection.wait_closed()
+                listeners.discard(connection)
+                return
+            number = -1  # the first is the probe
+            async for message in connection:
+                assert isinstance(message, str)
+                for text in said(number, message.encode()):
+                    broadcast(listeners, text.decode())
+                number += 1
+
+        async with serve(take, "127.0.0.1", 0, compression=None) as server:
+            stop.append(lambda: loop.call_soon_threadsafe(over.set))
+            ports.put(next(iter(server.sockets)).getsockname()[1])
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    try:
+        yield ports.get(timeout=10)
+    finally:
+        stop[0]()
+        thread.join()
+
+
+@contextmanager
+def crowd(port: int, receivers: int = 4) -> Iterator[Crowd]:
+    made = Crowd(Command("join", port=port, sender_path="/send", receivers=receivers))
+    try:
+        yield made
+    finally:
+        made.leave()
+
+
+def test_everything_that_is_delivered_is_counted() -> None:
+    with broadcasting(lambda _, text: [text]) as port, crowd(port) as listening:
+        for window in (1, 8):
+            figures = listening.run(0.0, window, messages=40)
+            assert figures.sent >= 40
+            assert figures.deliveries == figures.sent * 4
+            assert 0 < figures.p50_us <= figures.p99_us
+            assert figures.per_second > 0
+        assert len(listening._numbered(7)) == LENGTH
+
+
+@pytest.mark.parametrize(
+    "cheats",
+    [
+        pytest.param(lambda n, text: [text] * (2 if n == 5 else 1), id="twice"),
+        pytest.param(
+            lambda n, text: [text.replace(b"000000000005", b"000000000006")], id="another"
+        ),
+        pytest.param(lambda n, text: [text.replace(b"chat", b"chap")] if n == 5 else [text],
+                     id="changed"),
+    ],
+)  # fmt: skip
+def test_a_target_that_cheats_is_no_figure(cheats: Said) -> None:
+    with (
+        broadcasting(cheats) as port,
+        crowd(port) as listening,
+        pytest.raises(CrowdFailure, match=r"came|bytes"),
+    ):
+        listening.run(0.0, 4, messages=40)
+
+
+def test_no_websocket_no_figure() -> None:
+    with broadcasting(lambda _, text: [text]) as port, pytest.raises(OSError, match="refused"):
+        crowd(port + 1 if port < 65_535 else port - 1).__enter__()
+
+
+def turn(target: str, receivers: int, window: int, per_second: float) -> topics.Turn:
+    return topics.Turn(target, receivers, window, Figures(p50_us=1, p99_us=2), per_second, 1.0)
+
+
+def result(own: float, asleep: float = 100.0, growth: int = 0, lost: int = 5) -> dict[str, Any]:
+    turns = [
+        turn(target, receivers, window, rate)
+        for receivers in topics.SIZES
+        for window in topics.WINDOWS
+        for target, rate in (("node", own), ("websockets", 100.0))
+    ]
+    sleeps = [
+        {"window": window, "awake_p99_us": 100.0, "asleep_p99_us": asleep, "growth": growth,
+         "lost": lost}
+        for window in topics.WINDOWS
+    ]  # fmt: skip
+    return {"lanes": topics.lanes(turns), "sleeps": sleeps, "matcher_us": 0.1, "missing": []}
+
+
+def test_bars() -> None:
+    assert [bar.met for bar in topics.judge(result(160.0))] == [True] * 9
+    assert [bar.met for bar in topics.judge(result(140.0))][:4] == [False] * 4
+    slower = topics.judge(result(160.0, asleep=121.0))
+    assert [bar.met for bar in slower][4:6] == [False] * 2
+    assert topics.judge(result(160.0, growth=33 << 20))[6].met is False
+    assert topics.judge(result(160.0, lost=0))[7].met is False
+    assert topics.judge({"lanes": {}, "sleeps": []})[0].met is None
+
+
+def test_the_matcher_is_measured() -> None:
+    assert 0 < topic_gateway.matcher_us(turns=3) < 50
