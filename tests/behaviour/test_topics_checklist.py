@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -215,6 +216,13 @@ def test_routing(place: Place, play: Play) -> None:
         assert await heard_by(directed) == [to_worker, sample["id"], empty]
 
     play(test)
+
+
+@pytest.mark.spec("MX-2.2-1")
+def test_people_are_told_that_there_is_no_secrecy() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "topics.md").read_text("utf-8")
+    assert "A topic is open to all its members." in page
+    assert "no private\nchannels and no encryption between members" in page
 
 
 @pytest.mark.spec("MX-8.1-15")
