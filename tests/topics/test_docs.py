@@ -1,0 +1,64 @@
+"""The programs in docs/topics-library.md do what the page says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.topics import Participant
+from tests.topics.houses import House, in_both_houses, until
+
+PAGE = Path(__file__).parents[2] / "docs" / "topics-library.md"
+EVERYTHING = ("mcp/*", "chat")
+
+
+def programs() -> Iterator[str]:
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        yield block.replace('topic="ops"', 'topic="room"')
+
+
+def test_three_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(house: House) -> None:
+        monkeypatch.setenv("GATEWAY", house.url)
+        for name in ("worker", "agent", "human", "robot"):
+            monkeypatch.setenv(f"{name.upper()}_TOKEN", f"t-{name}")
+        made: dict[str, Any] = {}
+        mains = []
+        for program in programs():
+            exec(compile(program, str(PAGE), "exec"), made)
+            mains.append(made.pop("main", None))
+        work, act, decide, _ = mains
+        tasks = []
+        for name, main in (("worker", work), ("human", decide)):
+            events = made[name].events()
+            tasks.append(asyncio.create_task(main()))
+            await until(events, lambda event: event.kind == "system/welcome")
+        assert await act() == "12 characters written to report"
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        # The rule of the last one covers what it says.
+        assert made["orchestrator"].rules == tuple(made["rules"])
+
+    in_both_houses(
+        test,
+        {
+            "worker": ("mcp/response:*", "chat"),
+            "agent": ("mcp/proposal:*", "chat"),
+            "human": EVERYTHING,
+            "robot": EVERYTHING,
+        },
+    )
+
+
+def test_every_name_on_the_page_is_there() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    names = set(re.findall(r"\bp\.(\w+)", text))
+    assert {"connected", "call", "propose", "fulfil", "events"} <= names
+    assert not [name for name in names if not hasattr(Participant, name)]
+    assert asyncio.iscoroutinefunction(Participant.call)
