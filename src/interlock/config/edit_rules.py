@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
 
 from interlock.config.automation import LearnedRule
-from interlock.config.edit import (
-    _after,
-    _after_comments,
-    _indented,
-    _line_end,
-    _replaced,
-    _with_flow_entry,
-    _with_lines,
-)
 from interlock.config.load import DEFAULT_NAME, parse_config
 from interlock.config.problems import ConfigError, quoted
 from interlock.config.render import dump, dump_flow
+from interlock.config.yaml_edit import (
+    after_comments,
+    end_of,
+    indented,
+    line_end,
+    replaced,
+    with_flow_entry,
+    with_lines,
+)
 from interlock.config.yaml_text import compose
 
 _POLICY: Final = "policy"
@@ -95,35 +95,35 @@ def _inserted(text: str, plain: dict[str, Any], filename: str) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     root = compose(text, filename)
     if not isinstance(root, MappingNode):
-        return _with_lines(text, len(text), _block(_item(plain), _LEARNED, _POLICY), newline)
+        return with_lines(text, len(text), _block(_item(plain), _LEARNED, _POLICY), newline)
     policy = _entry(root, _POLICY)
     if policy is None:
         if root.flow_style:
-            return _with_flow_entry(text, root, _POLICY, {_LEARNED: [plain]})
-        block = _indented(_block(_item(plain), _LEARNED, _POLICY), root.start_mark.column)
-        return _with_lines(text, len(text), block, newline)
+            return with_flow_entry(text, root, _POLICY, {_LEARNED: [plain]})
+        block = indented(_block(_item(plain), _LEARNED, _POLICY), root.start_mark.column)
+        return with_lines(text, len(text), block, newline)
     if not (isinstance(policy[1], MappingNode) and policy[1].value):
         if root.flow_style:
-            return _replaced(text, policy[1], dump_flow({_LEARNED: [plain]}))
+            return replaced(text, policy[1], dump_flow({_LEARNED: [plain]}))
         return _as_block(text, *policy, _block(_item(plain), _LEARNED), newline)
     mapping = policy[1]
     learned = _entry(mapping, _LEARNED)
     if learned is None:
         if mapping.flow_style:
-            return _with_flow_entry(text, mapping, _LEARNED, [plain])
+            return with_flow_entry(text, mapping, _LEARNED, [plain])
         column = mapping.value[0][0].start_mark.column
-        at = _after_comments(text, _after(text, *mapping.value[-1]), column)
-        return _with_lines(text, at, _indented(_block(_item(plain), _LEARNED), column), newline)
+        at = after_comments(text, end_of(text, *mapping.value[-1]), column)
+        return with_lines(text, at, indented(_block(_item(plain), _LEARNED), column), newline)
     key, rules = learned
     if not (isinstance(rules, SequenceNode) and rules.value):
         if mapping.flow_style:
-            return _replaced(text, rules, dump_flow([plain]))
+            return replaced(text, rules, dump_flow([plain]))
         return _as_block(text, key, rules, _item(plain), newline)
     if rules.flow_style:
         return _with_flow_item(text, rules, plain)
     column = rules.start_mark.column
-    at = _after_comments(text, _after(text, key, rules), column)
-    return _with_lines(text, at, _indented(_item(plain), column), newline)
+    at = after_comments(text, end_of(text, key, rules), column)
+    return with_lines(text, at, indented(_item(plain), column), newline)
 
 
 def _entry(mapping: MappingNode, key: str) -> tuple[Node, Node] | None:
@@ -132,23 +132,23 @@ def _entry(mapping: MappingNode, key: str) -> tuple[Node, Node] | None:
 
 def _item(plain: dict[str, Any]) -> str:
     """One entry of a list, as lines."""
-    lines = _indented(dump(plain), 2)
+    lines = indented(dump(plain), 2)
     return f"- {lines[2:]}"
 
 
 def _block(lines: str, *keys: str) -> str:
     """Lines below a key, and that below another."""
     for key in keys:
-        lines = f"{key}:\n{_indented(lines, 2)}"
+        lines = f"{key}:\n{indented(lines, 2)}"
     return lines
 
 
 def _as_block(text: str, key: Node, value: Node, lines: str, newline: str) -> str:
     """Nothing, `{}`, `[]` or `null` gives way to a block."""
     if value.end_mark.index > value.start_mark.index:
-        text = _replaced(text, value, "")
-    at = _line_end(text, key.end_mark.index)
-    return _with_lines(text, at, _indented(lines, key.start_mark.column + 2), newline)
+        text = replaced(text, value, "")
+    at = line_end(text, key.end_mark.index)
+    return with_lines(text, at, indented(lines, key.start_mark.column + 2), newline)
 
 
 def _with_flow_item(text: str, rules: SequenceNode, plain: dict[str, Any]) -> str:
@@ -178,10 +178,10 @@ def _without(text: str, number: int, filename: str) -> str:
         return _without_flow_item(text, rules.value, number)
     if len(rules.value) > 1:
         dash = text.rfind("-", 0, rules.value[number].start_mark.index)
-        return _without_lines(text, dash, _after(text, learned[0], rules.value[number]))
+        return _without_lines(text, dash, end_of(text, learned[0], rules.value[number]))
     # The last one goes with its key; so does a policy that said nothing else.
     whole = policy if len(mapping.value) == 1 else learned
-    return _without_lines(text, whole[0].start_mark.index, _after(text, *whole))
+    return _without_lines(text, whole[0].start_mark.index, end_of(text, *whole))
 
 
 def _without_lines(text: str, start: int, end: int) -> str:
