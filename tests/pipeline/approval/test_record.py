@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from interlock.call import Caller
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.pipeline.approval import faults
+from interlock.pipeline.approval.holding import shown
 from interlock.pipeline.approval.record import (
     APPROVED,
     DISPATCHING,
@@ -125,3 +126,12 @@ def test_equal_arguments_have_one_digest(value: Any) -> None:
 def test_a_fault_point_that_nobody_named_does_nothing() -> None:
     for point in faults.POINTS:
         faults.at(point)
+
+
+def test_what_nobody_could_look_through_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(2_000):
+        deep = [deep]
+    with pytest.raises(InterlockError, match="nested too deeply") as caught:
+        shown(deep)
+    assert caught.value.failure is INVALID_ARGUMENTS

@@ -10,6 +10,7 @@ from typing import Any
 from interlock.call import Call, Client
 from interlock.catalog.offering import Tool
 from interlock.catalog.pinning import contract_digest
+from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.pipeline.approval.record import (
     Approval,
     canonical,
@@ -59,7 +60,7 @@ def written_down(
         route=tuple(tool.split(".")) if call.hop is None else call.hop.route,
         hop=call.hop,
         arguments=bytes(call.arguments),
-        shown=canonical(masked(arguments)),
+        shown=shown(arguments),
         capability=b"{}" if listed is None else bytes(listed.capability()),
         effect=call.effect,
         description="" if listed is None else listed.description,
@@ -73,6 +74,18 @@ def written_down(
         expires=expires,
         proposal=call.proposal,
     )
+
+
+def shown(arguments: Any) -> bytes:
+    """What people see. Raises InterlockError for what nobody could look through."""
+    try:
+        return canonical(masked(arguments))
+    except RecursionError:
+        raise InterlockError(
+            INVALID_ARGUMENTS,
+            "A human must look at this call, and its arguments are nested too deeply for that: "
+            "make them flatter.",
+        ) from None
 
 
 def tell_of(told: Callable[[Tool, str], None], tool: Tool, by: str) -> None:
