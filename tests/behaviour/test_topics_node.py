@@ -1,0 +1,382 @@
+"""The node in a topic: real processes, real sockets, a real tool, and a human who decides.
+
+Participants are the `websockets` library and envelopes written by hand. The tool is a server that
+writes a line into a file each time that it is called: the file says how often that was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc.jwk import OKPKey
+
+from tests.cli.program import World
+from tests.cli.waiting import PATIENCE
+from tests.faces.topics.peers import Envelope, Peer, joined
+from tests.pipeline.approval.gated import sign
+
+LEDGER = Path(__file__).parent / "servers" / "ledger.py"
+TOPIC = "ops"
+NODE = "interlock"
+NAMES = ("proposer", "human", "orchestrator", "worker")
+CAPABILITIES = {
+    "proposer": ["mcp/proposal:*"],
+    "human": ["chat", "mcp/request:tools/list"],
+    "orchestrator": ["mcp/request:*"],
+    "worker": ["mcp/response:*"],
+}
+PRESS = {"name": "ledger.press", "arguments": {"button": "red"}}
+
+
+def token(name: str) -> str:
+    return f"token-of-{name}-" + "x" * 24
+
+
+class Office:
+    """A node with a topic, its ledger, and its clerk, whose key is an anchor."""
+
+    def __init__(self, world: World, record: str = "off") -> None:
+        self.world = world
+        self.file = world.cwd / "ledger"
+        self.key = OKPKey.generate_key("Ed25519")
+        (world.cwd / "clerk.pem").write_bytes(self.key.as_pem(private=False))
+        seats = [
+            {"callers": [name], "capabilities": CAPABILITIES[name], "profile": "response_only"}
+            if name == "worker"
+            else {"callers": [name], "capabilities": [*CAPABILITIES[name], "chat"]}
+            for name in NAMES
+        ]
+        world.config(
+            {"ledger": {"command": sys.executable, "args": [str(LEDGER), str(self.file)]}},
+            tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in NAMES],
+            approvals={"anchors": [{"name": "clerk", "key": str(world.cwd / "clerk.pem")}]},
+            topics={"rooms": {TOPIC: {"node": NODE, "seats": seats, "record": record}}},
+        )
+        self.start()
+
+    def start(self) -> None:
+        self.node = self.world.up(**{f"T_{name}": token(name) for name in NAMES})
+        self.node.wait_for_line("ledger is ready")
+        self.base = self.node.url.rpartition("/")[0]
+
+    def pressed(self) -> list[Any]:
+        text = self.file.read_text() if self.file.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    def waiting(self) -> list[dict[str, Any]]:
+        done = self.world.run("approvals", "--json")
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, Any]] = json.loads(done.stdout)["approvals"]
+        return found
+
+    def journal(self) -> list[dict[str, Any]]:
+        """All that is written, once the node has stopped."""
+        assert self.node.end() == 0
+        done = self.world.run("journal", "tail", "-n", "1000", "--json")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    @asynccontextmanager
+    async def everybody(self) -> AsyncIterator[dict[str, Peer]]:
+        async with AsyncExitStack() as stack:
+            url = f"ws{self.base.removeprefix('http')}/ws?topic={TOPIC}"
+            peers = {
+                name: await stack.enter_async_context(joined(url, token(name))) for name in NAMES
+            }
+            for name, peer in peers.items():
+                await peer.until(
+                    lambda one: one["payload"].get("participant", {}).get("id") == NAMES[-1]
+                )
+                assert peer.id == name
+            yield peers
+
+    def ask(self, path: str, body: Any = None, bearer: str = "") -> tuple[int, Any]:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if bearer:
+            headers["Authorization"] = f"Bearer {bearer}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.base}{path}", data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read()
+
+    def proof(self, shown: dict[str, Any], key: Any = None, **changes: Any) -> str:
+        now = int(time.time())
+        claims = {
+            "aud": shown["aud"],
+            "jti": shown["id"],
+            "args_sha256": shown["args_sha256"],
+            "iat": now,
+            "exp": now + 300,
+            "decision": "approve",
+            **changes,
+        }
+        return sign(key or self.key, claims)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@pytest.fixture
+def office(world: World) -> Office:
+    return Office(world)
+
+
+def rpc(method: str, params: Any, id: int = 1) -> Envelope:
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+
+def append(path: Path, text: str) -> None:
+    """What the worker's tool does: done twice, it shows."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+async def heard_by_all(peers: dict[str, Peer], wanted: Callable[[Envelope], bool]) -> Envelope:
+    """The message that is wanted: the same for everybody."""
+    first, *others = [await peer.until(wanted) for peer in peers.values()]
+    assert all(one == first for one in others)
+    return first
+
+
+async def proposed(office: Office, peers: dict[str, Peer]) -> tuple[str, dict[str, Any]]:
+    """The proposer proposes to the node; its id, and what the inbox shows of it."""
+    proposal = await peers["proposer"].say(
+        "mcp/proposal:tools/call:ledger.press",
+        {"method": "tools/call", "params": PRESS},
+        to=[NODE],
+    )
+    word = await peers["proposer"].until(lambda one: one.get("correlation_id") == proposal)
+    assert word["kind"] == "chat"
+    [shown] = await asyncio.to_thread(office.waiting)
+    assert shown["id"] in word["payload"]["text"]
+    assert shown["proposal"] == {"topic": TOPIC, "id": proposal, "by": "proposer"}
+    assert shown["caller"]["name"] == "proposer"
+    assert office.pressed() == []
+    return proposal, shown
+
+
+async def fulfilled(peers: dict[str, Peer], proposal: str) -> tuple[Envelope, Envelope]:
+    """The fulfilment and its response, as everybody sees them."""
+
+    def request(one: Envelope) -> bool:
+        return one["kind"].startswith("mcp/request:") and one.get("correlation_id") == proposal
+
+    fulfilment = await heard_by_all(peers, request)
+    response = await heard_by_all(peers, lambda one: one.get("correlation_id") == fulfilment["id"])
+    return fulfilment, response
+
+
+@pytest.mark.spec("MX-9.4-1")
+def test_a_human_has_an_orchestrator_fulfil_what_was_proposed(
+    office: Office, tmp_path: Path
+) -> None:
+    target = tmp_path / "report.txt"
+    params = {"name": "write_file", "arguments": {"path": str(target), "text": "done\n"}}
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            proposer, human = peers["proposer"], peers["human"]
+            orchestrator, worker = peers["orchestrator"], peers["worker"]
+            # It may not do it itself, nor may the human.
+            for peer in (proposer, human):
+                tried = await peer.say(
+                    "mcp/request:tools/call:write_file", rpc("tools/call", params), to=["worker"]
+                )
+                assert (await peer.refusal(tried))["error"] == "capability_violation"
+            proposal = await proposer.say(
+                "mcp/proposal:tools/call:write_file",
+                {"method": "tools/call", "params": params},
+                to=["worker"],
+            )
+            seen = await human.until(proposal)
+            assert seen["from"] == "proposer"
+            directed = await human.chat(f"fulfil {seen['id']}", to=["orchestrator"])
+            known = await orchestrator.until(proposal)
+            await orchestrator.until(directed)
+            call = rpc("tools/call", known["payload"]["params"], 44)
+            fulfilment = await orchestrator.say(
+                "mcp/request:tools/call:write_file", call, to=["worker"], correlation_id=proposal
+            )
+            request = await worker.until(fulfilment)
+            arguments = request["payload"]["params"]["arguments"]
+            append(Path(arguments["path"]), arguments["text"])
+            response = await worker.say(
+                "mcp/response:tools/call:write_file",
+                {"jsonrpc": "2.0", "id": 44, "result": {"content": []}},
+                to=["orchestrator", "proposer"],
+                correlation_id=fulfilment,
+            )
+            for peer in (proposer, human, orchestrator):
+                answer = await peer.until(response)
+                assert answer["correlation_id"] == fulfilment
+                assert answer["payload"]["id"] == 44
+            assert target.read_text() == "done\n"
+            assert office.pressed() == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("MX-9.4-1", "MX-7.1-3")
+def test_a_key_at_the_terminal_fulfils_a_proposal_in_the_room(office: Office) -> None:
+    phrase = office.world.cwd / "phrase"
+    phrase.write_text("open sesame\n", encoding="utf-8")
+    made = office.world.run("keys", "new", "chief", "--passphrase-file", "phrase")
+    assert made.returncode == 0, made.stderr
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            proposal, shown = await proposed(office, peers)
+            approve = ("approve", "--yes", "--key", "chief", "--passphrase-file", "phrase")
+            done = await asyncio.to_thread(office.world.run, *approve, "--", shown["id"])
+            assert done.returncode == 0, done.stderr
+            fulfilment, response = await fulfilled(peers, proposal)
+            assert (fulfilment["from"], fulfilment["to"]) == (NODE, [NODE])
+            params = fulfilment["payload"]["params"]
+            assert (params["name"], params["arguments"]) == (PRESS["name"], PRESS["arguments"])
+            assert params["_meta"]["interlock/approval"]["by"] == "chief"
+            assert response["to"] == [NODE, "proposer"]
+            assert response["payload"]["id"] == fulfilment["payload"]["id"]
+            assert response["payload"]["result"]["content"][0]["text"] == "press: done"
+            assert office.pressed() == [["press", {"button": "red"}]]
+            assert office.waiting() == []
+
+    asyncio.run(run())
+    rows = [row for row in office.journal() if row["verb"] == "proposal"]
+    assert [row["outcome"] for row in rows] == ["proposed", "fulfilled", "done"]
+    assert "by chief" in rows[1]["detail"]
+
+
+def test_the_page_fulfils_a_proposal_in_the_room_and_nobody_else_s_word_does(
+    office: Office,
+) -> None:
+    async def run() -> None:
+        async with office.everybody() as peers:
+            proposal, shown = await proposed(office, peers)
+            path = f"/approvals/{shown['id']}"
+            own = OKPKey.generate_key("Ed25519")
+            # Whoever proposed it has a token, and may say what it likes.
+            for body in (
+                {"proof": office.proof(shown, own)},
+                {"proof": token("proposer")},
+                {"decision": "approve"},
+                {"decision": "refuse"},
+            ):
+                code, _ = await asyncio.to_thread(office.ask, path, body, token("proposer"))
+                assert code >= 400
+            assert office.pressed() == []
+            code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
+            assert code == 200
+            fulfilment, response = await fulfilled(peers, proposal)
+            approved = fulfilment["payload"]["params"]["_meta"]["interlock/approval"]
+            assert approved == {"by": "clerk", "proof": "operator"}
+            assert response["correlation_id"] == fulfilment["id"]
+            assert office.pressed() == [["press", {"button": "red"}]]
+
+    asyncio.run(run())
+
+
+def test_a_proposal_outlives_the_node(office: Office) -> None:
+    async def before() -> tuple[str, dict[str, Any]]:
+        async with office.everybody() as peers:
+            return await proposed(office, peers)
+
+    async def after() -> None:
+        async with office.everybody() as peers:
+            [same] = await asyncio.to_thread(office.waiting)
+            assert same["proposal"]["id"] == proposal
+            path = f"/approvals/{shown['id']}"
+            code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
+            assert code == 200
+            fulfilment, response = await fulfilled(peers, proposal)
+            assert fulfilment["payload"]["params"]["arguments"] == PRESS["arguments"]
+            assert response["payload"]["result"]["content"][0]["text"] == "press: done"
+
+    proposal, shown = asyncio.run(before())
+    office.node.end(signal.SIGKILL)
+    office.start()
+    asyncio.run(after())
+    assert office.pressed() == [["press", {"button": "red"}]]
+
+
+def test_a_refusal_is_told_to_whoever_proposed(office: Office) -> None:
+    async def run() -> None:
+        async with office.everybody() as peers:
+            proposal, shown = await proposed(office, peers)
+            refuse = ("refuse", "--reason", "not on a Friday", "--", shown["id"])
+            done = await asyncio.to_thread(office.world.run, *refuse)
+            assert done.returncode == 0, done.stderr
+            word = await peers["proposer"].until(lambda one: one.get("correlation_id") == proposal)
+            assert (word["kind"], word["to"]) == ("chat", ["proposer"])
+            assert "not on a Friday" in word["payload"]["text"]
+            assert office.pressed() == []
+
+    asyncio.run(run())
+
+
+def test_a_request_to_the_node_has_the_sender_s_rights_and_no_more(office: Office) -> None:
+    async def run() -> None:
+        async with office.everybody() as peers:
+            human, orchestrator = peers["human"], peers["orchestrator"]
+            asked = await human.say("mcp/request:tools/list", rpc("tools/list", {}), to=[NODE])
+            answer = await human.until(lambda one: one.get("correlation_id") == asked)
+            assert answer["kind"] == "mcp/response:tools/list"
+            assert len(answer["payload"]["result"]["tools"]) == 3
+            look = rpc("tools/call", {"name": "ledger.look", "arguments": {}}, 7)
+            asked = await orchestrator.say("mcp/request:tools/call:ledger.look", look, to=[NODE])
+            answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+            assert answer["payload"]["result"]["content"][0]["text"] == "look: done"
+            # What cannot be undone waits for a human on this face as on every other.
+            asked = await orchestrator.say(
+                "mcp/request:tools/call:ledger.press", rpc("tools/call", PRESS, 8), to=[NODE]
+            )
+            answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+            held = answer["payload"]["result"]["structuredContent"]
+            assert held["status"] == "confirmation_required"
+            # And a message is no proof.
+            confirm = {"confirmation_id": held["confirmation_id"], "proof": "yes"}
+            asked = await orchestrator.say(
+                "mcp/request:mcpax/confirm", rpc("mcpax/confirm", confirm, 9), to=[NODE]
+            )
+            answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
+            assert answer["payload"]["error"]["code"] == -32601
+            assert office.pressed() == []
+
+    asyncio.run(run())
+
+
+def test_a_topic_is_in_the_journal_only_where_that_was_chosen(world: World) -> None:
+    office = Office(world, record="heads")
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            others = [one["id"] for one in peers["human"].welcome["payload"]["participants"]]
+            assert {NODE, "recorder"} <= set(others)
+            await peers["human"].chat("the words are not kept", to=["worker"])
+            await peers["worker"].until("chat")
+
+    asyncio.run(run())
+
+    rows = [row for row in office.journal() if row["outcome"] == "said"]
+    assert ("human", "chat", TOPIC) in [(row["caller"], row["verb"], row["name"]) for row in rows]
+    assert "join human" in " ".join(row["detail"] for row in rows)
+    assert "the words are not kept" not in json.dumps(rows)
