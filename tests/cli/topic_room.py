@@ -141,6 +141,10 @@ class Terminal:
                 f"{words!r} was not on the screen:\n" + "\n".join(self.screen or [self.written])
             ) from None
 
+    def wait_for_words(self, words: str) -> None:
+        """Before there is a screen, or after it."""
+        wait_until(words, lambda: words in self.written)
+
     def type(self, text: str) -> None:
         os.write(self.ours, text.encode())
 

@@ -1,0 +1,126 @@
+"""Which gateway is meant, and with which token one goes there."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from bench.certificates import Authority
+from interlock.cli.topic_where import gateway, token_of
+from interlock.errors import CONFIG, InterlockError
+from tests.cli.program import World, free_port
+from tests.cli.topic_room import at_terminal
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("INTERLOCK_TOKEN", raising=False)
+    monkeypatch.delenv("INTERLOCK_CONFIG", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("document", "url"),
+    [
+        ({"listen": "127.0.0.1:9001"}, "ws://127.0.0.1:9001/ws"),
+        ({"listen": "[::1]:9001"}, "ws://[::1]:9001/ws"),
+        (
+            {"listen": "127.0.0.1:9001", "topics": {"path": "/rooms", "rooms": {"a": {}}}},
+            "ws://127.0.0.1:9001/rooms",
+        ),
+    ],
+)
+def test_the_node_of_the_config_is_the_gateway(
+    tmp_path: Path, document: dict[str, object], url: str
+) -> None:
+    path = tmp_path / "interlock.yaml"
+    path.write_text(json.dumps(document))
+    assert gateway(path, None, None, None).url == url
+
+
+def test_another_gateway_may_be_named() -> None:
+    assert gateway(None, None, "wss://node.example.com/ws", None).url == "wss://node.example.com/ws"
+
+
+def test_a_token_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert token_of(None) is None
+    monkeypatch.setenv("INTERLOCK_TOKEN", "from-the-environment")
+    assert token_of(None) == "from-the-environment"
+    file = tmp_path / "token"
+    file.write_text("from-a-file\nand more\n")
+    file.chmod(0o600)
+    assert token_of(file) == "from-a-file"
+    assert capsys.readouterr().err == ""
+    file.chmod(0o644)
+    assert token_of(file) == "from-a-file"
+    told = capsys.readouterr().err
+    assert "others on this machine can read" in told
+    assert "from-a-file" not in told
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe"])
+def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(InterlockError) as wrong:
+        token_of(file)
+    assert wrong.value.failure is CONFIG
+    assert str(file) in wrong.value.message
+
+
+def test_no_token_is_ever_shown(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-secret")
+    file.chmod(0o600)
+    there = gateway(None, None, "wss://node.example.com/ws", file)
+    assert "a-secret" not in repr(there)
+    assert "a-secret" not in repr(vars(there)["url"])
+    assert there.settings(patient=True)["token"] == "a-secret"
+
+
+def test_the_user_of_this_machine_needs_no_token(world: World) -> None:
+    seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
+    world.config(topics={"rooms": {"ops": {"seats": seats}}})
+    world.up()
+    done = world.run("topic", "send", "ops", "hello")
+    assert (done.returncode, done.stderr) == (0, "")
+    refused = world.run("topic", "send", "elsewhere", "hello")
+    assert refused.returncode == 1
+    assert "no seat in a topic called elsewhere" in refused.stderr
+    with at_terminal(world, "topic", "join", "ops") as terminal:
+        terminal.wait_for("ops · you are operator · 1 here")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
+def test_who_joins_waits_for_a_gateway_and_says_so(world: World) -> None:
+    nowhere = f"ws://127.0.0.1:{free_port()}/ws"
+    with at_terminal(world, "topic", "join", "ops", "--gateway", nowhere) as terminal:
+        terminal.wait_for_words("not in the topic ops")
+        # There is no screen yet: Ctrl-C is what it always is.
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+    assert "\x1b[?1049h" not in terminal.written
+
+
+def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
+    for name in ("ours", "theirs"):
+        (world.folder / name).mkdir()
+    # Whatever name is in it: it is the very one.
+    ours, key = Authority(world.folder / "ours").certificate("node", ["192.0.2.1"])
+    theirs, _ = Authority(world.folder / "theirs").certificate("node", ["127.0.0.1"])
+    topics = {"rooms": {"ops": {"seats": [{"callers": ["local"], "profile": "full_access"}]}}}
+    world.config(topics=topics, tls={"certificate": str(ours), "key": str(key)})
+    world.up()
+    done = world.run("topic", "send", "ops", "hello")
+    assert (done.returncode, done.stderr) == (0, "")
+    world.config(topics=topics, tls={"certificate": str(theirs), "key": str(key)})
+    refused = world.run("topic", "send", "ops", "hello")
+    assert refused.returncode == 4
+    assert "certificate" in refused.stderr
