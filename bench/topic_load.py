@@ -218,6 +218,8 @@ class Crowd:
             one.got += count
             if one.decoder is not None:
                 self._check(one, bytes(buffer[:count]))
+            if one.got > self.sent * size:
+                raise CrowdFailure("more bytes came than were sent")
             if one.sampled:
                 now = time.perf_counter()
                 for number in range(older, one.got // size):

@@ -168,6 +168,11 @@ class Soak:
         if not holds:
             self.wrong[what] += 1
 
+    @property
+    def left(self) -> float:
+        """Seconds until it is over."""
+        return max(0.0, self.until - time.monotonic())
+
     async def run(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
         seats = [
@@ -179,14 +184,14 @@ class Soak:
 
     async def _seat(self, room: str, token: str) -> None:
         """One after the other comes to this seat, and each behaves in its own way."""
-        while time.monotonic() < self.until:
+        while self.left:
             guest = Guest(self, room, token, deaf=not token and self.chance.random() < DEAF)
             try:
                 await guest.come()
                 await guest.hear(0.2)
                 if guest.deaf:
-                    await asyncio.sleep(1 + 4 * self.chance.random())
-                    await guest.hear(2.0)
+                    await asyncio.sleep(min(1 + 4 * self.chance.random(), self.left))
+                    await guest.hear(min(2.0, 0.1 + self.left))
                 elif guest.id:
                     await self._behave(guest)
             except (ConnectionError, asyncio.IncompleteReadError):

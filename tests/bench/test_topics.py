@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,8 +99,19 @@ def test_a_target_that_cheats_is_no_figure(cheats: Said) -> None:
 
 
 def test_no_websocket_no_figure() -> None:
-    with broadcasting(lambda _, text: [text]) as port, pytest.raises(OSError, match="refused"):
-        crowd(port + 1 if port < 65_535 else port - 1).__enter__()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\nno seat")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(CrowdFailure, match="403 Forbidden"):
+            Crowd(Command("join", port=server.getsockname()[1], receivers=1))
+        thread.join()
 
 
 def turn(target: str, receivers: int, window: int, per_second: float) -> topics.Turn:
