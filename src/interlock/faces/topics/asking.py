@@ -24,7 +24,6 @@ from interlock.errors import (
     CANCELLED,
     INTERNAL,
     INVALID_PARAMS,
-    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PAYLOAD_TOO_LARGE,
     TOO_BUSY,
@@ -87,8 +86,9 @@ class Asking:
         self._pipeline = pipeline
         self._catalog = catalog
         self._hello = hello
-        self._under_way: dict[str, dict[bytes, Asked]] = {}
-        """By participant, and by the id of the JSON-RPC request."""
+        self._under_way: dict[str, dict[str, Asked]] = {}
+        """By participant, and by the id of the envelope. JSON-RPC ids may come twice: a program
+        that was started anew counts from the beginning."""
         self._settling: set[asyncio.Task[None]] = set()
 
     @property
@@ -136,9 +136,11 @@ class Asking:
             id = jsonrpc.decode_members(notification.params).get("requestId")
         except ProtocolError:
             return
-        asked = None if id is None else self._under_way.get(member.id, {}).get(bytes(id))
-        if asked is not None:
-            self._give_up(asked, f"{member.id} cancelled the request.")
+        if id is None:
+            return
+        for asked in list(self._under_way.get(member.id, {}).values()):
+            if asked.id == bytes(id):
+                self._give_up(asked, f"{member.id} cancelled the request.")
 
     def left(self, who: str) -> None:
         """A participant is gone, and nobody waits for its answers."""
@@ -176,17 +178,12 @@ class Asking:
     def _take(self, asked: Asked) -> None:
         """Remember it until it is answered. Raises InterlockError."""
         some = self._under_way.get(asked.who, {})
-        if asked.id in some:
-            raise ProtocolError(
-                "A request of yours with this JSON-RPC id is under way already: take another id.",
-                INVALID_REQUEST,
-            )
         if len(some) >= MOST_OF_ONE:
             raise InterlockError(
                 TOO_BUSY,
                 f"{MOST_OF_ONE} requests of yours are under way in this topic: wait for some.",
             )
-        self._under_way.setdefault(asked.who, some)[asked.id] = asked
+        self._under_way.setdefault(asked.who, some)[asked.envelope] = asked
 
     def _serve(self, member: Member, asked: Asked, request: Request) -> None:
         method = request.method
@@ -291,12 +288,12 @@ class Asking:
             self._pipeline.cancel(asked.call, reason)
 
     def _is_open(self, asked: Asked) -> bool:
-        return self._under_way.get(asked.who, {}).get(asked.id) is asked
+        return self._under_way.get(asked.who, {}).get(asked.envelope) is asked
 
     def _forget(self, asked: Asked) -> None:
         if self._is_open(asked):
             some = self._under_way[asked.who]
-            del some[asked.id]
+            del some[asked.envelope]
             if not some:
                 del self._under_way[asked.who]
 
