@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ METHODS = (
     "notifications/elicitation/complete", "notifications/tasks/status", "notifications/initialized",
 )  # fmt: skip
 FAMILIES = ("mcp/request", "mcp/response", "mcp/proposal", "system/approve", "approval", "chat")
+
+
+class Failures(logging.Handler):
+    """Hears of everything that went wrong inside."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(self.format(record))
 
 
 def everything(approval: str, proposal: str) -> list[tuple[str, str, Any, str | None]]:
@@ -131,6 +143,53 @@ def test_nor_does_any_order_of_them(
         table.close()
 
     asyncio.run(run())
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "x"]
+            ),
+            inner | st.sampled_from(["2.0", "tools/call", "tools/list", "s.look", "initialize"]),
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+KINDS = st.sampled_from(
+    ["mcp/request:", "mcp/request:tools/call", "mcp/request:tools/call:s.look", "mcp/request:ping",
+     "mcp/request:notifications/cancelled", "mcp/request:initialize", "mcp/request:a:b:c",
+     "mcp/proposal:tools/call", "mcp/proposal:tools/call:s.write_file", "mcp/proposal:x",
+     "mcp/response:tools/call", "chat", "mcp/request:resources/read:file:///notes.txt"]
+)  # fmt: skip
+
+
+@given(said=st.lists(st.tuples(KINDS, ANYTHING), max_size=15), to_all=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_nothing_that_is_said_takes_the_node_out_of_the_room(
+    said: list[tuple[str, Any]], to_all: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async def run() -> None:
+        table = careful(tmp_path_factory.mktemp("table"))
+        eve = table.let_in("eve", FULL)
+        for kind, payload in said:
+            wrapped = payload if isinstance(payload, dict) else {"params": payload}
+            eve.say(kind, wrapped, () if to_all else (NODE_ID,))
+        assert (await eve.answered(eve.request("ping", rpc="last")))["result"] == {}
+        for exchange in table.gated.upstream.started:
+            assert exchange.call.name == "s.look"
+        table.close()
+
+    failures = Failures()
+    logging.getLogger("interlock").addHandler(failures)
+    try:
+        asyncio.run(run())
+    finally:
+        logging.getLogger("interlock").removeHandler(failures)
+    assert failures.heard == []
 
 
 def test_the_room_refuses_to_speak_for_the_node(tmp_path: Path) -> None:

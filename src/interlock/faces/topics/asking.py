@@ -91,10 +91,6 @@ class Asking:
         that was started anew counts from the beginning."""
         self._settling: set[asyncio.Task[None]] = set()
 
-    @property
-    def under_way(self) -> int:
-        return sum(len(some) for some in self._under_way.values())
-
     # -- in
 
     def request(self, member: Member, head: Head, request: Request) -> None:
@@ -118,9 +114,7 @@ class Asking:
         self._serve(member, asked, request)
 
     def lied(self, member: Member, head: Head, error: InterlockError) -> None:
-        """What should be a request is none. Whoever addressed it to the node is told."""
-        if not head.to:
-            return
+        """What should be a request to the node is none: its sender is told."""
         try:
             kind = kinds.read_kind(head.kind)
         except ProtocolError:
