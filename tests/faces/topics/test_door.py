@@ -194,11 +194,16 @@ def test_what_it_wants_to_be_sent() -> None:
             rooms.join("agent", "human") as (agent, human),
             rooms.join("worker", more="&routing=directed") as (worker,),
         ):
-            await agent.chat(to=["human"])
+            for_human = await agent.chat(to=["human"])
             for_worker = await agent.chat(to=["worker"])
             last = await agent.chat()
-            assert [one["id"] for one in await worker.all_until(last)][-1] == for_worker
-            assert len([one for one in await human.all_until(last) if one["kind"] == "chat"]) == 2
+
+            async def chats(peer: Peer) -> list[str]:
+                heard = await peer.all_until(last)
+                return [one["id"] for one in heard if one["kind"] == "chat"]
+
+            assert await chats(worker) == [for_worker]
+            assert await chats(human) == [for_human, for_worker]
 
     run(test)
 

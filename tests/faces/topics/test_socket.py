@@ -256,7 +256,6 @@ def test_what_does_not_fit_is_counted() -> None:
     filled = one.fill()
     one.deliver(*all_of(range(8)))
     one.deliver(*all_of(range(8, 13)))
-    # Even what would fit now: the gap is one.
     one.deliver(envelope("p", kind="mcp/proposal:tools/call"))
     one.read_on()
     assert one.wire.texts[filled:] == all_of(range(10))
@@ -285,9 +284,11 @@ def test_a_message_that_is_larger_than_the_queue() -> None:
     one = Socket(queue_bytes=1000)
     filled = one.fill()
     one.deliver(envelope("small"), envelope("large", size=2000), envelope("small again"))
+    # It would fit, but what is lost is one gap.
+    one.deliver(envelope("and again"))
     one.read_on()
     assert one.wire.texts[filled:] == [envelope("small")]
-    assert [loss.lost for loss in one.resumed] == [2]
+    assert [loss.lost for loss in one.resumed] == [3]
 
 
 def test_not_every_kind_is_told_by_name() -> None:
@@ -383,6 +384,9 @@ def test_a_ping_meanwhile_is_answered_once_there_is_room() -> None:
     assert one.socket.unread < 2 * MOST_UNSENT
     one.read_on()
     assert one.wire.seen[filled:] == [Pong(b"999"), envelope("kept")]
+    one.fill()
+    one.read_on()
+    assert one.wire.seen.count(Pong(b"999")) == 1
 
 
 def test_closing_a_reader_that_does_not_read() -> None:

@@ -215,7 +215,7 @@ class Door:
         def gone(why: str) -> None:
             if expiry is not None:
                 expiry.cancel()
-            self._leave(member, why)
+            gateway.leave(member, why)
 
         def resumed(loss: Loss) -> None:
             gateway.lost(member, loss)
@@ -225,13 +225,8 @@ class Door:
         socket.on_resumed = resumed
 
     def _expired(self, member: Member, socket: TopicSocket) -> None:
-        self._leave(member, "its token ran out")
+        self._gateway.leave(member, "its token ran out")
         socket.close(NOT_WELCOME, "Your token ran out: connect again with a fresh one.")
-
-    def _leave(self, member: Member, why: str) -> None:
-        # Another connection may have taken its place.
-        if self._gateway.member(member.topic, member.id) is member:
-            self._gateway.leave(member, why)
 
     def _lost(self, socket: TopicSocket) -> None:
         self._sockets.discard(socket)
