@@ -240,6 +240,8 @@ class Call(msgspec.Struct, eq=False):
     """Where it is on its way down the tree, when a parent sent it."""
     context: Any = None
     """The face's own, untouched on the way."""
+    view: Face | None = None
+    """The AQL view that it was made in. None: the plain one."""
 
     # Filled in by the stages, in their order.
     started: float = 0.0
@@ -268,8 +270,6 @@ class Call(msgspec.Struct, eq=False):
     """The id of the approval that it is made for: a human let exactly this call through."""
     reserved: Any = None
     """What it has taken from budgets, until it is settled or given back."""
-    view: Face | None = None
-    """The AQL view that it was made in. None: the plain one."""
     asked: Any = None
     """What the AQL stage keeps of the request until it is answered. No wire can set it."""
     proposal: Proposed | None = None

@@ -79,13 +79,14 @@ class SessionWire:
                 return False
         answering = self._answering
         hear = answering.heard if facts.accepts_stream else None
+        view = facts.view or session.view
+        if view is not None and view is PLAIN:
+            view = None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, session.client, params.name, session.owner,
             None, params.arguments, meta, None, None, hear, answering.over, session, None, exchange,
+            view,
         )  # fmt: skip
-        view = facts.view or session.view
-        if view is not None and view is not PLAIN:
-            call.view = view
         exchange.request_id = id
         exchange.session = session
         session.calls[id] = call

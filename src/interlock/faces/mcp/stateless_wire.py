@@ -85,14 +85,14 @@ class StatelessWire:
         assert client is not None
         answering = self._answering
         hear = answering.heard if facts.accepts_stream else None
+        view = facts.viewed
+        if view is not None and view is PLAIN:
+            view = None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
             params.arguments, meta, None, exchange.head.headers, hear, answering.over, None, None,
-            exchange,
+            exchange, view,
         )  # fmt: skip
-        view = facts.viewed
-        if view is not None and view is not PLAIN:
-            call.view = view
         exchange.request_id = id
         # On this wire hanging up is how a client cancels.
         exchange.call = call
