@@ -44,7 +44,7 @@ from interlock.errors import (
 )
 from interlock.pipeline.approval import faults
 from interlock.pipeline.approval.waiting import only_waits
-from interlock.pipeline.aql.stage import NO_AQL, AqlStage
+from interlock.pipeline.aql.stage import NO_AQL, AqlStage, Taken
 from interlock.pipeline.audit import COLLECTED, OK, TOOL_ERROR, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.pipeline.awaited import outcome_of
@@ -178,16 +178,20 @@ class Pipeline:
         try:
             # By their methods: to call an object costs more than to call a method of it.
             self.enter.__call__(call)
-            if call.view is not None and self.aql.take(call):
-                return
+            # In a view the stage often knows the tool already, and has held the arguments to it.
+            checked: Taken = False
+            if call.view is not None:
+                checked = self.aql.take(call)
+                if checked is None:
+                    return
             verb = call.verb
             if verb == TOOLS_CALL:
                 if call.hop is not None:
                     check_way(call, call.hop, self._own_segment())
-                if self.transparent is None:
-                    validate(call, resolve(call, self._catalog))
-                else:
+                if self.transparent is not None:
                     find_transparently(call, self.transparent, self._catalog)
+                elif not checked:
+                    validate(call, resolve(call, self._catalog))
                 decision = self.permit.__call__(call)
                 if decision.gated or call.approval:
                     self.permit.hold(call, decision)
@@ -288,7 +292,7 @@ class Pipeline:
                 glance = outcome.glance
                 if glance is not None and (
                     (glance.result_type and glance.result_type != COMPLETE)
-                    or call.verb in ABOUT_TASKS
+                    or (call.verb != TOOLS_CALL and call.verb in ABOUT_TASKS)
                 ):
                     try:
                         outcome = self._input.needed(call, outcome)

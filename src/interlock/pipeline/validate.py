@@ -61,6 +61,23 @@ def validate(call: Call, tool: Tool, against_schema: bool = True) -> None:
         raise _explain(validator, arguments, tool)
 
 
+def validator_of(tool: Tool) -> tuple[Any, frozenset[str]]:
+    """What checks the arguments of a tool, and names without which it finds none good."""
+    validator = tool.validator
+    if validator is None:
+        validator = tool.validator = _compile(tool)
+    if validator is _ACCEPTS_EVERYTHING:
+        return validator, frozenset()
+    schema = tool.input_schema()
+    # Beside a reference other words may mean nothing.
+    if not isinstance(schema, dict) or "$ref" in schema:
+        return validator, frozenset()
+    required = schema.get("required")
+    if not isinstance(required, list):
+        return validator, frozenset()
+    return validator, frozenset(one for one in required if isinstance(one, str))
+
+
 def _compile(tool: Tool) -> Any:
     try:
         # What was sent stays out of the sentences: they are kept in the journal.

@@ -17,7 +17,7 @@ from msgspec import Raw
 from interlock.call import Call, Hear, Outcome
 from interlock.errors import InterlockError, ProtocolError
 from interlock.pipeline.aql.asking import Asked
-from interlock.pipeline.aql.stage import AqlStage, Over
+from interlock.pipeline.aql.stage import ANSWERED, AqlStage, Over, Taken
 from interlock.ports import Clock
 from interlock.protocol.aql.words import Category
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
@@ -50,9 +50,9 @@ class Pulses:
         """While nobody is watched, nobody need ask."""
         self.told = self._stage.told  # type: ignore[method-assign]
 
-    def take(self, call: Call) -> bool:
+    def take(self, call: Call) -> Taken:
         taken = self._stage.take(call)
-        if call.meta is not None and not taken and META_PROGRESS_TOKEN in call.meta:
+        if call.meta is not None and taken is not ANSWERED and META_PROGRESS_TOKEN in call.meta:
             self._watch(call)
         return taken
 

@@ -18,6 +18,7 @@ from interlock.catalog.aql.book import OperationBook, OperationsAt
 from interlock.catalog.aql.costs import tool_tokens
 from interlock.catalog.aql.operation import Native, Operation
 from interlock.catalog.catalog import Catalog
+from interlock.catalog.offering import Tool
 from interlock.catalog.snapshot import Snapshot, View
 from interlock.config.aql import AqlConfig
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
@@ -43,15 +44,21 @@ MERGE: Final = "read_modify_write"
 Over = tuple[Outcome | None, InterlockError | None]
 """How a call ended."""
 
+Taken = bool | None
+"""What became of a call that the stage took."""
+ANSWERED: Final = None
+"""The call is answered, or will be."""
+CHECKED: Final = True
+"""It is a call of a tool, knows its route, and has arguments that fit the tool's schema."""
+GOES_ON: Final = False
+"""It is a call of a tool, or always was something else: it goes on as any other."""
+
 
 class AqlStage(Protocol):
     """What the pipeline asks of AQL. Only for a call that was made in a view of it."""
 
-    def take(self, call: Call) -> bool:
-        """Make an operation a call of its tool. True: the call is answered, or will be.
-
-        Raises InterlockError.
-        """
+    def take(self, call: Call) -> Taken:
+        """Make an operation a call of its tool. Raises InterlockError."""
         ...
 
     def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
@@ -62,8 +69,8 @@ class AqlStage(Protocol):
 class _NoAql:
     """A node without views."""
 
-    def take(self, call: Call) -> bool:
-        return False
+    def take(self, call: Call) -> Taken:
+        return GOES_ON
 
     def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
         return outcome, error
@@ -160,7 +167,7 @@ class Stage:
         self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
         self._sizes: dict[Any, int] = {}
         self._shortcut = Shortcut()
-        self._names: object = None
+        self._names: Mapping[str, Tool] = {}
         """What the catalog's names were when the book was made: other names, another book."""
         self.configure(config)
 
@@ -196,30 +203,31 @@ class Stage:
 
     # -- a request comes
 
-    def take(self, call: Call) -> bool:
+    def take(self, call: Call) -> Taken:
         asked = call.asked
         face = call.view
+        quotas = self.quotas
         assert face is not None
         if asked is not None:
             if type(asked) is Unread:
                 self._take_child(call, face, asked)
-            elif self.quotas is not None and self.quotas.active:
-                self.quotas.admit(call, asked)
-            return False
+            elif quotas is not None and quotas.active:
+                quotas.admit(call, asked)
+            return GOES_ON
         if call.verb == TOOLS_CALL:
             if (
                 self._catalog.by_name is self._names
-                and (self.quotas is None or not self.quotas.active)
+                and (quotas is None or not quotas.active)
                 and self._shortcut.take(call, face)
             ):
-                return False
+                return CHECKED
             tools = face.tools
             name = call.name
             if name not in tools:
                 if face.mode != "auto":
                     raise _no_endpoint(name, face)
                 # A plain tool, told plainly; what holds in a view holds for it.
-                return False
+                return GOES_ON
             # An endpoint has no headers of its own that could say what its arguments say.
             call.header_params = None
             found = request.read(call.arguments, self._limits)
@@ -229,23 +237,29 @@ class Stage:
             else:
                 assert isinstance(found, Batch)
                 self._make_batch(call, face, family, found)
-            return False
-        return call.verb == TOOLS_LIST and self._list(call, face)
+            return GOES_ON
+        if call.verb == TOOLS_LIST and self._list(call, face):
+            return ANSWERED
+        return GOES_ON
 
     def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+        glance = None if outcome is None or error is not None else outcome.glance
+        fine = glance is not None and not glance.is_error
         quotas = self.quotas
-        glance = None if outcome is None else outcome.glance
-        fine = glance is not None and not glance.is_error and error is None
-        if self.used is not None and call.route is not None:
-            self.used((call.route.canonical, call.caller, fine))
+        # Out of their places: to call them there costs more.
+        used, clock = self.used, self._clock
+        route = call.route
+        if used is not None and route is not None:
+            used((route.canonical, call.caller, fine))
         if (
             fine
-            and outcome is not None
             and self._all_alike
             and (quotas is None or not quotas.active)
-            and self._clock() - call.started < self._slow
+            and clock() - call.started < self._slow
         ):
-            ordinary = shortcut.told(call, outcome, self._structured)
+            assert outcome is not None
+            assert glance is not None
+            ordinary = shortcut.told(call, outcome, glance, self._structured)
             if ordinary is not None:
                 return ordinary, None
         if quotas is not None and (not fine or quotas.active):
@@ -327,7 +341,9 @@ class Stage:
         if way != "call":
             self._call_instead(call, call.asked, PREVIEW if way == "preview" else START)
         elif not self._rewrites and not checked and not item:
-            self._shortcut.remember(call, endpoint, asked, name)
+            tool = self._names.get(operation.canonical)
+            if tool is not None:
+                self._shortcut.remember(call, endpoint, asked, name, tool)
         quotas = self.quotas
         if quotas is not None and quotas.active and call.asked is asked:
             quotas.admit(call, asked, translate.continued(single.meta))

@@ -64,7 +64,12 @@ def check(raw: bytes, limits: Limits, where: str = "arguments") -> bool:
         or (b"\\u" in raw and (b"\\u0000" in raw or b"\\ud" in raw or b"\\uD" in raw))
     ):
         _check_inside(raw, limits, where)
-    return _LONG in raw.translate(_DIGITS)
+    return has_long_number(raw)
+
+
+def has_long_number(raw: bytes) -> bool:
+    """Whether so many digits stand together that it may be an integer that is not safe."""
+    return bool(raw.translate(_DIGITS).partition(_LONG)[1])
 
 
 def check_response(size: int, limits: Limits) -> None:
