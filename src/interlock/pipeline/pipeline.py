@@ -438,7 +438,7 @@ class Pipeline:
         if tell is not None:
             try:
                 if call.view is not None:
-                    outcome, error = self.aql.told(call, outcome, error)
+                    outcome, error = self.aql.told(call, outcome, error, took)
                 tell(call, outcome, error)
             except Exception:
                 _log.exception(

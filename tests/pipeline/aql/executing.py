@@ -36,7 +36,11 @@ class Wrapping:
         return False
 
     def told(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
     ) -> tuple[Outcome | None, InterlockError | None]:
         if error is not None:
             if error.failure.name == "cancelled":

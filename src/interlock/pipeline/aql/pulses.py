@@ -56,10 +56,16 @@ class Pulses:
             self._watch(call)
         return taken
 
-    def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
         if self._watched:
             self._watched.pop(call, None)
-        return self._stage.told(call, outcome, error)
+        return self._stage.told(call, outcome, error, took)
 
     def _watch(self, call: Call) -> None:
         asked, hear, meta = call.asked, call.on_notification, call.meta

@@ -6,7 +6,6 @@ whether it may is behind this: an endpoint is no way around anything.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -61,8 +60,14 @@ class AqlStage(Protocol):
         """Make an operation a call of its tool. Raises InterlockError."""
         ...
 
-    def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
-        """How a call ended, in the words of AQL. Never raises."""
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
+        """How a call ended, after so many seconds, in the words of AQL. Never raises."""
         ...
 
 
@@ -72,7 +77,13 @@ class _NoAql:
     def take(self, call: Call) -> Taken:
         return GOES_ON
 
-    def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
         return outcome, error
 
 
@@ -141,7 +152,6 @@ class Stage:
         listing: Listing,
         told: Callable[[Call, Outcome | None, InterlockError | None], Over],
         choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`told`: wraps what a call came to. `choose`: the face that `auto` shows, or PLAIN, by how
         many tokens plain tools have and how many are too many."""
@@ -153,7 +163,6 @@ class Stage:
         self._listing = listing
         self._told = told
         self._choose = choose
-        self._clock = clock
         self.quotas: Quotas | None = None
         self.tokens: Tokens | None = None
         self.used: Callable[[Used], None] | None = None
@@ -242,29 +251,39 @@ class Stage:
             return ANSWERED
         return GOES_ON
 
-    def told(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
-        glance = None if outcome is None or error is not None else outcome.glance
-        fine = glance is not None and not glance.is_error
-        quotas = self.quotas
-        # Out of their places: to call them there costs more.
-        used, clock = self.used, self._clock
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
+        used, quotas = self.used, self.quotas
         route = call.route
-        if used is not None and route is not None:
-            used((route.canonical, call.caller, fine))
         if (
-            fine
-            and self._all_alike
-            and (quotas is None or not quotas.active)
-            and clock() - call.started < self._slow
+            outcome is None
+            or error is not None
+            or (glance := outcome.glance) is None
+            or glance.is_error
         ):
-            assert outcome is not None
-            assert glance is not None
+            if used is not None and route is not None:
+                used((route.canonical, call.caller, False))
+            return self._settled(call, outcome, error)
+        if used is not None and route is not None:
+            used((route.canonical, call.caller, True))
+        if quotas is not None and quotas.active:
+            return self._settled(call, outcome, error)
+        if self._all_alike and took < self._slow:
             ordinary = shortcut.told(call, outcome, glance, self._structured)
             if ordinary is not None:
                 return ordinary, None
-        if quotas is not None and (not fine or quotas.active):
+        return self._told(call, outcome, error)
+
+    def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+        """Tell it after whoever counts has heard of it."""
+        if self.quotas is not None:
             try:
-                quotas.settled(call, outcome, error)
+                self.quotas.settled(call, outcome, error)
             except Exception as bug:
                 return self._told(call, None, fault(call, bug))
         return self._told(call, outcome, error)
