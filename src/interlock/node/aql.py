@@ -361,10 +361,11 @@ class Aql:
         self.quotas.configure(settings)
         self.stage.quotas = self.quotas
         permit = self._pipeline.permit
-        weigh = self._risk if settings.danger != "off" else _as_decided
+        # By their methods: to call an object costs more than to call a method of it.
+        weigh = self._risk.__call__ if settings.danger != "off" else _as_decided
         plainly = Plainly(self.stage.book, self.quotas, weigh)
         plainly.danger_everywhere = settings.danger == "everywhere"
-        permit.danger = plainly if plainly.everywhere else weigh
+        permit.danger = plainly.__call__ if plainly.everywhere else weigh
         permit.danger_everywhere = plainly.everywhere
 
     async def _keep_up(self) -> None:
