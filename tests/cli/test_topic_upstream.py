@@ -23,22 +23,23 @@ OFFICIAL = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"
 TOKENS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in ("worker", "client")}
 
 
+OWN = {"worker.echo", "worker.add", "worker.report", "worker.learn", "worker.wait_for_ever"}
+UPSTREAMS = {"worker": {"grace": "0s", "deny": ["refuse"]}}
+
+
+def configure(world: World, **room: Any) -> None:
+    room |= {"seats": [{"callers": ["worker"], "profile": "response_only"}]}
+    world.config(
+        tokens=[{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in TOKENS],
+        topics={"rooms": {"ops": room}},
+    )
+
+
 @pytest.fixture
 def node(world: World) -> RunningNode:
     for name, token in TOKENS.items():
         world.environ[f"{name.upper()}_TOKEN"] = token
-    world.config(
-        tokens=[{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in TOKENS],
-        topics={
-            "rooms": {
-                "ops": {
-                    "node": "node",
-                    "seats": [{"callers": ["worker"], "profile": "response_only"}],
-                    "upstreams": {"worker": {"grace": "0s", "deny": ["refuse"]}},
-                }
-            }
-        },
-    )
+    configure(world, node="node", upstreams=UPSTREAMS)
     return world.up()
 
 
@@ -89,8 +90,7 @@ def test_a_bridged_server_is_called_by_the_clients_of_the_node(
     node: RunningNode, bridge: Callable[[], subprocess.Popen[str]]
 ) -> None:
     process = bridge()
-    own = {"worker.echo", "worker.add", "worker.report", "worker.learn", "worker.wait_for_ever"}
-    wait_until("its tools are listed", lambda: names(node) == own)
+    wait_until("its tools are listed", lambda: names(node) == OWN)
 
     async def use(client: Client) -> None:
         told = await client.call_tool("worker.echo", {"text": "hé"})
@@ -112,4 +112,17 @@ def test_a_bridged_server_is_called_by_the_clients_of_the_node(
     assert process.wait(PATIENCE) == 0
     wait_until("its tools are gone", lambda: names(node) == set())
     bridge()
-    wait_until("its tools are back", lambda: names(node) == own)
+    wait_until("its tools are back", lambda: names(node) == OWN)
+
+
+def test_who_is_there_already_becomes_an_upstream_when_the_config_says_so(
+    world: World, node: RunningNode, bridge: Callable[[], subprocess.Popen[str]]
+) -> None:
+    bridge()
+    wait_until("its tools are listed", lambda: names(node) == OWN)
+    configure(world, node="node")
+    wait_until("its tools are gone", lambda: names(node) == set())
+    configure(world, node="node", upstreams=UPSTREAMS)
+    wait_until("its tools are back", lambda: names(node) == OWN)
+    configure(world)
+    wait_until("its tools are gone, and the node with them", lambda: names(node) == set())

@@ -32,7 +32,7 @@ from interlock.cli.topic_view import drawn
 from interlock.cli.topic_where import Gateway
 from interlock.config import redact
 from interlock.errors import InterlockError
-from interlock.protocol.kinds import CHAT, PROFILES
+from interlock.protocol.kinds import CHAT, PROFILES, request_kind
 from interlock.protocol.mcpx.payloads import read_content
 from interlock.topics import Event, Participant
 
@@ -78,14 +78,20 @@ class Live:
             line = replace(line, text=f"{line.text}  (to a request that was not seen)")
         if line is not None:
             self.screen = topic_screen.said(self.screen, line)
-            self.draw_soon()
-        self.look()
+        self.draw_soon()
 
     def note(self, text: str, tone: str = "note") -> None:
         self.screen = topic_screen.said(self.screen, Line(self._clock(), "", one_line(text), tone))
         self.draw_soon()
 
     def look(self) -> None:
+        """Draw again, if anything is not as it is shown."""
+        before = self.screen
+        self._update()
+        if self.screen != before:
+            self.draw_soon()
+
+    def _update(self) -> None:
         """Who is there now, what waits, and whether there is a connection."""
         one = self._participant
         lies = one.reputation
@@ -105,11 +111,8 @@ class Live:
             for id, tracked in one.tracked.items()
             if tracked.status == "pending"
         ]
-        before = self.screen
-        screen = topic_screen.now_waiting(topic_screen.now_here(before, people), waiting)
+        screen = topic_screen.now_waiting(topic_screen.now_here(self.screen, people), waiting)
         self.screen = replace(screen, own=one_line(one.id, 128), connected=one.status.inside)
-        if self.screen != before:
-            self.draw_soon()
 
     def resized(self, width: int, height: int) -> None:
         self.screen = topic_screen.resized(self.screen, width, height)
@@ -158,8 +161,11 @@ class Live:
         self._mine(text)
 
     async def _fulfil(self, id: str) -> None:
-        self._mine(f"fulfils [{short(id)}]")
-        await self._participant.fulfil(id, timeout=_ANSWERED_WITHIN)
+        one = self._participant
+        tracked = one.tracked.get(id)
+        if tracked is not None and one.can(request_kind(tracked.method, tracked.context)):
+            self._mine(f"fulfils [{short(id)}]")
+        await one.fulfil(id, timeout=_ANSWERED_WITHIN)
 
     async def _reject(self, id: str) -> None:
         one = self._participant
@@ -184,6 +190,8 @@ class Live:
 
     def draw(self) -> None:
         self.stop_drawing()
+        # Once for all that was heard since the last time.
+        self._update()
         self._write(as_seen(self.screen, self._colours))
 
     def stop_drawing(self) -> None:

@@ -21,18 +21,16 @@ from interlock.errors import INVALID_REQUEST, InterlockError
 from interlock.protocol.jsonrpc import notification, on_one_line
 from interlock.protocol.kinds import compiled, is_reserved, request_kind
 from interlock.protocol.mcpx.payloads import read_content
-from interlock.topics import Event, Participant, Problem
+from interlock.topics import Event, Participant
 
 _MOST_UNSAID: Final = 100
 """Lines of stdin that wait to be said."""
 
 
 @asynccontextmanager
-async def inside(
-    gateway: Gateway, topic: str, *, patient: bool, **more: Any
-) -> AsyncIterator[Participant]:
-    """A participant in the topic. Raises InterlockError."""
-    participant = participant_of(gateway, topic, patient=patient, **more)
+async def inside(gateway: Gateway, topic: str) -> AsyncIterator[Participant]:
+    """A participant in the topic, if the gateway is there now. Raises InterlockError."""
+    participant = participant_of(gateway, topic, patient=False)
     try:
         async with participant.connected():
             yield participant
@@ -51,23 +49,12 @@ def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) 
 async def say_once(
     gateway: Gateway, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
 ) -> str:
-    """Say one thing and leave; the id of the message. Raises InterlockError when it was refused."""
-    refused: dict[str, str] = {}
+    """Say one thing and leave; the id of the message. Raises InterlockError.
 
-    def problem(event: Event) -> None:
-        refused[event.correlation_id or ""] = event.content.message or event.content.error
-
-    participant = participant_of(gateway, topic, patient=False)
-    participant.on(Problem, problem)
-    try:
-        async with participant.connected():
-            id = await participant.send(kind, payload, to, about)
-            # Leaving is said behind it: what the gateway has against it comes before its goodbye.
-    except InterlockError as error:
-        raise gateway.told(error) from None
-    if id in refused:
-        raise InterlockError(INVALID_REQUEST, f"the gateway refused it: {refused[id]}")
-    return id
+    What the gateway would refuse, by the welcome that it gave, is not sent at all.
+    """
+    async with inside(gateway, topic) as participant:
+        return await participant.send(kind, payload, to, about)
 
 
 def shown(event: Event, *, json: bool, own: str = "") -> str | None:
@@ -209,9 +196,11 @@ async def first_of(stopping: asyncio.Event, *working: asyncio.Future[None]) -> N
     """Until somebody wants it to end, or one of these has ended; raises what it ended with."""
     stopped = asyncio.ensure_future(stopping.wait())
     try:
-        done, _ = await asyncio.wait({stopped, *working}, return_when=asyncio.FIRST_COMPLETED)
-        for one in done - {stopped}:
-            one.result()
+        everything: set[asyncio.Future[Any]] = {stopped, *working}
+        await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+        for one in working:
+            if one.done():
+                one.result()
     finally:
         stopped.cancel()
         await asyncio.gather(stopped, return_exceptions=True)

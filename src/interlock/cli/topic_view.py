@@ -169,7 +169,7 @@ def _fit(row: Text, width: int) -> Text:
         fitted.append(" " * (width - whole))
         return fitted
     cut = set_cell_size(row.plain, width)
-    fitted = _styled(cut, row.style)
+    fitted = Text(cut)
     for span in row.spans:
         fitted.stylize(span.style, span.start, min(span.end, len(cut)))
     return fitted
