@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
+import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 PATIENCE = 10.0
 _numbers = count(1)
@@ -108,3 +110,26 @@ async def joined(url: str, token: str | None = None, **options: Any) -> AsyncIte
     options.setdefault("max_size", 4 * 1024 * 1024)
     async with connect(url, additional_headers=headers, proxy=None, **options) as socket:
         yield await Peer(socket).begin()
+
+
+class Refused:
+    """How a request was answered that opened nothing."""
+
+    def __init__(self, refusal: InvalidStatus) -> None:
+        response = refusal.response
+        self.status = response.status_code
+        self.headers = response.headers
+        body = bytes(response.body or b"")
+        self.sentence = str(json.loads(body)["error"]["message"])
+
+
+async def refused(
+    url: str, token: str | None = None, *headers: tuple[str, str], **options: Any
+) -> Refused:
+    sent = list(headers)
+    if token is not None:
+        sent.append(("Authorization", f"Bearer {token}"))
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(url, additional_headers=sent, proxy=None, **options):
+            raise AssertionError("it was let in")
+    return Refused(caught.value)

@@ -14,7 +14,7 @@ import uvloop
 
 from interlock.call import Caller
 from interlock.config import Limits, TopicsConfig
-from interlock.config.topics import TopicConfig
+from interlock.config.topics import SeatConfig, TopicConfig
 from interlock.faces.http.exchange import HttpExchange
 from interlock.faces.http.fast_lane import FastLane
 from interlock.faces.http.guard import Guard
@@ -25,9 +25,28 @@ from interlock.node.http_server import HttpServer
 from interlock.pipeline.authenticate import Authenticator, BearerSource
 from interlock.pipeline.topics.gateway import Gateway
 from tests.faces.topics.peers import PATIENCE, Peer, joined
-from tests.pipeline.rig import Rig
+from tests.pipeline.rig import Rig, turns
 
 NAMES = ("agent", "human", "worker", "boss")
+
+
+PUBLIC = {"room": TopicConfig(access="public")}
+RESTRICTED = {
+    "room": TopicConfig(
+        seats=[
+            SeatConfig(callers=["agent"], id="robot-alpha", profile="proposal_only"),
+            SeatConfig(callers=["hum*"], profile="full_access"),
+            SeatConfig(roles=["ops"], capabilities=["x/*"]),
+        ]
+    ),
+    "other": TopicConfig(seats=[SeatConfig(callers=["boss"])]),
+}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """What happens on its own, in this very loop."""
+    while not condition():
+        await turns(1)
 
 
 async def nothing_here(scope: Any, receive: Any, send: Any) -> None:
