@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import pytest
 
@@ -228,6 +230,18 @@ def test_what_is_known_of_a_connection() -> None:
     assert {name for name, value in vars(house.gateway).items() if isinstance(value, dict)} == {
         "rooms", "_changed",
     }  # fmt: skip
+
+
+def test_whoever_is_refused_again_and_again_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    member, _ = house.come("a")
+    with caplog.at_level(logging.INFO):
+        for _ in range(15):
+            house.gateway.say(member, said("a", "mcp/request:\n"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.count("capability_violation") for line in lines] == [1, 1]
+    assert not any("\n" in line for line in lines)
+    assert house.gateway.refused == member.refused == 15
 
 
 # --- capabilities ---

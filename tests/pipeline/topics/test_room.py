@@ -273,6 +273,23 @@ def test_a_turn_is_one_batch_for_all_who_get_the_same() -> None:
     assert to_b.heard[-1]["id"] == "from-a"
 
 
+def test_those_who_come_together_are_told_of_each_other_in_one_go() -> None:
+    here, a, to_a, _, _ = two()
+    here.room.say(a, said("a", id="before"))
+    ears = [here.join(f"x{number}")[1] for number in range(20)]
+    here.room.say(a, said("a", id="after"))
+    here.turns.take()
+    assert len(to_a.batches) == 1
+    assert to_a.kinds == ["system/presence"] * 20
+    for number, ear in enumerate(ears):
+        assert len(ear.batches) == 2
+        welcome, *rest = ear.heard
+        assert len(welcome["payload"]["participants"]) == 2 + number
+        told = [one["payload"]["participant"]["id"] for one in rest[:-1]]
+        assert told == [f"x{later}" for later in range(number, 20)]
+        assert rest[-1]["id"] == "after"
+
+
 def test_a_long_turn_does_not_wait_for_its_end() -> None:
     here, a, _, _, to_b = two()
     for number in range(MOST_IN_TURN + 1):

@@ -10,6 +10,7 @@ No sockets and no clock of its own: `call_soon`, ids and times are given.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Container, Sequence
 from typing import Final
@@ -39,6 +40,10 @@ MOST_CAPABILITIES: Final = 100
 MOST_CHANGED: Final = 10_000
 """Participants whose changed capabilities are remembered; the oldest are forgotten first."""
 _GUEST_TRIES: Final = 20
+_WORTH_A_LINE: Final = frozenset(10**power for power in range(10))
+"""After so many refusals of one member the log has another line."""
+
+log = logging.getLogger(__name__)
 
 
 class Connection(msgspec.Struct, frozen=True, rename="camel"):
@@ -380,6 +385,11 @@ class Gateway:
 
     def _count(self, member: Member, error: str, kind: str) -> None:
         self.refused += 1
+        if member.refused in _WORTH_A_LINE:
+            log.info(
+                "%s in the topic %s was refused %d times; now: %s, %.100r",
+                member.id, member.topic, member.refused, error, kind,
+            )  # fmt: skip
 
     def _guest(self, topic: str) -> str:
         """A name that nobody has there."""

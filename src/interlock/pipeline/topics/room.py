@@ -94,6 +94,8 @@ class Room:
         self._clock = clock
         self._pending: list[_Said] = []
         self._pending_bytes = 0
+        self._fresh: dict[Member, int] = {}
+        """Who came in this turn, and how many of its messages were there before."""
         self._flushing = False
         self._buckets: dict[str, _Bucket] = {}
         self._noticed: dict[str, float] = {}
@@ -121,8 +123,12 @@ class Room:
         """Welcome it, and tell everybody. The same participant by another connection takes the
         place of the older one, and nobody has to be told. Raises as `check` does."""
         self.check(member.id, member.caller, inside=member.inside)
-        self.flush()
         older = self.members.get(member.id)
+        if older is not None:
+            self.flush()
+        elif self._pending:
+            # Not sent at once: when many come together, each is told of the others in one go.
+            self._fresh[member] = len(self._pending)
         self.members[member.id] = member
         self._welcome(member)
         if older is None or older.capabilities != member.capabilities:
@@ -139,6 +145,7 @@ class Room:
         if self.members.get(member.id) is not member:
             return
         del self.members[member.id]
+        self._fresh.pop(member, None)
         self._buckets.pop(member.id, None)
         self._noticed.pop(member.id, None)
         log.debug("%s left the topic %s: %s", member.id, self.name, reason)
@@ -203,11 +210,12 @@ class Room:
         pending = self._pending
         if not pending or self._flushing:
             return
-        self._pending = []
+        fresh = self._fresh
+        self._pending, self._fresh = [], {}
         self._pending_bytes = 0
         self._flushing = True
         try:
-            self._deliver(pending)
+            self._deliver(pending, fresh)
         finally:
             self._flushing = False
 
@@ -222,16 +230,16 @@ class Room:
         if len(pending) > MOST_IN_TURN or self._pending_bytes > MOST_BYTES_IN_TURN:
             self.flush()
 
-    def _deliver(self, pending: list[_Said]) -> None:
+    def _deliver(self, pending: list[_Said], fresh: dict[Member, int]) -> None:
         """The loop that runs for every receiver of everything: there is little in it."""
         whole = _batch(pending)
-        apart = {said.without for said in pending}
+        apart = {said.without for said in pending} | fresh.keys()
         addressed = any(said.head.to for said in pending)
         sorting: _Sorting | None = None
         for member in tuple(self.members.values()):
             batch = whole
             if member in apart or (addressed and member.routing == DIRECTED):
-                sorting = sorting or _Sorting(pending)
+                sorting = sorting or _Sorting(pending, fresh)
                 own = sorting.batch_for(member)
                 if own is None:
                     continue
@@ -344,18 +352,21 @@ def _batch(said: list[_Said]) -> Batch:
 class _Sorting:
     """Who is sent which messages of a turn; those who get the same get the same batch."""
 
-    def __init__(self, pending: list[_Said]) -> None:
+    def __init__(self, pending: list[_Said], fresh: dict[Member, int]) -> None:
         self._pending = pending
+        self._fresh = fresh
         self._addresses = [_addresses(said.head.to) for said in pending]
         self._made: dict[tuple[bool, ...], Batch | None] = {}
 
     def batch_for(self, member: Member) -> Batch | None:
         """None: there is nothing for it."""
-        directed, id = member.routing == DIRECTED, member.id
+        directed, id, since = member.routing == DIRECTED, member.id, self._fresh.get(member, 0)
         takes = tuple(
             [
-                said.without is not member and (not directed or addresses(id))
-                for said, addresses in zip(self._pending, self._addresses, strict=True)
+                place >= since
+                and said.without is not member
+                and (not directed or self._addresses[place](id))
+                for place, said in enumerate(self._pending)
             ]
         )
         if takes not in self._made:
