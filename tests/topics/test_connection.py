@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from interlock.errors import InterlockError
+from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics import Participant
 from interlock.topics.connection import LONGEST_WAIT, address, wait_before
+from interlock.topics.standing import Standing
 from tests.topics.gateway import PATIENCE, Gateway, gateway
 from tests.topics.houses import staying
 
@@ -290,15 +291,45 @@ def test_whoever_does_not_welcome_is_left() -> None:
     async def test(made: Gateway) -> None:
         made.silent = True
         clockwork = Clockwork()
-        participant = agent(made, sleep=clockwork.sleep, patience=0.01)
+        participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 0.0, patience=0.01)
         async with staying(participant) as inside:
-            await clockwork.until_asleep()
-            made.silent = False
-            clockwork.wake()
+            for _ in range(3):
+                await clockwork.until_asleep()
+                assert not inside.is_set()
+                made.silent = len(clockwork.slept) < 3
+                clockwork.wake()
             await inside.wait()
+            # Who was welcomed begins again with a short wait.
+            await made.cut("agent")
+            await clockwork.until_asleep()
+        assert clockwork.slept == [0.5, 1, 2, 0.5]
         assert participant.status.welcomes == 1
 
     run(test)
+
+
+def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
+    async def main() -> None:
+        standing = Standing("room")
+        inside = asyncio.Event()
+
+        async def stay() -> None:
+            async with standing.watching():
+                inside.set()
+                await asyncio.Event().wait()
+
+        for cancelled in (True, False):
+            inside.clear()
+            task = asyncio.create_task(stay())
+            await inside.wait()
+            standing.over(InterlockError(FORBIDDEN, "It is over."))
+            if cancelled:
+                task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() == cancelled
+            standing = Standing("room")
+
+    asyncio.run(main())
 
 
 def test_how_long_it_waits() -> None:

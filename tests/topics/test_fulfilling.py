@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
+from interlock.protocol.mcpx.threads import MOST
 from interlock.topics import Proposal, Refused
 from tests.topics.places import GATEWAY, Alone
 
@@ -82,6 +83,20 @@ def test_what_is_no_outcome() -> None:
         answer(alone, elsewhere, sender="thief")
         assert not proposal.settled
         assert alone.dropped == {"b": 1, "thief": 1}
+
+    run(main)
+
+
+def test_an_answer_that_nobody_can_check_any_more_is_no_outcome() -> None:
+    async def main() -> None:
+        alone = Alone()
+        proposal = propose(alone, "b")
+        request = fulfil(alone, proposal.id)
+        for number in range(MOST):
+            alone.tell("a", "chat", {"text": str(number)})
+        answer(alone, request)
+        assert alone.events[-1].verified is None
+        assert not proposal.settled
 
     run(main)
 

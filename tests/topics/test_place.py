@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.errors import CAPABILITY_VIOLATION, PAYLOAD_TOO_LARGE, TOO_BUSY, InterlockError
 from interlock.protocol.mcpx.payloads import Chat, Request, Response
+from interlock.protocol.mcpx.threads import MOST
 from interlock.topics import Proposal, Refused
 from interlock.topics.event import Event, Events
 from interlock.topics.place import MOST_REMEMBERED
@@ -336,6 +337,24 @@ def test_a_response_to_what_was_never_seen_is_shown() -> None:
     assert alone.dropped == {}
 
 
+def test_what_was_asked_is_known_though_the_room_talks() -> None:
+    """Others can make everybody forget what was said, but not what one waits for oneself."""
+
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        for number in range(MOST + 1):
+            alone.tell("b", "chat", {"text": str(number)})
+        answer(alone, "a", asked, kind="mcp/response:tools/call:y")
+        answer(alone, "b", asked)
+        assert not asked.done.done()
+        answer(alone, "a", asked)
+        assert asked.answers == {"a": {"fine": True}}
+        assert alone.events[-1].verified is None
+
+    run(main)
+
+
 def test_an_error_is_an_outcome() -> None:
     async def main() -> None:
         alone = Alone()
@@ -390,6 +409,7 @@ def test_everything_under_way_ends_with_the_connection() -> None:
         alone = Alone()
         asked = ask(alone, "a")
         alone.place.lost("the cable was pulled")
+        assert alone.place.participants == {}
         assert asked.error.failure.name == "upstream_lost"
         assert asked.error.data == {"sent": True}
         assert "the cable was pulled" in asked.error.message
