@@ -11,6 +11,7 @@ import pytest
 from interlock.call import UpstreamAnsweredError
 from interlock.errors import UPSTREAM_ERROR, InterlockError
 from interlock.protocol.mcpx.payloads import Request
+from interlock.protocol.mcpx.threads import MOST
 from interlock.topics import Progress, ToolTrouble
 from interlock.topics.answering import MOST_UNDER_WAY
 from tests.topics.places import EVERYTHING, Alone
@@ -291,6 +292,20 @@ def test_the_draft_s_four_envelopes() -> None:
     assert said["payload"] == {"jsonrpc": "2.0", "id": 44, "result": {"content": [text]}}
     tracked = alone.place.fulfilling.tracked["env-req-1"]
     assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "human-user")
+
+
+def test_the_proposer_is_known_though_the_room_talks() -> None:
+    alone = furnished()
+
+    async def main() -> None:
+        id = alone.propose("b", "fail", to=["me"])
+        for number in range(MOST):
+            alone.tell("a", "chat", {"text": str(number)})
+        alone.request("a", "tools/call", {"name": "fail"}, correlation_id=id)
+        await settle(alone)
+
+    run(main)
+    assert [said["to"] for said in alone.said] == [["a", "b"]]
 
 
 @pytest.mark.spec("MX-3.2.1-9")

@@ -87,16 +87,19 @@ def test_what_is_no_outcome() -> None:
     run(main)
 
 
-def test_an_answer_that_nobody_can_check_any_more_is_no_outcome() -> None:
+def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
     async def main() -> None:
         alone = Alone()
         proposal = propose(alone, "b")
         request = fulfil(alone, proposal.id)
         for number in range(MOST):
             alone.tell("a", "chat", {"text": str(number)})
-        answer(alone, request)
+        answer(alone, request, tool="read")
+        answer(alone, request, sender="a")
         assert alone.events[-1].verified is None
         assert not proposal.settled
+        answer(alone, request)
+        assert await proposal.outcome() == {"by": "b"}
 
     run(main)
 

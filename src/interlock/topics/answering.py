@@ -22,7 +22,8 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import request_kind, response_kind
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import Notification, Request
-from interlock.protocol.mcpx.threads import Threads, id_value
+from interlock.protocol.mcpx.proposals import Tracked
+from interlock.protocol.mcpx.threads import id_value
 from interlock.topics.tools import Serving, reporting
 
 MOST_UNDER_WAY: Final = 100
@@ -54,13 +55,14 @@ class Answering:
         serving: Serving,
         say: Say,
         can: Callable[[str], bool],
-        threads: Threads,
+        proposal: Callable[[str | None], Tracked | None],
         most: int = MOST_UNDER_WAY,
     ) -> None:
+        """`proposal` finds one that was seen."""
         self._serving = serving
         self._say = say
         self._can = can
-        self._threads = threads
+        self._proposal = proposal
         self._most = most
         self._under_way: dict[tuple[str, str | bytes], asyncio.Task[None]] = {}
         self._busy: Counter[str] = Counter()
@@ -155,12 +157,12 @@ class Answering:
 
     def _addressees(self, head: Head, request: Request, me: str) -> list[str]:
         """Whoever asked, and whoever proposed what was asked for, if that was seen."""
-        proposal = self._threads.proposal(head.correlation_id)
-        if proposal is None or proposal.head.sender in (head.sender, me):
+        proposal = self._proposal(head.correlation_id)
+        if proposal is None or proposal.proposer in (head.sender, me):
             return [head.sender]
         if (proposal.method, proposal.context) != (request.method, request.context):
             return [head.sender]
-        return [head.sender, proposal.head.sender]
+        return [head.sender, proposal.proposer]
 
     def _reporter(self, head: Head, request: Request) -> Callable[[float, float, str], None]:
         try:

@@ -24,10 +24,11 @@ from interlock.protocol.mcpx import payloads
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import Chat, Request, Response
 from interlock.protocol.mcpx.proposals import LIFETIME, Proposals, Tracked
+from interlock.protocol.mcpx.threads import Seen, answers, seen_of
 from interlock.topics.pending import outcome_of
 from interlock.topics.refusal import Refused
 
-MOST_FULFILMENTS = 4_096
+MOST_FULFILMENTS = 1_024
 _NOTHING: Any = object()
 _SHOWN = 200
 
@@ -100,14 +101,18 @@ class Fulfilling:
         self._sees_all = sees_all
         self._proposals = Proposals(seconds, stamp=stamp)
         self._known: WeakValueDictionary[str, Proposal] = WeakValueDictionary()
-        self._fulfils: dict[str, str] = {}
-        """Requests by id, and the proposals that they fulfil."""
+        self._fulfils: dict[str, tuple[str, Seen]] = {}
+        """Requests by id: the proposals that they fulfil, and what must be in the answer. Whoever
+        talks much makes nobody forget that."""
 
     @property
     def tracked(self) -> Mapping[str, Tracked]:
         """As they stand now."""
         self._proposals.expire(self._clock())
         return self._proposals.all
+
+    def get(self, id: str | None) -> Tracked | None:
+        return self._proposals.get(id)
 
     # -- what is seen
 
@@ -122,15 +127,16 @@ class Fulfilling:
             return None
         tracked = self._proposals.fulfilled(head, request)
         if tracked is not None:
-            self._fulfils[head.id] = tracked.proposalId
+            self._fulfils[head.id] = (tracked.proposalId, seen_of(head, request))
             if len(self._fulfils) > MOST_FULFILMENTS:
                 del self._fulfils[next(iter(self._fulfils))]
         return tracked
 
     def answered(self, head: Head, response: Response) -> None:
-        """A response that is known to be one to its request came by."""
-        proposal = self._known.get(self._fulfils.get(head.correlation_id or "", ""))
-        if proposal is not None:
+        """A response came by."""
+        id, asked = self._fulfils.get(head.correlation_id or "", ("", None))
+        proposal = self._known.get(id)
+        if proposal is not None and asked is not None and answers(asked, head, response):
             proposal.settle(outcome_of(head.sender, response))
 
     def said(self, head: Head, chat: Chat) -> None:

@@ -100,7 +100,7 @@ class Place:
         self.pending = Pending()
         self.fulfilling = fulfilling
         self.listeners = Listeners()
-        self.answering = Answering(serving, self.say, self.can, self.threads)
+        self.answering = Answering(serving, self.say, self.can, fulfilling.get)
 
     @property
     def inside(self) -> bool:
@@ -261,8 +261,7 @@ class Place:
                     self._drop(head.sender, "It does not answer the request that it names.")
                     return
                 self.pending.settle(head, content)
-                if verified:
-                    self.fulfilling.answered(head, content)
+                self.fulfilling.answered(head, content)
             case Request():
                 if head.sender != self.id:
                     self.fulfilling.asked(head, content)

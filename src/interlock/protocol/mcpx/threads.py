@@ -63,7 +63,7 @@ class Threads:
             if head.sender == GATEWAY:
                 return ""
             return f"The id {head.id[:60]!r} was used before, by {before.head.sender[:60]!r}."
-        seen = _seen(head, content)
+        seen = seen_of(head, content)
         self._seen[head.id] = seen
         self._bytes += seen.weight
         while len(self._seen) > self._most or self._bytes > self._most_bytes:
@@ -130,7 +130,8 @@ def id_value(raw: Raw | bytes) -> str | bytes:
         return bytes(raw)
 
 
-def _seen(head: Head, content: Content) -> Seen:
+def seen_of(head: Head, content: Content) -> Seen:
+    """What is kept of a message."""
     weight = _EACH + sum(map(len, (head.id, head.kind, head.sender, *head.to)))
     weight += len(head.correlation_id or "")
     if isinstance(content, Request):
