@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from interlock.pipeline.automation.replay import Replayed
     from interlock.pipeline.automation.suggestion import Suggestion
 
-automation = typer.Typer(
-    help="Rules that humans' decisions suggest: look, try, accept, take back.",
-    invoke_without_command=True,
-)
+automation = typer.Typer(invoke_without_command=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Irreversible = Annotated[
@@ -385,12 +382,14 @@ def _print_whole(found: _Found, result: Replayed) -> None:
     elif rule.accepted:
         console.print(Text(f"Accepted {_line(rule.accepted)}."), soft_wrap=True)
     console.print(Text(f"Replayed: it {result.words}."), soft_wrap=True)
-    _print_examples(result)
+    _print_examples(result, None if found.evidence is None else found.evidence.last_exception)
 
 
-def _print_examples(result: Replayed) -> None:
+def _print_examples(result: Replayed, but: Decided | None = None) -> None:
+    """What humans decided otherwise. `but`: that one was shown."""
     for one in result.examples:
-        print(f"  {_told(one)}")
+        if one != but:
+            print(f"  {_told(one)}")
     more = result.other - len(result.examples)
     if more > 0:
         print(f"  and {more} more")

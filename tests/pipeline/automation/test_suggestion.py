@@ -64,7 +64,7 @@ def test_too_few_are_no_pattern() -> None:
 def test_what_is_refused_again_and_again_can_be_denied() -> None:
     found = only(decisions(notes(8, "/etc/"), "refuse"))
     assert found.rule.then == "deny"
-    assert found.words.startswith('Never let "agent" call files.write and ask nobody')
+    assert found.words.startswith('Refuse files.write to "agent" without asking, when')
     # Whoever is refused next learns nothing of others' arguments.
     assert "/etc/" not in found.rule.reason
 
@@ -181,6 +181,28 @@ def test_an_argument_that_nobody_saw_is_not_covered() -> None:
     assert covers(found.rule, unseen) is False
 
 
+def test_an_argument_that_was_hardly_ever_there_is_not_covered() -> None:
+    once = [notes(1)[0] | {"force": False}] * 2
+    found = only(decisions(notes(12)) + decisions(once))
+    assert covers(found.rule, notes(1)[0])
+    assert covers(found.rule, once[0]) is False
+
+
+def test_few_values_are_named_however_seldom_each_was_there() -> None:
+    levels = [one | {"level": ["low", "high"][at % 2]} for at, one in enumerate(notes(4))]
+    found = only(decisions(notes(8)) + decisions(levels))
+    assert covers(found.rule, notes(1)[0])
+    assert covers(found.rule, notes(1)[0] | {"level": "low"})
+    assert covers(found.rule, notes(1)[0] | {"level": "other"}) is False
+
+
+def test_what_explains_nearly_as_much_is_enough() -> None:
+    history = decisions({"env": "test"} for _ in range(40))
+    found = only(history + decisions({"env": "prod"} for _ in range(4)))
+    assert covers(found.rule, {"env": "test"})
+    assert covers(found.rule, {"env": "prod"}) is False
+
+
 def test_switches_stay_as_they_were() -> None:
     history = [one | {"force": False} for one in notes(8)]
     found = only(decisions(history))
@@ -238,6 +260,12 @@ def test_odd_calls_that_were_let_through_open_nothing(odd: dict[str, Any], times
         assert covers(found.rule, notes(1)[0] | {"force": True}) is not True
         assert covers(found.rule, ELSEWHERE | {"force": True}) is not True
     assert any(covers(found.rule, notes(1)[0]) for found in suggest(history, SETTINGS))
+
+
+def test_paths_that_may_lead_elsewhere_open_nothing() -> None:
+    for odd in ("%20", "..", "\\"):
+        history = decisions({"path": f"/srv/notes/a{odd}{one}"} for one in range(20))
+        assert not suggest(history, SETTINGS)
 
 
 def test_long_paths_of_their_own_open_nothing() -> None:

@@ -98,11 +98,6 @@ def one_of(name: str, values: Sequence[Any], *, optional: bool = False) -> Piece
     return Piece(_required(name, cel, optional), _or_absent(words, optional))
 
 
-def is_below(path: str) -> bool:
-    """Whether a path leads nowhere but where it seems to."""
-    return not any(one in path for one in _UNSURE)
-
-
 def below(name: str, folders: Sequence[str], *, optional: bool = False) -> Piece:
     """The argument is a path below one of these folders, each of which ends with a slash. What
     leads out of them again does not count, in whatever spelling."""

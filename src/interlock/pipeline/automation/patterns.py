@@ -22,7 +22,6 @@ from interlock.pipeline.automation.conditions import (
     Piece,
     below,
     between,
-    is_below,
     is_usable,
     one_of,
     only,
@@ -223,8 +222,9 @@ def says_something(folder: str) -> bool:
 
 def _folders(paths: list[str], seen: int, finer: int) -> dict[str, int]:
     """The few folders that hold most of these paths, each as deep as it can be, and how many it
-    holds. Paths that may lead elsewhere are in none."""
-    counted = Counter(folder_of(one) for one in paths if is_below(one))
+    holds. Paths that may lead elsewhere count here, so that they are not taken for free texts: a
+    rule about folders does not fit them."""
+    counted = Counter(folder_of(one) for one in paths)
     found = [_deepest(one, counted) for one in _tops(counted)]
     for _ in range(finer):
         found = [_deepest(part, counted) for one in found for part in _parts(one, counted)]

@@ -133,9 +133,9 @@ def id_of(rule: LearnedRule) -> str:
 def words_of(rule: LearnedRule, pattern: Pattern) -> str:
     """The rule as a sentence."""
     who = " or ".join(text(one) for one in rule.callers) or "anybody"
-    does = "Let" if rule.then == "allow" else "Never let"
-    asked = "without asking" if rule.then == "allow" else "and ask nobody"
-    said = f"{does} {who} call {' or '.join(rule.tools)} {asked}"
+    what = " or ".join(one if one.isprintable() else text(one) for one in rule.tools)
+    said = f"Let {who} call {what}" if rule.then == "allow" else f"Refuse {what} to {who}"
+    said += " without asking"
     conditions = [one.words for one in pattern.pieces]
     if conditions:
         said += f", when {', and '.join(conditions)}"

@@ -22,9 +22,7 @@ class Watching:
         self.kept = 0
 
     def heard(self, approval: Approval) -> None:
-        """One step of one approval. An end is collected once more: that is no decision."""
-        if approval.collected:
-            return
+        """One step of one approval."""
         found = decided(approval, self._wall_clock())
         if found is not None:
             self._keeper.write(found)
