@@ -74,6 +74,10 @@ lint: $(DEV) ## ruff, mypy and the import layers
 format: $(DEV) ## put the code into the house style
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
+.PHONY: soak-topics
+soak-topics: $(DEV) ## many come and go in topics for ten minutes (ARGS="--minutes 1")
+	@$(BIN)/python -m bench.topic_soak $(or $(ARGS),--minutes 10)
+
 .PHONY: bench
 bench: $(BENCH) peers ## measure against peers and limits in one interleaved run (ARGS="..." is passed on)
 	@$(BIN)/python -m bench $(ARGS)

@@ -24,6 +24,7 @@ from bench import (
     overhead,
     startup,
     tokens,
+    topics,
 )
 from bench.bars import Bar
 from bench.load_run import LoadFailure
@@ -43,6 +44,7 @@ DEFAULT = (
     "overhead",
     "tokens",
     "finding",
+    "topics",
 )
 
 
@@ -89,6 +91,8 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
         return tokens.run(tokens.TokenSettings(chosen.quick))
     if name == "finding":
         return finding.run(finding.FindingSettings(chosen.quick))
+    if name == "topics":
+        return topics.run(topics.TopicSettings(rounds, chosen.quick))
     cycles = chosen.cycles or (50 if chosen.quick else 1000)
     return churn.run(churn.ChurnSettings(cycles=cycles, seed=chosen.seed))
 
