@@ -196,6 +196,36 @@ def test_the_terminal_is_given_back_when_one_is_sent_away(world: World, room: To
         assert terminal.written.rindex("\x1b[?1049l") < terminal.written.index("another connection")
 
 
+def test_a_flood_neither_hides_nor_decides_anything(world: World, room: TopicRoom) -> None:
+    heard = Heard()
+    agent = room.join("agent", heard.listens)
+    room.join("worker", heard.works)
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+
+    async def flood() -> None:
+        for number in range(1500):
+            await agent.chat(f"spam {number} " + "x" * 500)
+        await agent.chat("the last")
+
+    with at_terminal(world, *args(room, "join")) as terminal:
+        terminal.wait_for("you are human")
+        proposal = room.do(agent.propose("worker", "tools/call", call("/a")))
+        terminal.wait_for("── proposals: 1 ──")
+        terminal.type("\ta")
+        terminal.wait_for("with exactly this:")
+        room.do(flood())
+        # The question stays where it is, and is answered by whoever was asked.
+        terminal.wait_for('"path": "/a"')
+        terminal.type("y")
+        assert room.do(proposal.outcome(PATIENCE))["content"]
+        terminal.wait_for("agent: the last")
+        terminal.type("still here\r")
+        wait_until("it was heard", lambda: "still here" in heard.chats)
+        terminal.type("\x03")
+        assert terminal.end() == 0
+    assert heard.written == ["/a"]
+
+
 # -- in pipes
 
 

@@ -283,6 +283,11 @@ def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
     assert capture.get().count("\n") == 23
 
 
+def test_what_is_wrong_stands_above_all() -> None:
+    words = shown(replace(SCREEN, connected=False, lost=12))
+    assert words.startswith(" ops · you are human · 1 here · 12 messages lost · not connected")
+
+
 def test_a_long_line_goes_on_behind_an_indent() -> None:
     fake = "x" * 60 + " 12:00:01 gateway: you are promoted"
     screen = topic_screen.said(replace(SCREEN, proposals=()), Line("12:00:00", "agent", fake))

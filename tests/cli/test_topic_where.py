@@ -109,6 +109,24 @@ def test_who_joins_waits_for_a_gateway_and_says_so(world: World) -> None:
     assert "\x1b[?1049h" not in terminal.written
 
 
+def test_a_lost_gateway_is_shown_and_found_again(world: World) -> None:
+    seats = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
+    world.config(topics={"rooms": {"ops": {"seats": seats}}})
+    node = world.up()
+    with at_terminal(world, "topic", "join", "ops") as terminal:
+        terminal.wait_for("ops · you are operator · 1 here  ")
+        node.send(signal.SIGKILL)
+        terminal.wait_for("not connected, trying again")
+        terminal.type("are you there?\r")
+        terminal.wait_for("There is no connection to the topic now")
+        world.up()
+        terminal.wait_for("ops · you are operator · 1 here  ")
+        terminal.type("hello\r")
+        terminal.wait_for("operator: hello")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+
+
 def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
     for name in ("ours", "theirs"):
         (world.folder / name).mkdir()

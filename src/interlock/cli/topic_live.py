@@ -112,7 +112,8 @@ class Live:
             if tracked.status == "pending"
         ]
         screen = topic_screen.now_waiting(topic_screen.now_here(self.screen, people), waiting)
-        self.screen = replace(screen, own=one_line(one.id, 128), connected=one.status.inside)
+        own, inside = one_line(one.id, 128), one.status.inside
+        self.screen = replace(screen, own=own, connected=inside, lost=one.lost)
 
     def resized(self, width: int, height: int) -> None:
         self.screen = topic_screen.resized(self.screen, width, height)

@@ -61,6 +61,8 @@ class Screen(msgspec.Struct, frozen=True):
     topic: str
     own: str = ""
     connected: bool = False
+    lost: int = 0
+    """Messages that came too fast."""
     people: tuple[Somebody, ...] = ()
     lines: tuple[Line, ...] = ()
     proposals: tuple[Proposed, ...] = ()

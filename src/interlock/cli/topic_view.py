@@ -40,7 +40,8 @@ def drawn(screen: Screen) -> list[Text]:
 
 
 def _head(screen: Screen) -> Text:
-    state = "" if screen.connected else " · not connected, trying again"
+    state = f" · {screen.lost} messages lost" if screen.lost else ""
+    state += "" if screen.connected else " · not connected, trying again"
     count = len(screen.people) + (1 if screen.own else 0)
     words = f" {screen.topic} · you are {screen.own or '…'} · {count} here{state}"
     return _styled(words, "reverse" if screen.connected else "reverse red")
