@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.errors import CAPABILITY_VIOLATION, PAYLOAD_TOO_LARGE, TOO_BUSY, InterlockError
-from interlock.protocol.mcpx.payloads import Chat, Request, Response
+from interlock.protocol.mcpx.payloads import Chat, Response
 from interlock.protocol.mcpx.threads import MOST
-from interlock.topics import Proposal, Refused
-from interlock.topics.event import Event, Events
+from interlock.topics import Refused
 from interlock.topics.place import MOST_REMEMBERED
 from tests.topics.places import EVERYTHING, GATEWAY, Alone
 
@@ -413,104 +412,5 @@ def test_everything_under_way_ends_with_the_connection() -> None:
         assert asked.error.failure.name == "upstream_lost"
         assert asked.error.data == {"sent": True}
         assert "the cable was pulled" in asked.error.message
-
-    run(main)
-
-
-# -- events
-
-
-def test_who_listens_is_told_by_kind_or_type() -> None:
-    alone = Alone()
-    told: dict[str, list[Event]] = {name: [] for name in ("chat", "any", "requests", "presence")}
-    alone.place.listeners.on(Chat, told["chat"].append)
-    alone.place.listeners.on("*", told["any"].append)
-    alone.place.listeners.on("mcp/request:*", told["requests"].append)
-    alone.place.listeners.on("system/presence", told["presence"].append)
-    alone.tell("a", "chat", {"text": "x"})
-    alone.request("a", "ping", to=["b"])
-    alone.present("join", "c")
-    kinds = {name: [event.kind for event in events] for name, events in told.items()}
-    assert kinds == {
-        "chat": ["chat"],
-        "any": ["chat", "mcp/request:ping"],
-        "requests": ["mcp/request:ping"],
-        "presence": ["system/presence"],
-    }
-    (event,) = told["requests"]
-    assert isinstance(event.content, Request)
-    assert (event.sender, event.to, event.id) == ("a", ("b",), "told-3")
-
-
-@pytest.mark.spec("MX-8.2-10", "MX-3.2-3")
-def test_a_proposal_is_told_and_not_done() -> None:
-    called: list[str] = []
-
-    async def main() -> None:
-        alone = Alone()
-        alone.tools.add_tool(lambda: called.append("!"), "x", None, None, {})
-        told: list[Any] = []
-        alone.place.listeners.on(Proposal, told.append)
-        id = alone.propose("a", "x", to=["me"])
-        await asyncio.sleep(0)
-        (event,) = told
-        assert event.content.id == id
-        assert event.content.proposer == "a"
-        assert len(alone.place.answering) == 0
-        assert alone.said == []
-
-    run(main)
-    assert called == []
-
-
-def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        alone = Alone()
-
-        def plainly(event: Event) -> None:
-            raise RuntimeError("plainly")
-
-        async def later(event: Event) -> None:
-            raise RuntimeError("later")
-
-        alone.place.listeners.on(Chat, plainly)
-        alone.place.listeners.on(Chat, later)
-        told: list[Event] = []
-        alone.place.listeners.on(Chat, told.append)
-        alone.tell("a", "chat", {"text": "x"})
-        assert len(told) == 1
-        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
-
-    run(main)
-    assert "plainly" in caplog.text
-    assert "later" in caplog.text
-
-
-def test_whoever_reads_along_too_slowly_loses_the_oldest() -> None:
-    async def main() -> None:
-        lost: list[int] = []
-        events = Events(lambda: lost.append(1), most=3)
-        alone = Alone()
-        alone.place.listeners.on(Chat, events.add)
-        for number in range(5):
-            alone.tell("a", "chat", {"text": str(number)})
-        events.end()
-        assert [event.content.text async for event in events] == ["2", "3", "4"]
-        assert len(lost) == 2
-
-    run(main)
-
-
-def test_reading_along_begins_at_once_and_ends() -> None:
-    async def main() -> None:
-        alone = Alone()
-        events = alone.place.listeners.stream()
-        alone.tell("a", "chat", {"text": "x"})
-        assert (await anext(events)).content == Chat("x")
-        waiting = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0)
-        alone.place.listeners.end()
-        with pytest.raises(StopAsyncIteration):
-            await waiting
 
     run(main)
