@@ -26,7 +26,7 @@ MEBIBYTE: Final = 1024 * 1024
 Access = Literal["public", "private", "restricted"]
 Routing = Literal["all", "directed"]
 ProfileName = Literal[
-    "full_access", "proposal_only", "response_only", "read_only", "tool_only", "initial"
+    "full_access", "proposal_only", "response_only", "read_only", "tool_only", "initial", "none"
 ]
 
 

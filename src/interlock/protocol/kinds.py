@@ -238,9 +238,11 @@ PROFILES: Final[dict[str, tuple[str, ...]]] = {
     "read_only": ("mcp/request:resources/read", "mcp/request:*/list", "mcp/response:*", CHAT),
     "tool_only": ("mcp/request:tools/*", "mcp/response:tools/*", CHAT),
     "initial": ("mcp/proposal:*", CHAT),
+    "none": (),
 }
-"""Sets of patterns that have a name in the draft. `initial` is for whoever nobody knows: it may
-propose and talk. Who serves tools as well needs `proposal_only`."""
+"""Sets of patterns that have a name in the draft, and `none`, for whoever may only listen or has
+all its patterns listed. `initial` is for whoever nobody knows: it may propose and talk. Who serves
+tools as well needs `proposal_only`."""
 
 PROGRESSIVE_TRUST: Final[tuple[tuple[str, ...], ...]] = (
     PROFILES["initial"],

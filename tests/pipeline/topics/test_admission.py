@@ -109,3 +109,9 @@ def test_capabilities_are_those_of_the_profile_and_of_the_seat(own: list[str], n
     made = capabilities_of(SeatConfig(profile=name, capabilities=own), "tool_only")  # type: ignore[arg-type]
     assert {*made} == {*PROFILES[name or "tool_only"], *own}
     assert len(made) == len({*made})
+
+
+def test_a_seat_can_have_nothing_but_its_own_patterns() -> None:
+    monitor = SeatConfig(callers=["m"], profile="none", capabilities=["mcp/request:*/list"])
+    assert capabilities_of(monitor, "full_access") == ("mcp/request:*/list",)
+    assert capabilities_of(SeatConfig(callers=["m"], profile="none"), "full_access") == ()
