@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from interlock.config import Config
+from interlock.config import Config, LearnedRule
 from interlock.node.places import decisions_path
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
@@ -37,11 +37,13 @@ class Automation:
         self._audit = audit
         self._store: DecisionStore | None = None
         self._stop: Callable[[], None] | None = None
+        self._rules = {rule.name: rule for rule in config.policy.learned}
         self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Run by a new config."""
         rules = config.policy.learned
+        self._tell_of_changes({rule.name: rule for rule in rules})
         self._permit.learned = Learned(rules, audit=self._audit) if rules else None
         if self._store is not None:
             self._store.configure(config.automation)
@@ -61,6 +63,17 @@ class Automation:
         self._hear_no_more()
         if self._store is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._store.close)
+
+    def _tell_of_changes(self, rules: dict[str, LearnedRule]) -> None:
+        """Who may answer in a human's place, and since when, is in the journal."""
+        before, self._rules = self._rules, rules
+        for name in {**before, **rules}:
+            old, new = before.get(name), rules.get(name)
+            if new == old:
+                continue
+            word = "accepted" if old is None else "reverted" if new is None else "changed"
+            about = f"{new.then} {' '.join(new.tools)} {new.evidence}" if new is not None else ""
+            self._audit.record_change("learned", name, word, about)
 
     def _hear_no_more(self) -> None:
         stop, self._stop = self._stop, None
