@@ -178,6 +178,27 @@ def test_the_envelope_of_a_response() -> None:
     assert said["payload"]["id"] == "my id"
 
 
+@pytest.mark.spec("MX-3.1.1-1", "MX-3.1.2-3")
+def test_the_draft_s_request_is_done() -> None:
+    alone = Alone(others=["trusted-agent"])
+
+    async def dangerous_operation(target: str) -> str:
+        return f"Operation completed: {target}"
+
+    alone.tools.add_tool(dangerous_operation, "dangerous_operation", None, None, {})
+
+    async def main() -> None:
+        params = {"name": "dangerous_operation", "arguments": {"target": "production"}}
+        alone.request("trusted-agent", "tools/call", params, number=42, id="env-call-1")
+        await settle(alone)
+
+    run(main)
+    (said,) = alone.said
+    content = [{"type": "text", "text": "Operation completed: production"}]
+    assert said["payload"] == {"jsonrpc": "2.0", "id": 42, "result": {"content": content}}
+    assert said["correlation_id"] == "env-call-1"
+
+
 @pytest.mark.spec("MX-3.1.2-6")
 def test_what_others_are_asked_is_not_ones_own_business() -> None:
     alone = furnished()

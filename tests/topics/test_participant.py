@@ -12,7 +12,7 @@ import pytest
 
 from interlock.errors import InterlockError
 from interlock.protocol.mcpx.envelope import is_time, write_envelope
-from interlock.topics import Chat, Event, Participant, Proposal, Refused
+from interlock.topics import Chat, Event, Notification, Participant, Proposal, Refused
 from interlock.topics.place import Place
 from tests.topics.houses import House, in_both_houses, together, until
 
@@ -113,6 +113,10 @@ def test_answers_that_do_not_come() -> None:
         begun, cancelled = asyncio.Event(), asyncio.Event()
 
         @worker.tool()
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        @worker.tool()
         async def wait() -> None:
             begun.set()
             try:
@@ -124,17 +128,18 @@ def test_answers_that_do_not_come() -> None:
             await together(boss, worker)
             with pytest.raises(InterlockError, match=r"is not in the topic room\. There: worker"):
                 await boss.request("nobody", "ping")
+            events = worker.events()
             assert await boss.ask_all("odd/method", timeout=0.01) == {}
             with pytest.raises(InterlockError) as caught:
-                await boss.request("worker", "tools/call", {"name": "wait"}, timeout=0.01)
+                await boss.request("worker", "tools/call", {"name": "hang"}, timeout=0.01)
             assert caught.value.failure.name == "deadline_exceeded"
             # The worker hears that nobody waits any more.
-            await cancelled.wait()
-            begun.clear()
-            cancelled.clear()
+            told = await until(events, lambda event: isinstance(event.content, Notification))
+            assert told.kind == "mcp/request:notifications/cancelled"
             calling = asyncio.create_task(boss.call("worker", "wait"))
             await begun.wait()
             calling.cancel()
+            await asyncio.wait([calling])
             await cancelled.wait()
             assert boss.status.waiting == 0
 
