@@ -50,8 +50,8 @@ topics:
       stalled: 2s
       ping: 5s
 """
-MOST_MORE_OBJECTS = 2_000
-"""Of a quarter of a million: what caches may still take, and no leak of a minute."""
+MOST_MORE_OBJECTS = 500
+"""What caches may still take; each of thousands who came and went would leave more."""
 MOST_GROWTH = 16.0
 """MiB between the end of the warm-up and the end."""
 DEAF = 0.1
@@ -250,26 +250,26 @@ def measure(settings: SoakSettings) -> dict[str, Any]:
         node, port = topic_gateway.start(bench, CONFIG.replace("{tokens}", tokens), secrets)
         soak = Soak(port, settings)
 
-        def holding() -> Holding:
-            objects = topic_gateway.objects_of(bench, node)
-            return Holding(objects, open_files(node.pid), resident_bytes(node.pid))
+        def quiet() -> Holding:
+            """Once nobody is there, and no file was opened or closed for a second."""
+            deadline = time.monotonic() + 20.0
+            files, since = open_files(node.pid), time.monotonic()
+            while (now := time.monotonic()) < min(deadline, since + 1.0):
+                if (count := open_files(node.pid)) != files:
+                    files, since = count, now
+                time.sleep(0.05)
+            return Holding(topic_gateway.objects_of(bench, node), files, resident_bytes(node.pid))
 
-        def quiet(files: int) -> Holding:
-            """Once the last connection is gone, or when it does not go."""
-            deadline = time.monotonic() + 15.0
-            while (now := holding()).files > files and time.monotonic() < deadline:
-                time.sleep(0.2)
-            return now
-
-        base = holding()
+        asyncio.run(soak.run(0.5))
+        base = quiet()
         asyncio.run(soak.run(settings.warmup))
-        warm = quiet(base.files)
+        warm = quiet()
         seen: list[float] = []
         parts = 4
         for _ in range(parts):
             asyncio.run(soak.run((settings.seconds - settings.warmup) / parts))
             seen.append(resident_bytes(node.pid) / (1 << 20))
-        end = quiet(base.files)
+        end = quiet()
         died = node.process.poll()
         log = node.log_tail()
     return {

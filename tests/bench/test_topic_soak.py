@@ -23,7 +23,7 @@ def test_bars_are_missed_when_something_is_left_over() -> None:
     assert all(bar.met for bar in topic_soak.judge(good))
     for worse in (
         {"wrong": {"room-1 was heard in room-2": 1}},
-        {"end": {**held, "objects": 10_000}},
+        {"end": {**held, "objects": 1_501}},
         {"end": {**held, "files": 11}},
         {"resident_mib": [50.0, 50.0, 70.0, 70.0]},
         {"died": 1},
