@@ -187,3 +187,28 @@ def test_a_section_covers_what_is_below_it() -> None:
 )
 def test_chapters(item: str, expected: str) -> None:
     assert chapter(item) == expected
+
+
+@pytest.mark.spec("MX-0-2")
+def test_levels_are_those_of_the_drafts_and_our_two() -> None:
+    known = {"MUST", "SHOULD", "MAY", "FACT", "DECIDE"}
+    assert {item.level for item in read_items(ROOT / "spec").values()} == known
+
+
+@pytest.mark.spec("MX-0-3")
+def test_sections_that_the_draft_numbers_alike_are_told_apart() -> None:
+    says = {id: item.says for id, item in read_items(ROOT / "spec").items()}
+    alike = {id for id in says if id.replace("a-", "b-") in says and "a-" in id}
+    assert {"MX-6.2a-1", "MX-6.3a-1"} <= alike
+    assert all(says[id] != says[id.replace("a-", "b-")] for id in alike)
+    assert not any(id.startswith(("MX-6.2-", "MX-6.3-")) for id in says)
+
+
+@pytest.mark.spec("MX-6.1b-1")
+@pytest.mark.spec("MX-6.3b-1")
+def test_the_docs_say_how_stable_topics_are() -> None:
+    page = " ".join((ROOT / "docs" / "topics.md").read_text(encoding="utf-8").split())
+    assert "they expect to break it with every minor version" in page
+    assert "v0.1 does not understand v0.0" in page
+    assert "a stable v1.0 is still to come" in page
+    assert "Pin the version of Interlock you run" in page
