@@ -126,8 +126,8 @@ def result(own: float, asleep: float = 100.0, growth: int = 0, lost: int = 5) ->
         for target, rate in (("node", own), ("websockets", 100.0))
     ]
     sleeps = [
-        {"window": window, "awake_p99_us": 100.0, "asleep_p99_us": asleep, "growth": growth,
-         "lost": lost}
+        {"window": window, "awake_p99_us": [100.0] * 4, "asleep_p99_us": [asleep] * 4,
+         "growth": growth, "lost": lost}
         for window in topics.WINDOWS
     ]  # fmt: skip
     return {"lanes": topics.lanes(turns), "sleeps": sleeps, "matcher_us": 0.1, "missing": []}
