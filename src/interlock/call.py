@@ -17,6 +17,7 @@ from interlock.protocol.aql.words import Face
 from interlock.protocol.ax import Hop
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.mcp import Era, ResultGlance
+from interlock.protocol.plain_stores import plain_stores
 
 EMPTY_OBJECT: Final = b"{}"
 
@@ -208,6 +209,7 @@ class Proposed(msgspec.Struct, frozen=True, gc=False):
     """The participant that proposed it."""
 
 
+@plain_stores
 class Call(msgspec.Struct, eq=False):
     """One request on its way through the pipeline."""
 

@@ -39,6 +39,7 @@ from interlock.errors import (
 from interlock.ports import Back
 from interlock.protocol.jsonrpc import ErrorObject, decode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
+from interlock.protocol.plain_stores import plain_stores
 
 if TYPE_CHECKING:
     from interlock.upstreams.peer import Peer
@@ -59,6 +60,7 @@ _RELAYED: Final = frozenset(
 `scope_denied`) would be taken for a word about the caller's standing here."""
 
 
+@plain_stores
 class Exchange(msgspec.Struct, eq=False):
     """One request. It is settled exactly once: what comes first counts."""
 

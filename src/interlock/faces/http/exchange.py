@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from interlock.protocol.plain_stores import plain_stores
 from interlock.protocol.sse import COMMENT_PING, encode_event
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Head:
         """Who serves its path."""
 
 
+@plain_stores
 class HttpExchange(msgspec.Struct, eq=False):
     """A request that has been read whole, and the way to answer it."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, Failure
+from interlock.protocol.plain_stores import plain_stores
 from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
 from interlock.upstreams.links.http_pool import HttpConnection, HttpPool
 from interlock.upstreams.links.http_words import forgot_session, may_come_back, speaks
@@ -24,6 +25,7 @@ LONGEST_EVENT_ID: Final = 4096
 """A longer one is not sent back."""
 
 
+@plain_stores
 class PostReply(msgspec.Struct, eq=False):
     """The answer of one POST."""
 
