@@ -116,16 +116,19 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
     def send(self, payload: bytes) -> None:
         if not self.open:
             return
-        if len(payload) >= _LARGE and not self._dialled:
-            self._flush()
-            self._write(text_head(len(payload)))
-            self._write(payload)
-            return
         unwritten = self._unwritten
         if not unwritten:
             self._soon(self._flush)
-        mask = b"" if not self._dialled else _masks.pop() if _masks else _fresh_mask()
-        unwritten.append(text_frame(payload, mask))
+        if self._dialled:
+            unwritten.append(text_frame(payload, _masks.pop() if _masks else _fresh_mask()))
+            return
+        length = len(payload)
+        if length < _LARGE:
+            unwritten += (text_head(length), payload)
+            return
+        self._flush()
+        self._write(text_head(length))
+        self._write(payload)
 
     def _flush(self) -> None:
         """Write everything that was sent in this turn of the loop at once: each write is a call of

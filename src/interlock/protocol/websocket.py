@@ -34,8 +34,10 @@ _KNOWN: Final = frozenset((_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG))
 _MOST_IN_CONTROL: Final = 125
 _SMALL_HEADS: Final = tuple(bytes((_WHOLE_TEXT, length)) for length in range(126))
 _SMALL_MASKED_HEADS: Final = tuple(bytes((_WHOLE_TEXT, 0x80 | length)) for length in range(126))
-_MEDIUM: Final = Struct(">BBH")
+_MEDIUM: Final = Struct(">HH")
 """How a frame begins whose length takes two bytes more."""
+_MEDIUM_HEAD: Final = _WHOLE_TEXT << 8 | 126
+_MEDIUM_MASKED_HEAD: Final = _MEDIUM_HEAD | 0x80
 _pack_medium: Final = _MEDIUM.pack
 _unpack_medium: Final = _MEDIUM.unpack_from
 
@@ -93,7 +95,7 @@ class FrameDecoder:
 
     __slots__ = (
         "_buffer", "_fresh", "_joined", "_joining", "_mask_bit", "_max", "_needed", "_over",
-        "_small_start",
+        "_small_head", "_small_start",
     )  # fmt: skip
 
     def __init__(self, *, masked: bool, max_message: int) -> None:
@@ -102,6 +104,8 @@ class FrameDecoder:
             raise ValueError("max_message must be at least 1")
         self._mask_bit = 0x80 if masked else 0
         self._small_start = 6 if masked else 2
+        self._small_head = _WHOLE_TEXT << 8 | self._mask_bit
+        """How a whole text message of no bytes begins."""
         self._max = max_message
         self._buffer = bytearray()
         self._needed = 2
@@ -126,27 +130,29 @@ class FrameDecoder:
         # By far the most usual: text messages, each whole in one frame, in one read.
         events: list[Event] = []
         at = 0
-        small_start, mask_bit = self._small_start, self._mask_bit
+        small_head, most = self._small_head, self._max
+        masked, small_start = self._mask_bit, self._small_start
         while size - at > 8:
-            # Of a short frame the last of the three is the beginning of something else.
-            first, length, longer = _unpack_medium(data, at)
-            if first != _WHOLE_TEXT:
-                break
-            length ^= mask_bit
+            # Of a short frame the second is the beginning of something else.
+            head, length = _unpack_medium(data, at)
+            head ^= small_head
             start = at + small_start
-            if length == 126:
-                length = longer
-                start += 2
+            if head == 126:
                 if length < 126:
                     break
-            elif length > _MOST_IN_CONTROL:
+                start += 2
+            elif head > _MOST_IN_CONTROL:
+                # Anything else than a whole text, or a long one.
                 break
+            else:
+                length = head
             end = start + length
-            if end > size or length > self._max:
+            if end > size or length > most:
                 break
-            payload = data[start:end]
-            if mask_bit:
-                payload = apply_mask(payload, data[start - 4 : start])
+            if masked:
+                payload = apply_mask(data[start:end], data[start - 4 : start])
+            else:
+                payload = data[start:end]
             if not payload.isascii() and not _is_utf8(payload):
                 break
             events.append(payload)
@@ -290,22 +296,26 @@ def _is_utf8(payload: bytes) -> bool:
 
 def text_frame(payload: bytes, mask: bytes = b"") -> bytes:
     """A whole text message. A client gives four fresh, unpredictable bytes as `mask`."""
-    length = len(payload)
-    if length < 126:
-        head = _SMALL_MASKED_HEADS[length] if mask else _SMALL_HEADS[length]
-    elif length < 1 << 16:
-        head = _pack_medium(_WHOLE_TEXT, 254 if mask else 126, length)
-    else:
-        head = _head(_WHOLE_TEXT, length, 0x80 if mask else 0)
     if not mask:
-        return head + payload
+        return text_head(len(payload)) + payload
     if len(mask) != 4:
         raise ValueError("a mask has four bytes")
+    length = len(payload)
+    if length < 126:
+        head = _SMALL_MASKED_HEADS[length]
+    elif length < 1 << 16:
+        head = _pack_medium(_MEDIUM_MASKED_HEAD, length)
+    else:
+        head = _head(_WHOLE_TEXT, length, 0x80)
     return head + mask + apply_mask(payload, mask)
 
 
 def text_head(length: int) -> bytes:
-    """What stands before a whole unmasked text message: a large one need not be copied."""
+    """What stands before a whole unmasked text message: that need not be copied for it."""
+    if length < 126:
+        return _SMALL_HEADS[length]
+    if length < 1 << 16:
+        return _pack_medium(_MEDIUM_HEAD, length)
     return _head(_WHOLE_TEXT, length, 0)
 
 

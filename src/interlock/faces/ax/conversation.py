@@ -30,6 +30,8 @@ from interlock.protocol.jsonrpc import Message
 FACE: Final = "ax"
 PARENT: Final = "parent"
 """What the parent is called as a caller."""
+_END: Final = b"}}"
+"""How a call ends whose params stand last in it."""
 _REQUEST: Final = ax.REQUEST.encode()
 _MOST_KEPT: Final = 512
 _MOST_LOOKING: Final = 4
@@ -91,13 +93,26 @@ class AxConversation(Conversation):
         """What the parent has said in a `_meta`: it says much the same with every call."""
         self._last_said = b""
         self._last_known: _Said | None = None
+        self._last_end = b""
+        self._last_end_at = 0
+        """The same as the last call ended with it, and where that began, counted from the end."""
         # Looked up once, and not for every call.
         self._heard = self._hear
         self._over = self._done
 
     def take(self, data: bytes) -> None:
+        at = self._last_end_at
+        if data[at:] == self._last_end:
+            # What it ends with was read before, and is long. That it is a `_meta` and nothing else
+            # is for the rest to say, which must be a whole call without one.
+            request = mcp.decode_tool_call(data[:at] + _END)
+            if request is not None and request.params.meta is UNSET:
+                if self._begin(request, self._last_known):
+                    return
+                super().take(data)
+                return
         request = mcp.decode_tool_call(data)
-        if request is None or not self._begin(request):
+        if request is None or not self._begin(request, self._said_in(request, data)):
             super().take(data)
 
     # -- what the parent is asked and told
@@ -182,29 +197,36 @@ class AxConversation(Conversation):
 
     # -- calls
 
-    def _begin(self, request: mcp.ToolCall) -> bool:
-        """Start a plain call. False: something about it wants the long look."""
-        params = request.params
-        id = bytes(request.id)
-        under_way, raw_meta = self._under_way, params.meta
-        if (
-            raw_meta is UNSET
-            or id in under_way
-            or id in self._subscriptions
-            or not (id.isdigit() or id[:1] == b'"')
-        ):
-            return False
+    def _said_in(self, request: mcp.ToolCall, data: bytes) -> _Said | None:
+        """What the `_meta` of a call says. None: it has none, or not that of a lawful one."""
+        raw_meta = request.params.meta
+        if raw_meta is UNSET:
+            return None
         said = bytes(raw_meta)
         # To compare it with the last one costs less than to find it: it is long.
         if said == self._last_said:
-            known = self._last_known
-        else:
-            known = self._known.get(said)
-            if known is None:
-                known = self._understand(said)
-            else:
-                self._last_said, self._last_known = said, known
-        if known is None or len(under_way) >= self.most_under_way:
+            return self._last_known
+        known = self._known.get(said)
+        if known is None:
+            return self._understand(said)
+        self._last_said, self._last_known = said, known
+        end = b',"_meta":%b%b' % (said, _END)
+        # Nodes put it last.
+        self._last_end = end if data.endswith(end) else b""
+        self._last_end_at = -len(self._last_end)
+        return known
+
+    def _begin(self, request: mcp.ToolCall, known: _Said | None) -> bool:
+        """Start a plain call. False: something about it wants the long look."""
+        params, under_way = request.params, self._under_way
+        id = bytes(request.id)
+        if (
+            known is None
+            or id in under_way
+            or id in self._subscriptions
+            or not (id.isdigit() or id[:1] == b'"')
+            or len(under_way) >= self.most_under_way
+        ):
             return False
         client, meta, hop, credentials = known
         call = Call(
