@@ -69,6 +69,9 @@ class Audit:
         self.writes_first = durable and recorder is not None
         """Whether `intend` has anything to do."""
         self._intended: dict[Call, str] = {}
+        self._last_caller: Caller | None = None
+        self._last_whom = ""
+        """How the last caller of a call that a parent sent is written down."""
         # Never the same again, not after a restart either.
         self._run = f"{wall_clock():x}"
         self._numbers = count(1)
@@ -129,7 +132,13 @@ class Audit:
             and not (detail or self._intended or call.approval)
         ):
             # Nearly every entry, put together in one go.
-            whom = _whom(caller) if caller.above else caller.name
+            if not caller.above:
+                whom = caller.name
+            elif caller is self._last_caller:
+                whom = self._last_whom
+            else:
+                whom = self._last_whom = _whom(caller)
+                self._last_caller = caller
             wall_clock = self._wall_clock
             recorder.record(
                 (

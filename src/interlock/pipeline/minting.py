@@ -150,19 +150,26 @@ class Stamp:
         self._same: dict[tuple[int, int], _Kept] = {}
         """The same by the very objects: callers and tools are mostly those of a call before."""
         self._last: _Kept | None = None
-        """The one that was sent last, for which not even a look-up is needed."""
+        """The one that was sent last for a tool, for which not even a look-up is needed."""
         self._own: _Kept | None = None
 
     def __call__(self, call: Call) -> bytes:
-        caller = call.caller
+        caller, kept, clock = call.caller, self._last, self._clock
+        now, deadline = clock(), call.deadline
+        if (
+            kept is not None
+            and kept.caller is caller
+            and kept.what is call.route
+            and call.verb == TOOLS_CALL
+            and now < kept.renew_at
+            and (kept.ends <= deadline or not deadline)
+        ):
+            return kept.shown
         if caller is None or not caller.name:
             return b""
         # Everything that is not about a tool takes the same scope.
         what = call.route or call.name if call.verb == TOOLS_CALL else None
-        clock, kept = self._clock, self._last
-        now, deadline = clock(), call.deadline
-        if kept is None or kept.caller is not caller or kept.what is not what:
-            kept = self._last = self._same.get((id(caller), id(what)))
+        kept = self._same.get((id(caller), id(what)))
         if (
             kept is not None
             and kept.caller is caller
@@ -170,6 +177,7 @@ class Stamp:
             and now < kept.renew_at
             and (kept.ends <= deadline or not deadline)
         ):
+            self._keep_last(kept)
             return kept.shown
         kept = self._kept.get((caller, what))
         if kept is None or now >= kept.renew_at or (call.deadline and kept.ends > call.deadline):
@@ -177,8 +185,13 @@ class Stamp:
         if kept.caller is caller and kept.what is what:
             if len(self._same) >= _MOST_KEPT:
                 self._same.clear()
-            self._same[id(caller), id(what)] = self._last = kept
+            self._same[id(caller), id(what)] = kept
+            self._keep_last(kept)
         return kept.shown
+
+    def _keep_last(self, kept: _Kept) -> None:
+        # Only those for tools that a list names: what the others are for is no object of the call.
+        self._last = kept if isinstance(kept.what, Tool) else None
 
     def _mint(self, call: Call, caller: Caller, what: object, now: float) -> _Kept:
         if len(self._kept) >= _MOST_KEPT:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Protocol, cast
 
-from interlock.call import Call, Outcome
+from interlock.call import Call, Caller, Outcome, Route
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.effects import EffectLevel
 from interlock.catalog.offering import Tool
@@ -75,6 +75,9 @@ class Permit:
         self.learned: Callable[[Call, Decision], Decision] | None = None
         """Rules that a human accepted from decisions of the past: they answer in its place what
         would wait for a confirmation. Raises InterlockError."""
+        self._covered: tuple[Caller | None, Route | None, str] = (None, None, "")
+        """Who called what last, by which name, and had the scopes for it: the very objects, and
+        neither ever changes."""
         self._catalog = catalog
         self._budgets = budgets
         self._limited = budgets.limited
@@ -88,13 +91,18 @@ class Permit:
         """What happens to a call of a tool. Raises InterlockError."""
         if call.upstream == OWN:
             return self._own(call)
-        caller = call.caller
-        if self.scope_limits or (caller is not None and caller.scopes is not None):
-            check_scopes(call, call.route, self.scope_limits)  # type: ignore[arg-type]
+        caller, route = call.caller, call.route
+        if self.scope_limits:
+            check_scopes(call, route, self.scope_limits)  # type: ignore[arg-type]
+        elif caller is not None and caller.scopes is not None:
+            whose, what, name = self._covered
+            if caller is not whose or route is not what or call.name != name:
+                check_scopes(call, route, {})  # type: ignore[arg-type]
+                self._covered = caller, route, call.name
         if self.held:
             self.refuse_held(call)
         standing = self.policy.standing_by_effect
-        decision = standing.get(call.effect) if standing and call.route is not None else None
+        decision = standing.get(call.effect) if standing and route is not None else None
         if decision is None:
             decision = self.policy.decide(call)
         if call.proposal is not None and decision.action < Action.CONFIRM:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from msgspec import Raw
 
-from interlock.call import Call
+from interlock.call import Call, Client
 from interlock.protocol import ax as tree
 from interlock.protocol import headers, mcp
 from interlock.protocol.jsonrpc import decode_value, encode_members, encode_value
@@ -45,6 +45,10 @@ class Wording:
         self.ready_lines: dict[str, bytes] = {}
         # `_meta` of calls that bring nothing of their own, by what their client can do.
         self._ready_meta: dict[bytes, bytes] = {}
+        # And the last of them, by the very objects that it was made for.
+        self._last_given: dict[str, Raw] | None = None
+        self._last_client: Client | None = None
+        self._last_meta = self._last_opened = b""
         self._session_meta: dict[tuple[bytes, str | None], bytes] = {}
         # `_meta` of the stateless wire up to the value of clientCapabilities.
         self._meta_head = b'"%b":"%b","%b":%b,"%b":' % (
@@ -57,18 +61,23 @@ class Wording:
 
     def call(self, id: int, call: Call, token: Raw | None) -> bytes:
         """The request that passes a caller's call on. `token`: the caller wants progress."""
-        given = call.meta
+        given, client = call.meta, call.client
         if given is None:
             meta = self._plain_meta(id, call) if self._stateless else b""
+        elif given is self._last_given and client is self._last_client:
+            meta = self._last_meta
         elif (
             len(given) == 3
             and self._stateless
-            and call.client.era is _STATELESS
+            and client.era is _STATELESS
             and mcp.META_CLIENT_INFO in given
         ):
             # The three keys that every stateless request has, and nothing that goes on from here.
-            capabilities = call.client.capabilities
-            meta = self._ready_meta.get(capabilities) or self._keep_meta(id, call)
+            meta = self._ready_meta.get(client.capabilities) or self._keep_meta(id, call)
+            if call.hop is not None:
+                # All calls of a parent come on one channel, and say the same again.
+                self._last_given, self._last_client, self._last_meta = given, client, meta
+                self._last_opened = meta[:-1]
         else:
             meta = self._meta(id, call, token)
         route = call.route
@@ -83,10 +92,11 @@ class Wording:
                 # And for whom it is, if somebody says.
                 stamped = b"" if stamp is None else stamp(call)
                 if meta and call.extra is None:
+                    opened = self._last_opened if meta is self._last_meta else meta[:-1]
                     return (
                         b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
                         b'{"name":%b,"arguments":%b%b%b%b}}}'
-                        % (id, route.upstream_name_json, call.arguments, meta[:-1], way, stamped)
+                        % (id, route.upstream_name_json, call.arguments, opened, way, stamped)
                     )
                 meta = _with(meta, way + stamped)
             if call.extra is None:
