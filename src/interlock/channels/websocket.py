@@ -28,6 +28,7 @@ from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError, Proto
 from interlock.protocol import websocket_opening as opening
 from interlock.protocol.headers import bearer_of
 from interlock.protocol.websocket import (
+    MEDIUM_HEAD,
     UNSUPPORTED,
     Binary,
     Close,
@@ -36,6 +37,7 @@ from interlock.protocol.websocket import (
     Ping,
     Violation,
     close_frame,
+    medium_head,
     pong_frame,
     text_frame,
     text_head,
@@ -123,12 +125,14 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
             unwritten.append(text_frame(payload, _masks.pop() if _masks else _fresh_mask()))
             return
         length = len(payload)
-        if length < _LARGE:
+        if 125 < length < _LARGE:
+            unwritten += (medium_head(MEDIUM_HEAD, length), payload)
+        elif length < _LARGE:
             unwritten += (text_head(length), payload)
-            return
-        self._flush()
-        self._write(text_head(length))
-        self._write(payload)
+        else:
+            self._flush()
+            self._write(text_head(length))
+            self._write(payload)
 
     def _flush(self) -> None:
         """Write everything that was sent in this turn of the loop at once: each write is a call of

@@ -114,9 +114,7 @@ class Audit:
     def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
         upstream, verb = call.upstream, call.verb
         if verb == TOOLS_CALL and outcome != COLLECTED:
-            tally = self.by_upstream.get(upstream)
-            if tally is None:
-                tally = self._new_tally(upstream)
+            tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us
             # A call whose server wants to know more first has not failed.

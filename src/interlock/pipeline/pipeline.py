@@ -30,6 +30,7 @@ from interlock.call import (
     ClientSession,
     Outcome,
     RelayedError,
+    Route,
     UpstreamAnsweredError,
     UpstreamGoneError,
 )
@@ -50,7 +51,7 @@ from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.pipeline.awaited import outcome_of
 from interlock.pipeline.breaker import Breakers
 from interlock.pipeline.budget import Budgets, was_sent
-from interlock.pipeline.deadline import DeadlineWatch, set_deadline
+from interlock.pipeline.deadline import PROGRESS_EXTENDS, DeadlineWatch, set_deadline
 from interlock.pipeline.dispatch import Dispatcher
 from interlock.pipeline.entry import Entry
 from interlock.pipeline.fault import fault
@@ -75,6 +76,7 @@ from interlock.protocol.mcp import (
     ABOUT_TASKS,
     COMPLETE,
     INPUT_REQUIRED,
+    META_TIMEOUT,
     TASK_CHANGED,
     TOOLS_CALL,
 )
@@ -117,6 +119,8 @@ class Pipeline:
         self._audit = audit
         self._clock = clock
         self._timeout = timeout
+        self._last_limit: tuple[Route | None, float | None, float, float] = (None, None, 0.0, 0.0)
+        """How long the last tool that says so itself may take, and by which settings."""
         self._own_segment = own_segment
         self.budgets = budgets or Budgets(clock)
         self.permit = Permit(catalog, self.budgets)
@@ -260,15 +264,23 @@ class Pipeline:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, f"{call.upstream} is no longer served by this node."
             )
-        limit = upstream.timeout or self._timeout
-        route = call.route
+        own, others = upstream.timeout, self._timeout
+        limit = own or others
+        route, meta = call.route, call.meta
         if route is not None and (route.way or route.limit is not None):
-            limit = limit_of(call, upstream.timeout, self._timeout)
-        if call.meta is None:
+            what, by_own, by_others, limit = self._last_limit
+            if route is not what or own != by_own or others != by_others:
+                limit = limit_of(call, own, others)
+                self._last_limit = route, own, others, limit
+        if meta is None:
             # It asks for no progress, so nothing will ever renew its deadline.
             call.deadline = now + limit
-        else:
+        elif META_TIMEOUT in meta:
             set_deadline(call, now, limit)
+        else:
+            call.timeout = limit
+            call.deadline = now + limit
+            call.hard_deadline = now + limit * PROGRESS_EXTENDS
         if self._failing:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
@@ -412,26 +424,24 @@ class Pipeline:
         detail = ""
         clock = self._clock
         took = clock() - call.started
-        collected = word == COLLECTED
         if error is not None:
-            word, detail = word if collected else error.failure.name, error.message
+            word, detail = word if word == COLLECTED else error.failure.name, error.message
             if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
                 hop = place(call, self._own_segment())
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
-            word = word if collected else TOOL_ERROR
+            word = word if word == COLLECTED else TOOL_ERROR
         try:
             self._audit.record(call, word, int(took * 1e6), detail)
             route = call.route
-            if route is not None and route.limit is not None and not collected:
+            if route is not None and route.limit is not None and word != COLLECTED:
                 self.measures.took(call, took, error)
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         if call.reserved is not None:
-            self.budgets.settle(call, not collected and was_sent(call, outcome, error))
-        gate = self.permit.gate
-        if gate is not None and (call.approval or word == TOOL_ERROR):
-            gate.finished(call, outcome, error)
+            self.budgets.settle(call, word != COLLECTED and was_sent(call, outcome, error))
+        if (call.approval or word == TOOL_ERROR) and self.permit.gate is not None:
+            self.permit.gate.finished(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
         call.exchange = None
         tell = call.on_done

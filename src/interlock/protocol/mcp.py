@@ -228,8 +228,9 @@ class ResultGlance(msgspec.Struct, gc=False, rename="camel"):
     meta: Raw | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
-_decode_glance = msgspec.json.Decoder(ResultGlance).decode
-_STRANGE: Final = ResultGlance(result_type="?")
+read_glance = msgspec.json.Decoder(ResultGlance).decode
+"""`glance_at` for those who look out for its exceptions themselves."""
+STRANGE: Final = ResultGlance(result_type="?")
 """Of a result that says of itself what no result may say."""
 
 
@@ -387,9 +388,9 @@ def stateless_result(result: bytes | Raw, server_info: bytes) -> bytes:
 def glance_at(result: bytes | Raw) -> ResultGlance:
     """What `result` says about itself. Never raises."""
     try:
-        return _decode_glance(result)
+        return read_glance(result)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _STRANGE
+        return STRANGE
 
 
 def session_result(result: bytes, glance: ResultGlance | None = None) -> bytes:

@@ -36,9 +36,10 @@ _SMALL_HEADS: Final = tuple(bytes((_WHOLE_TEXT, length)) for length in range(126
 _SMALL_MASKED_HEADS: Final = tuple(bytes((_WHOLE_TEXT, 0x80 | length)) for length in range(126))
 _MEDIUM: Final = Struct(">HH")
 """How a frame begins whose length takes two bytes more."""
-_MEDIUM_HEAD: Final = _WHOLE_TEXT << 8 | 126
-_MEDIUM_MASKED_HEAD: Final = _MEDIUM_HEAD | 0x80
-_pack_medium: Final = _MEDIUM.pack
+MEDIUM_HEAD: Final = _WHOLE_TEXT << 8 | 126
+_MEDIUM_MASKED_HEAD: Final = MEDIUM_HEAD | 0x80
+medium_head: Final = _MEDIUM.pack
+"""With `MEDIUM_HEAD`, `text_head` for lengths from 126 to 65,535: those of nearly all calls."""
 _unpack_medium: Final = _MEDIUM.unpack_from
 
 
@@ -304,7 +305,7 @@ def text_frame(payload: bytes, mask: bytes = b"") -> bytes:
     if length < 126:
         head = _SMALL_MASKED_HEADS[length]
     elif length < 1 << 16:
-        head = _pack_medium(_MEDIUM_MASKED_HEAD, length)
+        head = medium_head(_MEDIUM_MASKED_HEAD, length)
     else:
         head = _head(_WHOLE_TEXT, length, 0x80)
     return head + mask + apply_mask(payload, mask)
@@ -315,7 +316,7 @@ def text_head(length: int) -> bytes:
     if length < 126:
         return _SMALL_HEADS[length]
     if length < 1 << 16:
-        return _pack_medium(_MEDIUM_HEAD, length)
+        return medium_head(MEDIUM_HEAD, length)
     return _head(_WHOLE_TEXT, length, 0)
 
 

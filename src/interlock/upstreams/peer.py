@@ -167,9 +167,9 @@ class Peer:
         """Send a caller's request on, in this upstream's own words."""
         self._next_id = id = self._next_id + 1
         exchange = Exchange(self, id, call.verb, call)
-        token = None
-        if call.meta is not None and call.on_notification is not None:
-            exchange.token = token = call.meta.get(mcp.META_PROGRESS_TOKEN)
+        meta, token = call.meta, None
+        if meta is not None and mcp.META_PROGRESS_TOKEN in meta and call.on_notification is not None:
+            exchange.token = token = meta[mcp.META_PROGRESS_TOKEN]
         wording = self._wording
         payload = wording.call(id, call, token)
         lines = b""
@@ -230,7 +230,7 @@ class Peer:
 
     # -- what comes in
 
-    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
         """A message from the upstream. Garbage is counted, and harms nobody."""
         try:
             if not data.isascii():
@@ -248,7 +248,19 @@ class Peer:
                 if exchange is not None:
                     # The answer that everybody hopes for; anything else takes the long look.
                     self.answered += 1
-                    exchange.succeed(Outcome(raw, self.era, mcp.glance_at(raw)))
+                    try:
+                        glance = mcp.read_glance(raw)
+                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                        glance = mcp.STRANGE
+                    call, back = exchange.call, exchange.back
+                    if call is None or back is None or exchange.asks or not exchange.open:
+                        exchange.succeed(Outcome(raw, self.era, glance))
+                        return
+                    # What `succeed` does for a caller's request, without the step into it. It and
+                    # its carrier point at each other: taken apart, they are freed at once.
+                    exchange.open = False
+                    exchange.carrier = None
+                    back.settled(call, Outcome(raw, self.era, glance), None)
                     return
             self._answer(incoming, ticket)
         elif incoming.id is UNSET:

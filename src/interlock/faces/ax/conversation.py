@@ -97,6 +97,7 @@ class AxConversation(Conversation):
         self._last_end_at = 0
         """The same as the last call ended with it, and where that began, counted from the end."""
         # Looked up once, and not for every call.
+        self.most_under_way = type(self).most_under_way
         self._heard = self._hear
         self._over = self._done
 

@@ -36,7 +36,7 @@ class Facts:
     __slots__ = (
         "accepts_stream", "client", "credentials", "duplicate", "found", "guard", "is_json", "meta",
         "method", "method_header", "name", "name_header", "refusal", "said", "session", "shortcut",
-        "stateless", "twice", "version", "version_header", "view", "view_problem", "viewed",
+        "stateless", "tool", "twice", "version", "version_header", "view", "view_problem", "viewed",
     )  # fmt: skip
 
     def __init__(
@@ -73,9 +73,12 @@ class Facts:
         name = _text(self.name_header)
         self.name = None if name is None else headers.decode_header_value(name)
         self.stateless = self.version in mcp.STATELESS_REVISIONS
+        calls = self.method == mcp.TOOLS_CALL and self.version == mcp.LATEST_STATELESS
+        self.tool = self.name if calls else None
+        """What a stateless call with these headers must name."""
         self.client: Client | None = None
         """The client of the last plain stateless call with this head."""
-        self.said = b""
+        self.said = Raw(b"")
         """Its `_meta`, as it came."""
         self.meta: dict[str, Raw] | None = None
         self.view: Face | None = None

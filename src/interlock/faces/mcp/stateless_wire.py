@@ -68,15 +68,9 @@ class StatelessWire:
         """Start a plain call. False: something about it wants the long look of `serve`."""
         params = request.params
         raw_meta = params.meta
-        if (
-            raw_meta is UNSET
-            or facts.method != mcp.TOOLS_CALL
-            or facts.name != params.name
-            or facts.version != mcp.LATEST_STATELESS
-        ):
+        if raw_meta is UNSET or facts.tool != params.name:
             return False
-        said = bytes(raw_meta)
-        if said != facts.said and not self._understand(facts, said):
+        if raw_meta != facts.said and not self._understand(facts, raw_meta):
             return False
         id = bytes(request.id)
         if not (id.isdigit() or id[:1] == b'"'):
@@ -102,8 +96,10 @@ class StatelessWire:
         self._pipeline.begin(call)
         return True
 
-    def _understand(self, facts: Facts, said: bytes) -> bool:
+    def _understand(self, facts: Facts, said: Raw) -> bool:
         """Read the `_meta` of a request. Most clients say the same every time."""
+        # A copy, or the whole request would be kept.
+        said = said.copy()
         try:
             meta = decode_members(said)
         except ProtocolError:

@@ -26,7 +26,7 @@ class _Listener(NobodyYet):
         super().__init__()
         self.speaks: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError:

@@ -22,7 +22,7 @@ class StartedChannel(Endpoint):
 
     # -- what the process brings
 
-    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
         if data[:1] != b"{" and (said := data.strip()) and said[:1] != b"{":
             self.noise += 1
             self.stray = self.stray or said

@@ -44,7 +44,7 @@ class Stream(Ticket, Protocol):
 class Receiver(Protocol):
     """What a link delivers to."""
 
-    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
         """A whole message; `ticket` when it came on that request's own stream."""
 
     def undelivered(self, id: int, why: str) -> None:
@@ -66,7 +66,7 @@ class NobodyYet:
     def __init__(self) -> None:
         self.heard = 0
 
-    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
         """Nothing was asked yet, so this is no answer."""
         self.heard += 1
 
