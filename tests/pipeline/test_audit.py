@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.call import Call, Credentials
+from interlock.call import Call, Caller, Credentials
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.deadline import TICK
@@ -363,3 +363,16 @@ def test_a_journal_in_trouble_costs_nobody_the_answer(
     assert len(node.done) == 1
     assert node.under_way == 0
     assert "could not be recorded" in caplog.text
+
+
+def test_of_calls_from_above_each_says_who_called_there() -> None:
+    node = rig()
+    callers = {above: Caller("parent", kind="parent", above=above) for above in ("ann", "bob", "")}
+    node.pipeline.enter.authenticate.minted = lambda shown: callers[shown.minted or ""]
+    order = ["ann", "ann", "bob", "ann", "", "bob", "bob", "", "ann"]
+    for above in order:
+        shown = Credentials("local", known_as="parent", minted=above)
+        node.begin(tool_call("s.look", credentials=shown))
+        node.upstreams["s"].last.answer(content=[])
+    written = [entry["caller"] for entry in node.journal.entries]
+    assert written == [f"parent/{above}" if above else "parent" for above in order]

@@ -489,3 +489,40 @@ def test_many_tokens_are_read_and_few_are_kept(world: World) -> None:
     world.tokens._kept = {str(number): world.tokens._kept for number in range(10_000)}  # type: ignore[misc]
     assert world.read(world.token(call_of())) is not None
     assert len(world.tokens._kept) == 1
+
+
+def test_the_token_that_was_sent_last_is_for_its_own_call_only(world: World) -> None:
+    stamp, other = world.stamp(), tool("github.close", mutable=True)
+    bob = Caller("bob", kind="token", scopes=ALICE.scopes, id="tok2")
+    reading = Call(RESOURCES_READ, "test", LOCAL, SESSION, "file:///x")
+    reading.caller = ALICE
+    calls = [
+        call_of(),
+        call_of(bob),
+        call_of(route=other),
+        call_of(bob, other),
+        reading,
+        call_of(route=None),
+        call_of(deadline=520.0),
+    ]
+    first = [stamp(call) for call in calls]
+    assert len(set(first)) == len(calls)
+    for _ in range(2):
+        for call, token in zip(calls, first, strict=True):
+            shown, known = world.read(stamp(call).decode()), world.read(token.decode())
+            assert shown is not None
+            assert known is not None
+            assert call.caller is not None
+            assert (shown.above, shown.scopes) == (known.above, known.scopes)
+            assert shown.above == call.caller.name
+
+
+def test_the_token_that_was_sent_last_is_made_anew_in_time(world: World) -> None:
+    stamp = world.stamp()
+    one = call_of(deadline=0.0)
+    first = stamp(one)
+    assert stamp(one) is first
+    world.clock.now += LONGEST_LIFE / 2 + 1
+    assert stamp(one) != first
+    nobody = call_of(Caller(""))
+    assert stamp(nobody) == b""

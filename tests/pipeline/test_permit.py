@@ -194,3 +194,31 @@ def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
     )
     assert followed == ["file:///a"]
     assert made.upstreams["s"].watches == ["file:///a"]
+
+
+def test_who_was_let_through_last_lets_nobody_else_through() -> None:
+    """Neither another caller, nor the same one somewhere else, nor when its subserver may less."""
+    made = rig(default="allow")
+    made.pipeline.configure(
+        authenticate=Authenticator(
+            {
+                "w" * 20: Caller("agent", scopes=("write:s.write",), kind="token"),
+                "r" * 20: Caller("agent", scopes=("read",), kind="token"),
+            }
+        ),
+        names="dotted",
+        timeout=60.0,
+        concurrent_calls=100,
+    )
+    writes, reads = (Credentials("192.0.2.1", letter * 20) for letter in "wr")
+    for _ in range(3):
+        made.begin(tool_call("s.write", credentials=writes))
+        for name, credentials in (("s.write", reads), ("s.wipe", writes), ("s.read", writes)):
+            assert made.refused(tool_call(name, credentials=credentials)).failure is FORBIDDEN
+        made.begin(tool_call("s.read", credentials=reads))
+    assert len(made.upstreams["s"].started) == 6
+    made.pipeline.permit.scope_limits = {"s": "read"}
+    assert made.refused(tool_call("s.write", credentials=writes)).failure is FORBIDDEN
+    made.pipeline.permit.scope_limits = {}
+    made.begin(tool_call("s.write", credentials=writes))
+    assert len(made.upstreams["s"].started) == 7

@@ -108,3 +108,20 @@ def test_how_long_a_call_may_take(
     call: Any = tool_call()
     call.route = tool
     assert limit_of(call, own, 60.0) == limit
+
+
+def test_the_limit_of_one_tool_is_not_that_of_another() -> None:
+    node = Rig(offer("leaf", ["read", "a.read"], registered="aggregator"), offer("own", ["read"]))
+
+    def seconds(name: str) -> float:
+        node.begin(tool_call(name))
+        upstream = node.upstreams[name.partition(".")[0]]
+        return round(upstream.last.call.deadline - node.clock(), 6)
+
+    for _ in range(2):
+        for name, more in (("leaf.read", 0.0), ("leaf.a.read", HOP_SECONDS), ("own.read", 0.0)):
+            assert seconds(name) == seconds(name) == 60.0 + more
+    node.pipeline._timeout = 7.0
+    assert seconds("leaf.a.read") == 7.0 + HOP_SECONDS
+    node.upstreams["leaf"].timeout = 3.0
+    assert seconds("leaf.a.read") == 3.0

@@ -190,3 +190,35 @@ def test_what_is_kept_for_one_tool_is_not_used_for_another() -> None:
         for call, name in zip(calls, "ab", strict=True):
             call.meta = {key: Raw(json.dumps(value).encode()) for key, value in three().items()}
             assert meta_of(one.call(1, call, None))["x-mcpax-route"] == ["edge", name]
+
+
+def test_what_was_said_last_is_said_for_nobody_else() -> None:
+    """By the very objects: another client, or another `_meta`, is worded by its own."""
+    one = wording(Era.STATELESS, ax=True)
+    able = Client(Era.STATELESS, "2026-07-28", "tests", b'{"sampling":{}}')
+    route, hop = tool(way=WAY), Hop(PARTS, 1)
+    plain = call_of(route, STATELESS, meta=three(), hop=hop)
+    others = [
+        call_of(route, able, meta=three(), hop=hop),
+        call_of(route, STATELESS, meta={**three(), "traceparent": "00-1-2-01"}, hop=hop),
+        call_of(route, STATELESS, meta=three()),
+    ]
+    alone = [wording(Era.STATELESS, ax=True).call(7, call, None) for call in (plain, *others)]
+    # The same `_meta` with another client, too.
+    shared = call_of(route, able, hop=hop)
+    shared.meta = plain.meta
+    for _ in range(2):
+        for call, expected in zip((plain, *others), alone, strict=True):
+            assert one.call(7, plain, None) == one.call(7, plain, None) == alone[0]
+            assert one.call(7, call, None) == expected
+        assert one.call(7, shared, None) == alone[1]
+
+
+def test_the_headers_of_one_tool_are_not_those_of_another() -> None:
+    one = Wording(Era.STATELESS, REVISIONS[Era.STATELESS], OWN, http=True)
+    for _ in range(2):
+        for name in ("a", "b", "b", "a"):
+            lines = one.header_lines("tools/call", call_of(tool(name), STATELESS))
+            assert lines == b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % name.encode()
+            assert one.last_route is not None
+            assert (one.last_route.upstream_name, one.last_lines) == (name, lines)

@@ -72,8 +72,9 @@ class DeadlineWatch:
 
     def start(self) -> None:
         """Calls are under way: look at them until there are none."""
-        self.ticking = True
-        self._call_later(TICK, self.tick)
+        if not self.ticking:
+            self.ticking = True
+            self._call_later(TICK, self.tick)
 
     def tick(self) -> None:
         now = self._clock()

@@ -20,6 +20,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from math import trunc
 from typing import Any
 
 from msgspec import Raw
@@ -120,7 +121,6 @@ class Pipeline:
         self._clock = clock
         self._timeout = timeout
         self._last_limit: tuple[Route | None, float | None, float, float] = (None, None, 0.0, 0.0)
-        """How long the last tool that says so itself may take, and by which settings."""
         self._own_segment = own_segment
         self.budgets = budgets or Budgets(clock)
         self.permit = Permit(catalog, self.budgets)
@@ -137,8 +137,7 @@ class Pipeline:
             under_way=self._under_way,
             concurrent_calls=concurrent_calls,
         )
-        self.admit = self.enter.admit
-        self.refused = self.enter.refused
+        self.admit, self.refused = self.enter.admit, self.enter.refused
         self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
         self.subscriptions = Subscriptions(catalog, upstreams)
@@ -385,8 +384,7 @@ class Pipeline:
         """A human may be asked: that takes as long as it takes, or as the caller said itself."""
         if not call.own_limit:
             call.deadline = call.hard_deadline = self._clock() + seconds
-        if not self._deadlines.ticking:
-            self._deadlines.start()
+        self._deadlines.start()
 
     def go_on(self, call: Call) -> None:
         """The upstream has what it wanted to know: now it is its time that passes."""
@@ -401,8 +399,7 @@ class Pipeline:
         exchange.hand_over(call, self)
         call.exchange = exchange
         self.go_on(call)
-        if not self._deadlines.ticking:
-            self._deadlines.start()
+        self._deadlines.start()
 
     def _sends_again(self, call: Call, gone: UpstreamGoneError) -> bool:
         upstream = self._upstreams.get(call.upstream)
@@ -421,8 +418,7 @@ class Pipeline:
             return
         if self._empty is not None and not self._under_way and not self._empty.done():
             self._empty.set_result(None)
-        detail = ""
-        clock = self._clock
+        clock, detail = self._clock, ""
         took = clock() - call.started
         if error is not None:
             word, detail = word if word == COLLECTED else error.failure.name, error.message
@@ -432,7 +428,7 @@ class Pipeline:
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
             word = word if word == COLLECTED else TOOL_ERROR
         try:
-            self._audit.record(call, word, int(took * 1e6), detail)
+            self._audit.record(call, word, trunc(took * 1e6), detail)
             route = call.route
             if route is not None and route.limit is not None and word != COLLECTED:
                 self.measures.took(call, took, error)

@@ -18,6 +18,6 @@ def plain_stores(struct: type[S]) -> type[S]:
     """A decorator. Only for structs that hold an object with references of its own (a callable, a
     connection, a dict) from the moment they are made: the collector knows of those already."""
     # Both, or the interpreter goes a longer way still: they share one slot of the type.
-    struct.__setattr__ = object.__setattr__  # type: ignore[assignment]
-    struct.__delattr__ = object.__delattr__  # type: ignore[assignment]
+    struct.__setattr__ = object.__setattr__  # type: ignore[method-assign]
+    struct.__delattr__ = object.__delattr__  # type: ignore[method-assign]
     return struct

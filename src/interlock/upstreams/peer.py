@@ -168,16 +168,19 @@ class Peer:
         self._next_id = id = self._next_id + 1
         exchange = Exchange(self, id, call.verb, call)
         meta, token = call.meta, None
-        if meta is not None and mcp.META_PROGRESS_TOKEN in meta and call.on_notification is not None:
+        if (
+            meta is not None
+            and mcp.META_PROGRESS_TOKEN in meta
+            and call.on_notification is not None
+        ):
             exchange.token = token = meta[mcp.META_PROGRESS_TOKEN]
         wording = self._wording
         payload = wording.call(id, call, token)
         lines = b""
         if wording.with_headers:
-            route = call.route
-            if route is not None and not route.header_params:
-                lines = wording.ready_lines.get(route.upstream_name, b"")
-            if not lines:
+            if call.route is wording.last_route and call.route is not None:
+                lines = wording.last_lines
+            else:
                 lines = wording.header_lines(call.verb, call)
         if self._shows is not None:
             lines = self._shows(call) + lines
@@ -243,15 +246,16 @@ class Peer:
             result = incoming.result
             if result is not UNSET and (ticket is None or incoming.id == ticket.id):
                 raw, exchange = bytes(result), None
-                if raw[0] == _BRACE:
+                try:
+                    glance = mcp.read_glance(raw)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    glance = mcp.STRANGE
+                # Whatever can be read as one is an object.
+                if glance is not mcp.STRANGE or raw[0] == _BRACE:
                     exchange = self.pending.pop(incoming.id, None)  # type: ignore[arg-type]
                 if exchange is not None:
                     # The answer that everybody hopes for; anything else takes the long look.
                     self.answered += 1
-                    try:
-                        glance = mcp.read_glance(raw)
-                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                        glance = mcp.STRANGE
                     call, back = exchange.call, exchange.back
                     if call is None or back is None or exchange.asks or not exchange.open:
                         exchange.succeed(Outcome(raw, self.era, glance))

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from msgspec import Raw
 
-from interlock.call import Call, Client
+from interlock.call import Call, Client, Route
 from interlock.protocol import ax as tree
 from interlock.protocol import headers, mcp
 from interlock.protocol.jsonrpc import decode_value, encode_members, encode_value
@@ -42,7 +42,11 @@ class Wording:
         self._stamp = None if stamp is None else cast(Any, stamp).__call__
         self._stateless = era is mcp.Era.STATELESS
         self.with_headers = http and self._stateless
-        self.ready_lines: dict[str, bytes] = {}
+        self._ready_lines: dict[str, bytes] = {}
+        self.last_route: Route | None = None
+        """The tool that was called last, where its headers say nothing of the arguments."""
+        self.last_lines = b""
+        """And those headers."""
         # `_meta` of calls that bring nothing of their own, by what their client can do.
         self._ready_meta: dict[bytes, bytes] = {}
         # And the last of them, by the very objects that it was made for.
@@ -143,17 +147,19 @@ class Wording:
                 lines += b"Mcp-Name: %b\r\n" % headers.encode_header_value(name).encode()
             return lines
         name = route.upstream_name
-        kept = self.ready_lines.get(name)
+        kept = self._ready_lines.get(name)
         if kept is None:
             kept = b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % (
                 headers.encode_header_value(name).encode()
             )
-            if len(self.ready_lines) < _MOST_KEPT:
-                self.ready_lines[name] = kept
+            if len(self._ready_lines) < _MOST_KEPT:
+                self._ready_lines[name] = kept
         lines = kept
         if route.header_params and call is not None:
             for header, text in headers.mirror_params(route.header_params, call.decoded):
                 lines += b"%b: %b\r\n" % (header.encode(), text.encode())
+        else:
+            self.last_route, self.last_lines = route, lines
         return lines
 
     def _plain_meta(self, id: int, call: Call) -> bytes:

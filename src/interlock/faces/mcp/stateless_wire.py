@@ -75,17 +75,17 @@ class StatelessWire:
         id = bytes(request.id)
         if not (id.isdigit() or id[:1] == b'"'):
             return False
-        client, meta = facts.client, facts.meta
-        assert client is not None
-        answering = self._answering
+        client, answering = facts.client, self._answering
+        if client is None:
+            return False
         hear = answering.heard if facts.accepts_stream else None
         view = facts.viewed
         if view is not None and view is PLAIN:
             view = None
         call = Call(
             mcp.TOOLS_CALL, FACE, facts.credentials, client, params.name, "", None,
-            params.arguments, meta, None, exchange.head.headers, hear, answering.over, None, None,
-            exchange, view,
+            params.arguments, facts.meta, None, exchange.head.headers, hear, answering.over, None,
+            None, exchange, view,
         )  # fmt: skip
         exchange.request_id = id
         # On this wire hanging up is how a client cancels.

@@ -1,0 +1,59 @@
+"""Structs that are written to as ordinary objects are: still structs, and still collected."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import msgspec
+import pytest
+
+from interlock.call import Call, Client, Credentials
+from interlock.protocol.mcp import Era
+from interlock.protocol.plain_stores import plain_stores
+
+
+@plain_stores
+class Sheet(msgspec.Struct, weakref=True):
+    name: str
+    about: Any = None
+
+
+def test_it_is_a_struct_like_any_other() -> None:
+    one = Sheet("a")
+    one.name = "b"
+    one.about = [1]
+    assert one == Sheet("b", [1])
+    assert msgspec.json.encode(one) == b'{"name":"b","about":[1]}'
+    assert msgspec.structs.replace(one, name="c") == Sheet("c", [1])
+    del one.about
+    with pytest.raises(AttributeError):
+        _ = one.about
+    with pytest.raises(AttributeError):
+        one.other = 1  # type: ignore[attr-defined]
+
+
+def test_stores_go_the_way_of_ordinary_objects() -> None:
+    """What the decorator is for: it must not stop working unnoticed."""
+    assert Sheet.__setattr__ is object.__setattr__
+    assert Call.__setattr__ is object.__setattr__
+
+
+def test_what_points_at_itself_is_collected() -> None:
+    one = Sheet("a", {})
+    assert gc.is_tracked(one)
+    one.about = {"itself": one}
+    gone = weakref.ref(one)
+    del one
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_collector_knows_of_every_call_that_a_face_makes() -> None:
+    client = Client(Era.STATELESS, "2026-07-28")
+    call = Call(
+        "tools/call", "test", Credentials("local"), client, "s.t",
+        on_done=lambda call, outcome, error: None,
+    )  # fmt: skip
+    assert gc.is_tracked(call)
