@@ -367,9 +367,11 @@ def test_a_journal_in_trouble_costs_nobody_the_answer(
 
 def test_of_calls_from_above_each_says_who_called_there() -> None:
     node = rig()
-    callers = {above: Caller("parent", kind="parent", above=above) for above in ("ann", "bob", "")}
+    callers = {
+        above: Caller("parent", kind="parent", above=above) for above in ("owner", "guest", "")
+    }
     node.pipeline.enter.authenticate.minted = lambda shown: callers[shown.minted or ""]
-    order = ["ann", "ann", "bob", "ann", "", "bob", "bob", "", "ann"]
+    order = ["owner", "owner", "guest", "owner", "", "guest", "guest", "", "owner"]
     for above in order:
         shown = Credentials("local", known_as="parent", minted=above)
         node.begin(tool_call("s.look", credentials=shown))

@@ -493,14 +493,14 @@ def test_many_tokens_are_read_and_few_are_kept(world: World) -> None:
 
 def test_the_token_that_was_sent_last_is_for_its_own_call_only(world: World) -> None:
     stamp, other = world.stamp(), tool("github.close", mutable=True)
-    bob = Caller("bob", kind="token", scopes=ALICE.scopes, id="tok2")
+    guest = Caller("guest", kind="token", scopes=OWNER.scopes, id="tok2")
     reading = Call(RESOURCES_READ, "test", LOCAL, SESSION, "file:///x")
-    reading.caller = ALICE
+    reading.caller = OWNER
     calls = [
         call_of(),
-        call_of(bob),
+        call_of(guest),
         call_of(route=other),
-        call_of(bob, other),
+        call_of(guest, other),
         reading,
         call_of(route=None),
         call_of(deadline=520.0),

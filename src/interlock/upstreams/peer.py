@@ -41,9 +41,9 @@ class _Incoming(msgspec.Struct, gc=False):
     """A message from an upstream. Our own ids are integers; its requests may have any id."""
 
     id: int | str | UnsetType | None = UNSET
+    result: Raw | UnsetType = UNSET
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
-    result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
 
 
@@ -245,7 +245,8 @@ class Peer:
         if incoming.method is UNSET:
             result = incoming.result
             if result is not UNSET and (ticket is None or incoming.id == ticket.id):
-                raw, exchange = bytes(result), None
+                # Not `bytes(result)`: that costs twice as much.
+                raw, exchange = b"" + result, None
                 try:
                     glance = mcp.read_glance(raw)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

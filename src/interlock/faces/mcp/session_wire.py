@@ -67,7 +67,8 @@ class SessionWire:
                 session = facts.found = self._session(facts)
             except InterlockError:
                 return False
-        id = bytes(request.id)
+        # Not `bytes(…)`: that costs twice as much.
+        id = b"" + request.id
         if id in session.calls or not (id.isdigit() or id[:1] == b'"'):
             return False
         params = request.params
