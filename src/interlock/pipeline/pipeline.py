@@ -9,7 +9,7 @@ there is no side door. A call that changes something is on disk before it leaves
 
 A call goes out in `begin` and comes back in `settled`, each one straight line without a wait:
 what lies between them is the upstream's time. So a call costs no task and no trip through the
-event loop. `_over` is the audit: it is passed exactly once, on every way out. What an upstream
+event loop. `over` is the audit: it is passed exactly once, on every way out. What an upstream
 says or asks on the way comes in by `heard` and `asked`; `input.py` bridges the two eras there.
 """
 
@@ -223,11 +223,11 @@ class Pipeline:
         except Unsettled as unsettled:
             refused = unsettled if again else self.enter.settle(call, unsettled, self.begin)
             if refused is not None:
-                self._over(call, None, refused)
+                self.over(call, None, refused)
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:
-            self._over(call, None, fault(call, bug))
+            self.over(call, None, fault(call, bug))
 
     def write_first(self, call: Call) -> None:
         """Let it leave once the journal has it on disk."""
@@ -249,7 +249,7 @@ class Pipeline:
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:
-            self._over(call, None, fault(call, bug))
+            self.over(call, None, fault(call, bug))
 
     def depart(self, call: Call, now: float) -> None:
         """Everything is settled: it goes to its upstream. Raises InterlockError."""
@@ -310,7 +310,7 @@ class Pipeline:
                         if outcome is None:
                             return
                         if glance.result_type == INPUT_REQUIRED:
-                            self._over(call, outcome, None, INPUT_REQUIRED)
+                            self.over(call, outcome, None, INPUT_REQUIRED)
                             return
                     except InterlockError as refused:
                         outcome, error = None, refused
@@ -326,7 +326,7 @@ class Pipeline:
                     outcome = self._input.needed_first(call, error)
                     if outcome is not None:
                         self._breakers.succeeded(call.upstream)
-                        self._over(call, outcome, None, INPUT_REQUIRED)
+                        self.over(call, outcome, None, INPUT_REQUIRED)
                         return
                 if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
                     return
@@ -336,7 +336,7 @@ class Pipeline:
             except Exception as bug:
                 # Whoever read the answer serves others too: our faults are not theirs.
                 error = fault(call, bug)
-        self._over(call, outcome, error)
+        self.over(call, outcome, error)
 
     def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
         """The upstream says something on the way: a sign of life at least."""
@@ -354,12 +354,6 @@ class Pipeline:
         """The upstream wants to know something of the caller."""
         self._input.asked(ask, call, session)
 
-    def over(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
-    ) -> None:
-        """A call is over by what a stage found out."""
-        self._over(call, outcome, error, word)
-
     def task_over(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None
     ) -> Outcome | None:
@@ -373,7 +367,7 @@ class Pipeline:
             self._breakers.blame(call, error)
         call.verb, call.on_done = TASK_CHANGED, None
         self._under_way[call] = None
-        self._over(call, outcome, error)
+        self.over(call, outcome, error)
         return outcome
 
     def waits(self, call: Call) -> bool:
@@ -410,7 +404,7 @@ class Pipeline:
         self._dispatcher.send_again(call, upstream, gone, self)
         return True
 
-    def _over(
+    def over(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
     ) -> None:
         """The one exit: into the journal, and back to the face."""
@@ -464,7 +458,7 @@ class Pipeline:
         except Exception:
             # A link in a bad way: the upstream may not know, but for the caller it is over.
             _log.exception("%s could not be told of a cancelled call", call.upstream)
-        self._over(call, None, InterlockError(CANCELLED, reason))
+        self.over(call, None, InterlockError(CANCELLED, reason))
 
     async def drain(self, seconds: float) -> None:
         """Take no more calls, give those under way this long, and tell the rest that it is over."""
@@ -482,7 +476,7 @@ class Pipeline:
     def _shut_down(self, calls: list[Call]) -> None:
         for call in calls:
             exchange = call.exchange
-            self._over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
+            self.over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
             if exchange is not None:
                 exchange.abandon("The node is shutting down.")
 
