@@ -151,7 +151,7 @@ class Audit:
             if folded is None:
                 return
             if folded:
-                detail = f"{detail} (and {folded} more refusals before it)"
+                detail = f"{detail} (and {folded} more of strangers before it)"
         if self._intended or call.approval:
             detail = _told_of(call, self._intended.pop(call, ""), detail)
         recorder.record(self._entry(call, outcome, duration_us, detail))
