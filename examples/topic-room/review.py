@@ -22,7 +22,11 @@ def agreed(proposal: Proposal) -> bool:
     """Whether whoever sits there says yes. All of it is shown: as JSON, nothing can hide in it."""
     params = json.dumps(json.loads(bytes(proposal.params)))
     print(f"{proposal.proposer!a} proposes {proposal.method!a} to {proposal.to!a}: {params}")
-    return input("Shall it be done? [y/N] ").strip().lower() == "y"
+    try:
+        return input("Shall it be done? [y/N] ").strip().lower() == "y"
+    except EOFError:
+        # Nobody is there to say yes.
+        return False
 
 
 async def main() -> int:
