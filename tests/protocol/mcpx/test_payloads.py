@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from msgspec import Raw
 from interlock.protocol.kinds import CONTEXT_MEMBER, read_kind
 from interlock.protocol.mcpx.envelope import Envelope, Head, read_envelope
 from interlock.protocol.mcpx.payloads import (
+    MOST_MEMBERS,
     Chat,
     Lie,
     Notification,
@@ -28,7 +30,7 @@ from interlock.protocol.mcpx.payloads import (
     proposal_payload,
     read_content,
 )
-from interlock.protocol.mcpx.words import GATEWAY
+from interlock.protocol.mcpx.words import GATEWAY, LONGEST
 
 CALL = {
     "jsonrpc": "2.0",
@@ -378,6 +380,45 @@ def test_the_context_of_params_that_we_write(context: str, method: str) -> None:
     params = json.dumps({CONTEXT_MEMBER[method]: context}).encode()
     assert context_of(method, params) == context
     assert context_of("tools/list", b"{}") == ""
+
+
+def seconds_of(kind: str, payload: bytes) -> float:
+    assert len(payload) <= LONGEST
+    begun = time.perf_counter()
+    assert refused(kind, payload)
+    return time.perf_counter() - begun
+
+
+@pytest.mark.spec("MX-4.3-1")
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{%b}}'),
+        ("mcp/proposal:ping", b'{"method":"ping","params":{%b}}'),
+        ("mcp/proposal:tools/call", b'{"method":"tools/call","params":{"name":"a",%b}}'),
+        ("chat", b'{"inner":{%b},"text":1}'),
+        ("chat", b'{"text":"x",%b}'),
+        ("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping",%b}'),
+        ("mcp/proposal:ping", b'{"method":"ping",%b}'),
+    ],
+)
+def test_as_many_members_as_fit_take_no_time(kind: str, payload: bytes) -> None:
+    """A doubled name at the very end: whoever counts each name anew is busy for minutes."""
+    many = b",".join(b'"%d":1' % number for number in range(100_000))
+    assert seconds_of(kind, payload % (many + b',"z":1,"z":2')) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("mcp/request:ping", {"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+        ("chat", {"text": "x"}),
+    ],
+)
+def test_the_members_of_a_payload_are_bounded(kind: str, payload: dict[str, Any]) -> None:
+    most = payload | {f"x{number}": 1 for number in range(MOST_MEMBERS - len(payload))}
+    assert read_content(envelope(kind, most))
+    assert "101 members" in refused(kind, most | {"one": "more"})
 
 
 def test_a_whole_envelope() -> None:

@@ -7,6 +7,7 @@ said when the config is, not when somebody waits.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -121,8 +122,8 @@ class Anchors:
             read_anchor(one, environ=self._environ, base_dir=self._base_dir)
             for one in config.anchors
         )
-        names = [one.name for one in found]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = Counter(one.name for one in found)
+        twice = next((name for name, times in names.items() if times > 1), None)
         if twice is not None:
             raise InterlockError(
                 CONFIG, f"Two trust anchors are called {twice!r}: give each a name of its own."

@@ -33,6 +33,8 @@ from interlock.protocol.mcpx.words import ERROR, GATEWAY, PRESENCE, WELCOME
 Format = Literal["plain", "markdown"]
 MOST_PARAMS: Final = 100
 """Members of `params`, known and unknown: looking for twins must not take long."""
+MOST_MEMBERS: Final = 100
+"""Members of a payload, for the same reason."""
 
 _NOTHING: Final = Raw(b"{}")
 _SHOWN: Final = 100
@@ -153,6 +155,8 @@ def read_content(envelope: Envelope) -> Content:
         kind = read_kind(head.kind)
     except ProtocolError as error:
         raise Lie(error.message) from None
+    if kind.method or head.kind == CHAT:
+        _check_size(payload)
     if kind.family == REQUEST:
         return _read_request(kind, payload)
     if kind.family == RESPONSE:
@@ -306,6 +310,17 @@ def _object_or_nothing(params: Any) -> Raw:
     return Raw(bytes(params))
 
 
+def _check_size(payload: Raw) -> None:
+    """That it has so few members that a long look at them costs little. Comes first, and is cheap:
+    whoever may say a word must not be able to keep a receiver busy with it."""
+    try:
+        members = len(jsonrpc.decode_members(payload))
+    except ProtocolError:
+        return  # whoever reads it says better what is wrong
+    if members > MOST_MEMBERS:
+        raise Lie(f"The payload has {members} members, more than {MOST_MEMBERS}.")
+
+
 class _Doubled(Exception):
     """A member stands twice."""
 
@@ -320,8 +335,7 @@ def _check_once(payload: Raw, *, deep: bool) -> None:
         if not deep:
             twice.clear()
         if len({name for name, _ in pairs}) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice.append(next(name for name in names if names.count(name) > 1))
+            twice.append(_first_again(pairs))
             if deep:
                 raise _Doubled
 
@@ -337,3 +351,13 @@ def _check_once(payload: Raw, *, deep: bool) -> None:
         raise Lie(f"The payload cannot be read: {error}.") from None
     if twice:
         raise Lie(f"The member {twice[-1][:_SHOWN]!r} of the payload stands twice: say it once.")
+
+
+def _first_again(pairs: list[tuple[str, Any]]) -> str:
+    """The first name that was there before. One pass: there may be a hundred thousand."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""
