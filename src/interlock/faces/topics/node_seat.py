@@ -147,15 +147,17 @@ class NodeSeat:
     # -- hearing
 
     def deliver(self, batch: Batch) -> None:
-        """Take what the room has for the node."""
+        """Take what the room has for the node. What somebody said who is gone leads nowhere: its
+        id may be another's already, who must not answer for it."""
         if self._closed:
             return
         members, arrived = self._room.members, self._arrived
         if not arrived:
             self._call_soon(self._take)
         arrived.extend(
-            (members.get(head.sender), head, text)
-            for head, text in zip(batch.heads, batch.texts, strict=True)
+            (sender, head, text)
+            for sender, head, text in zip(batch.senders, batch.heads, batch.texts, strict=True)
+            if sender is None or members.get(sender.id) is sender
         )
 
     def _take(self) -> None:

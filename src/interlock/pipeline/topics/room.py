@@ -59,6 +59,8 @@ class _Said(msgspec.Struct, gc=False):
     head: Head
     frame: bytes
     without: Member | None
+    sender: Member | None = None
+    """Who said it. None: the gateway."""
 
 
 class _Bucket(msgspec.Struct, gc=False):
@@ -144,6 +146,9 @@ class Room:
         """It is not there any more. One whose place another took does not leave again."""
         if self.members.get(member.id) is not member:
             return
+        if any(said.sender is member for said in self._pending):
+            # While it is still known who said it: somebody else may have that id in a moment.
+            self.flush()
         del self.members[member.id]
         self._fresh.pop(member, None)
         self._buckets.pop(member.id, None)
@@ -202,7 +207,7 @@ class Room:
             why = f"You may send {rate} messages a second here: wait, and send it again."
             self._refuse(member, TOO_BUSY.mcpx, why, head.id, kind)
             return None
-        self._queue(_Said(text, head, text_frame(text), member))
+        self._queue(_Said(text, head, text_frame(text), member, member))
         return head
 
     def flush(self) -> None:
@@ -255,7 +260,7 @@ class Room:
 
     def _hand_alone(self, member: Member, text: bytes, head: Head) -> None:
         try:
-            member.outlet.deliver(Batch(text_frame(text), (text,), (head,)))
+            member.outlet.deliver(Batch(text_frame(text), (text,), (head,), (None,)))
         except Exception:
             self._broken(member)
 
@@ -341,11 +346,12 @@ def _same(one: Caller, other: Caller) -> bool:
 def _batch(said: list[_Said]) -> Batch:
     if len(said) == 1:
         only = said[0]
-        return Batch(only.frame, (only.text,), (only.head,))
+        return Batch(only.frame, (only.text,), (only.head,), (only.sender,))
     return Batch(
         b"".join([one.frame for one in said]),
         tuple([one.text for one in said]),
         tuple([one.head for one in said]),
+        tuple([one.sender for one in said]),
     )
 
 

@@ -21,6 +21,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     texts: tuple[bytes, ...]
     """The envelopes, as they came."""
     heads: tuple[Head, ...]
+    senders: tuple[Member | None, ...] = ()
+    """Who said each of them, as it was when it was said; None: the gateway. An id may be somebody
+    else's by now, so no right hangs on that."""
 
 
 class Outlet(Protocol):
