@@ -197,8 +197,16 @@ def _row(one: Waiting) -> str:
     at = f"  held by the node {_line(one.at)} below, which says:" if one.at else ""
     return (
         f"{one.id}  {left} left{at}\n  {_line(one.tool)}  ({effect})\n"
-        f"  asked by {_who(one)}\n  {words}"
+        f"  asked by {_who(one)}{_proposed(one, ', proposed ')}\n  {words}"
     )
+
+
+def _proposed(one: Waiting, before: str) -> str:
+    """Where it was proposed: everybody there will see what comes of it."""
+    if one.proposal is None:
+        return ""
+    where, by = (_line(one.proposal.get(key, "?")) for key in ("topic", "by"))
+    return f"{before}in the topic {where} by {by}, where everybody sees the outcome"
 
 
 def _step(one: Waiting) -> str:
@@ -242,8 +250,7 @@ def _show(one: Waiting) -> None:
         say.note(f"route:     {_line(' › '.join(one.route))}")
     say.note(f"asked by:  {_who(one)}")
     if one.proposal is not None:
-        where, by = (_line(one.proposal.get(key, "?")) for key in ("topic", "by"))
-        say.note(f"proposed:  in the topic {where} by {by}")
+        say.note(f"proposed:  {_proposed(one, '')}")
     why = one.reason or (f"rule {one.rule}" if one.rule else "")
     if why:
         say.note(f"it waits:  {_line(why)}")

@@ -70,7 +70,8 @@ export async function approval(id) {
       make("section", { class: "card" }, pairs([
         ["Asked by", `${caller} (${KINDS[view.caller.kind] || view.caller.kind})`],
         ["Held by", view.at ? `the node ${view.at} below, which says all of this itself` : ""],
-        ["Proposed", view.proposal ? `in the topic ${view.proposal.topic} by ${view.proposal.by}` : ""],
+        ["Proposed", view.proposal ? `in the topic ${view.proposal.topic} by ${view.proposal.by}, `
+          + "where everybody sees the outcome" : ""],
         ["On", view.server],
         ["Way there", view.route.length > 2 ? view.route.join(" › ") : ""],
         ["Why it waits", view.reason || (view.rule ? `Rule ${view.rule}` : "The policy asks for it.")],
