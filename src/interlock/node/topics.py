@@ -30,6 +30,7 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.topics.admission import GUEST
 from interlock.pipeline.topics.gateway import Gateway
 from interlock.pipeline.topics.room import Room
+from interlock.pipeline.topics.seat import Member
 from interlock.ports import Recorder
 from interlock.upstreams.topics.room_upstreams import RoomUpstreams
 
@@ -74,6 +75,7 @@ class Topics:
         )
         self.door = Door(self.gateway, pipeline, audit=audit)
         self._started = False
+        self._settling: set[asyncio.Task[None]] = set()
 
     # -- life
 
@@ -85,6 +87,8 @@ class Topics:
 
     async def close(self) -> None:
         """Everybody is told that the node stops, and let go."""
+        for task in list(self._settling):
+            task.cancel()
         self.gateway.close()
         await self.door.close()
 
@@ -122,13 +126,35 @@ class Topics:
             if member.caller.kind == GUEST:
                 continue
             try:
-                member.caller = self._pipeline.enter.authenticate(member.credentials)
-            except Unsettled:
-                # Whoever knows has to be asked first: it stays who it was, until it says more.
-                continue
-            except InterlockError as error:
-                self.gateway.let_go(member, error.message)
+                self._recognise(member)
+            except Unsettled as unsettled:
+                # Whoever knows has to be asked first: it stays who it was until then.
+                task = asyncio.ensure_future(self._settle(member, unsettled))
+                self._settling.add(task)
+                task.add_done_callback(self._settling.discard)
         self.gateway.configure(config.topics)
+
+    def _recognise(self, member: Member) -> None:
+        """Who it is now, by what it came in with. Raises Unsettled."""
+        try:
+            caller = self._pipeline.enter.authenticate(member.credentials)
+        except Unsettled:
+            raise
+        except InterlockError as error:
+            self.gateway.let_go(member, error.message)
+        else:
+            self.gateway.known_as(member, caller)
+
+    async def _settle(self, member: Member, unsettled: Unsettled) -> None:
+        """Look at it again once its issuer has said who it is."""
+        try:
+            await unsettled.settle()
+            self._recognise(member)
+        except InterlockError as error:
+            # Nobody could say: as for whoever knocks now.
+            self.gateway.let_go(member, error.message)
+        else:
+            self.gateway.look_again(member)
 
     def end_of(self, callers: Container[str]) -> None:
         """What these callers showed does not count any more."""

@@ -256,7 +256,8 @@ class Gateway:
             settings = self.settings(room.name)
             if settings is None:
                 self._close(room, NOT_WELCOME, "This topic is no more.")
-            elif settings != room.settings:
+            else:
+                # Also where the room is as it was: a caller may have other roles now.
                 self._reconfigure(room, settings)
         for room in tuple(self.rooms.values()):
             self._close_if_empty(room)
@@ -311,11 +312,25 @@ class Gateway:
             self._on_closed(room)
         for member in tuple(room.members.values()):
             if not member.inside:
-                self._look_again(room, member)
+                self.look_again(member)
         if seats_anew and self.rooms.get(room.name) is room:
             self._on_opened(room)
 
-    def _look_again(self, room: Room, member: Member) -> None:
+    def known_as(self, member: Member, caller: Caller) -> None:
+        """This is what its credentials say of it now. Somebody else does not keep its seat."""
+        older = member.caller
+        member.caller = caller
+        if (older.name, older.kind) != (caller.name, caller.kind):
+            self.let_go(member, "What you showed is somebody else's now: come in again.")
+        elif not caller.calls:
+            self.let_go(member, "You may not call here any more.")
+
+    def look_again(self, member: Member) -> None:
+        """Whether it may still be here, and what it may say: by the config and its caller as they
+        are now."""
+        room = self.rooms.get(member.topic)
+        if room is None or room.members.get(member.id) is not member:
+            return
         caller = None if member.caller.kind == GUEST else member.caller
         try:
             _, given = admission.admit(self.config, room.name, caller, guest=member.id)
