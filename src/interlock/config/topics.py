@@ -3,6 +3,8 @@ there."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
@@ -20,14 +22,40 @@ from interlock.config.section import (
     says,
 )
 from interlock.config.trust import EffectName
+from interlock.protocol.mcpx.words import LONGEST_ID
 
 MEBIBYTE: Final = 1024 * 1024
+RECORDER: Final = "recorder"
+"""What the participant is called that writes a topic to the journal. Nobody else ever is."""
+_UNSEEN: Final = re.compile(
+    "[\\s\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+"""Spaces, and letters that show nothing though they count as printable."""
+_GATEWAYS: Final = re.compile(r"system(?![^\W_])")
+"""The gateway's own word, alone or in front of anything but more of a word."""
 
 Access = Literal["public", "private", "restricted"]
 Routing = Literal["all", "directed"]
 ProfileName = Literal[
     "full_access", "proposal_only", "response_only", "read_only", "tool_only", "initial", "none"
 ]
+
+
+def folded(id: str) -> str:
+    """The same for ids that are the same but for capitals and ways to write a letter."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", id).casefold())
+
+
+def is_gateways(id: str) -> bool:
+    """Whether it is, or could be taken for, what only the gateway is called."""
+    return _GATEWAYS.match(folded(id)) is not None
+
+
+def can_be_read(id: str) -> bool:
+    """Whether a reader sees all of it: no spaces, nothing invisible, nothing that turns the order
+    of letters around."""
+    return 0 < len(id) <= LONGEST_ID and id.isprintable() and _UNSEEN.search(id) is None
 
 
 class SeatConfig(Section, frozen=True):

@@ -10,17 +10,22 @@ from interlock.config.model import Config, ServerConfig, SubserversConfig
 from interlock.config.problems import BadValue, KeyPath, quoted
 from interlock.config.quantities import default_segment
 from interlock.config.reader import NodeReader
-from interlock.config.topics import SeatConfig, TopicConfig, TopicsConfig
+from interlock.config.topics import (
+    RECORDER,
+    SeatConfig,
+    TopicConfig,
+    TopicsConfig,
+    can_be_read,
+    folded,
+    is_gateways,
+)
 from interlock.config.trust import PolicyConfig
 from interlock.protocol.kinds import problem_of
 from interlock.protocol.mcpx.words import LONGEST_ID
 
-RECORDER: Final = "recorder"
-"""What the participant is called that writes a topic to the journal."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 _DEFAULTS: Final = Config()
 _GLOB: Final = frozenset("*?[")
-_ID: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _TOO_FREE: Final = ("full_access", "tool_only")
 
 
@@ -58,10 +63,10 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
 
 
 def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig) -> None:
-    own = {topic.node: "the node"} if topic.node is not None else {}
+    own = {folded(topic.node): "the node"} if topic.node is not None else {}
     if topic.node is not None:
         _check_id(reader, (*path, "node"), topic.node)
-        if topic.node == RECORDER:
+        if folded(topic.node) == RECORDER:
             reader.report((*path, "node"), "the recorder is called so", "choose another id")
     if topic.access == "public" and topic.anonymous in _TOO_FREE:
         reader.report(
@@ -85,16 +90,23 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
     for number, seat in enumerate(topic.seats):
         at: KeyPath = (*path, "seats", number)
         _check_seat(reader, at, seat)
-        id = seat.id
-        if id is None:
+        if seat.id is None:
             continue
+        id = folded(seat.id)
+        others = {folded(name) for one in topic.seats if one is not seat for name in one.callers}
         if id in own or id == RECORDER or id in seen:
             whose = own.get(id) or ("the recorder" if id == RECORDER else "another seat")
             reader.report((*at, "id"), f"{whose} is called {quoted(id)}", "choose another id")
+        elif id in others:
+            reader.report(
+                (*at, "id"),
+                f"a caller of another seat is called {quoted(id)}",
+                "choose another id: who reads it would take one for the other",
+            )
         seen.add(id)
     for id in topic.upstreams:
         _check_id(reader, (*path, "upstreams", id), id)
-        if id in own or id == RECORDER:
+        if folded(id) in own or folded(id) == RECORDER:
             reader.report((*path, "upstreams", id), "that is the node itself", "name another one")
 
 
@@ -124,13 +136,13 @@ def _check_seat(reader: NodeReader, path: KeyPath, seat: SeatConfig) -> None:
 
 
 def _check_id(reader: NodeReader, path: KeyPath, id: str) -> None:
-    if len(id) > LONGEST_ID or not _ID.fullmatch(id):
+    if not can_be_read(id):
         reader.report(
             path,
             f"{quoted(id)} is no id of a participant",
-            f"use at most {LONGEST_ID} characters, and no spaces",
+            f"use at most {LONGEST_ID} characters that can be seen, and no spaces",
         )
-    elif id == "system" or id.startswith(("system:", "system/")):
+    elif is_gateways(id):
         reader.report(path, "only the gateway is called so", "choose another id")
 
 

@@ -237,7 +237,7 @@ def test_nobody_takes_the_place_of_another() -> None:
             assert said
             assert rooms.present == ["human"]
 
-    seats = [SeatConfig(callers=["other"], id="human"), SeatConfig(callers=["human"])]
+    seats = [SeatConfig(callers=["other"], id="human"), SeatConfig(callers=["human"], id="human")]
     run(
         test,
         rooms={"room": TopicConfig(seats=seats)},

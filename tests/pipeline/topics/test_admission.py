@@ -100,8 +100,44 @@ def test_nobody_is_called_as_the_gateway_or_the_node_are() -> None:
     topics = config(access="private", node="hub", record="heads")
     for name in ("hub", "recorder"):
         assert refusal(topics, "ops", Caller(name)).failure.http == 403
-    assert admit(config(access="private"), "ops", Caller("recorder"))[1].id == "recorder"
+    # The recorder may come at any time.
+    assert refusal(config(access="private"), "ops", Caller("recorder")).failure.http == 403
     assert is_id("systematic")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "System:gateway", "SYSTEM", "sy\u017ftem:gateway", "system\u200b:gateway", "\u200bsystem",
+        "\uff53ystem/x", "system-gateway", "system.x", "boss\u200b", "boss\u202e", "\u2066boss",
+        "boss\ufe0f", "bo\u00adss", "boss\u3164", "boss\u00a0", "boss\ud800", "\x1b[2K",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_from_another_is_no_id(name: str) -> None:
+    assert not is_id(name)
+    assert refusal(config(access="private"), "ops", Caller(name)).failure.http == 403
+
+
+@pytest.mark.parametrize(
+    "name", ["agent", "ann@example.com", "tokyo/9", "作業者", "a:b", "systems"]
+)
+def test_what_can_be_an_id(name: str) -> None:
+    assert admit(config(access="private"), "ops", Caller(name))[1].id == name
+
+
+@pytest.mark.parametrize("access", ["private", "public"])
+@pytest.mark.parametrize(
+    "name", ["boss", "Boss", "BO\u017fS", "\uff42oss", "Recorder", "HUB", "Alice"]
+)
+def test_nobody_is_called_as_the_seat_of_another_is(name: str, access: str) -> None:
+    seat = SeatConfig(callers=["alice"], id="boss", profile="full_access")
+    topics = config(access=access, node="hub", seats=[seat])
+    assert refusal(topics, "ops", Caller(name)).failure.http == 403
+    assert admit(topics, "ops", Caller("alice"))[1].id == "boss"
+    # Nor where a seat for many would let it.
+    many = config(seats=[seat, SeatConfig(callers=["*"])], node="hub")
+    assert refusal(many, "ops", Caller(name)).failure.http == 403
+    assert admit(many, "ops", Caller("bob"))[1].id == "bob"
 
 
 @given(st.lists(st.sampled_from(["chat", "x/*", "mcp/*"])), st.sampled_from([None, *PROFILES]))

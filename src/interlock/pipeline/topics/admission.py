@@ -11,7 +11,15 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from interlock.call import Caller
-from interlock.config.topics import SeatConfig, TopicConfig, TopicsConfig
+from interlock.config.topics import (
+    RECORDER,
+    SeatConfig,
+    TopicConfig,
+    TopicsConfig,
+    can_be_read,
+    folded,
+    is_gateways,
+)
 from interlock.errors import FORBIDDEN, INVALID_PARAMS, UNAUTHENTICATED, InterlockError
 from interlock.pipeline.topics.seat import Participant
 from interlock.protocol.kinds import PROFILES
@@ -24,7 +32,6 @@ PUBLIC: Final = "public"
 
 _TOPIC: Final = re.compile(TOPIC_PATTERN)
 _GLOB: Final = frozenset("*?[")
-_UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
 def admit(
@@ -55,7 +62,7 @@ def admit(
             raise _refused(topic)
         seat = SeatConfig()
     id = caller.name if seat.id is None else seat.id
-    if not is_id(id) or id in _of_the_node(settings):
+    if not is_id(id) or _is_anothers(id, seat, settings):
         raise InterlockError(
             FORBIDDEN,
             f"{id[:LONGEST_ID]!r} cannot be the id of a participant here. Give the seat an `id` "
@@ -91,16 +98,20 @@ def fits(name: str, glob: str) -> bool:
 
 def is_id(text: str) -> bool:
     """Whether a participant can be called so. Nobody is called as a gateway is."""
-    return (
-        0 < len(text) <= LONGEST_ID
-        and _UNFIT.search(text) is None
-        and text.partition(":")[0] != "system"
-        and not text.startswith("system/")
-    )
+    return can_be_read(text) and not is_gateways(text)
 
 
-def _of_the_node(settings: TopicConfig) -> tuple[str | None, ...]:
-    return (settings.node, "recorder" if settings.record != "off" else None)
+def _is_anothers(id: str, own: SeatConfig, settings: TopicConfig) -> bool:
+    """Whether others would take it for somebody else: the node, its recorder, or whoever another
+    seat is for."""
+    taken = {folded(RECORDER)}
+    if settings.node is not None:
+        taken.add(folded(settings.node))
+    for seat in settings.seats:
+        if own.id is None and seat.id is not None:
+            # A caller of that very name is no stranger to it, one that is only written so may be.
+            taken.update(map(folded, (seat.id, *(name for name in seat.callers if name != id))))
+    return folded(id) in taken
 
 
 def _fits(seat: SeatConfig, caller: Caller) -> bool:
