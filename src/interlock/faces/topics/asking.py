@@ -95,23 +95,23 @@ class Asking:
 
     def request(self, member: Member, head: Head, request: Request) -> None:
         """A participant asks the node, or everybody."""
-        method, context = request.method, request.context
-        asked = Asked(
-            member.id,
-            head.id,
-            bytes(request.id),
-            response_kind(method, context),
-            not head.to,
-            client_of(member.id),
-        )
+        asked = _asked(member, head, request)
         try:
-            if not self._is_ours(asked, method, context):
+            if not self._is_ours(asked, request.method, request.context):
                 return
             self._take(asked)
         except InterlockError as error:
             self._refuse(asked, error)
             return
         self._serve(member, asked, request)
+
+    def refuse(self, member: Member, head: Head, request: Request, error: InterlockError) -> None:
+        """Answer a request with an error, and do nothing else about it."""
+        self._refuse(_asked(member, head, request), error)
+
+    def is_under_way(self, envelope: str) -> bool:
+        """Whether a request of this id, of anybody, is not answered yet."""
+        return any(envelope in some for some in self._under_way.values())
 
     def lied(self, member: Member, head: Head, error: InterlockError) -> None:
         """What should be a request to the node is none: its sender is told."""
@@ -290,6 +290,17 @@ class Asking:
             del some[asked.envelope]
             if not some:
                 del self._under_way[asked.who]
+
+
+def _asked(member: Member, head: Head, request: Request) -> Asked:
+    return Asked(
+        member.id,
+        head.id,
+        bytes(request.id),
+        response_kind(request.method, request.context),
+        not head.to,
+        client_of(member.id),
+    )
 
 
 def client_of(who: str) -> Client:

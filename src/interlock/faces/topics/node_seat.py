@@ -36,8 +36,10 @@ from interlock.pipeline.topics.gateway import Gateway
 from interlock.pipeline.topics.room import DIRECTED, Room
 from interlock.pipeline.topics.seat import Batch, Member, Participant
 from interlock.protocol import kinds
+from interlock.protocol.mcp import TOOLS_CALL
 from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope
 from interlock.protocol.mcpx.payloads import (
+    Lie,
     Notification,
     Presence,
     Proposal,
@@ -59,6 +61,20 @@ _log = logging.getLogger("interlock.faces.topics")
 
 Heard = Callable[[Head, bytes], None]
 """Takes a message that the node heard: its head, and the whole envelope."""
+
+
+def _check_granted(member: Member, head: Head, content: Request | Proposal) -> None:
+    """The draft lets a kind leave its context out, and the gateway judged the kind: so the node
+    holds the whole kind against what its sender may say. Raises Lie."""
+    if not content.context or kinds.read_kind(head.kind).context:
+        return
+    named = kinds.request_kind if isinstance(content, Request) else kinds.proposal_kind
+    whole = named(content.method, content.context)
+    if not member.grants.grants(whole):
+        raise Lie(
+            f"The kind leaves out {content.context[:100]!r}, which its sender may not name: only "
+            "whoever may send every context of a kind may leave it out."
+        )
 
 
 class NodeSeat:
@@ -172,7 +188,7 @@ class NodeSeat:
                 _log.exception("a message in the topic %s could not be taken", self.topic)
 
     def _hear(self, member: Member | None, head: Head, text: bytes) -> None:
-        if head.sender != GATEWAY and not self._is_new(head.id):
+        if head.sender != GATEWAY and not (self._is_new(head.id) and self._is_free(head)):
             self._count(member, head, "its id was there before")
             self._tell_of_reuse(member, head)
             return
@@ -189,6 +205,8 @@ class NodeSeat:
         for_us = self.id in head.to
         try:
             content = read_content(read_envelope(text))
+            if member is not None and isinstance(content, Request | Proposal):
+                _check_granted(member, head, content)
         except ProtocolError as lie:
             if member is not None:
                 self._count(member, head, lie.message)
@@ -202,12 +220,26 @@ class NodeSeat:
             # Nobody knows who said it, or it is the node's own: neither makes calls.
             return
         elif isinstance(content, Request):
+            if for_us and self._is_made_here(member, head, content):
+                return
             self._asking.request(member, head, content)
         elif isinstance(content, Notification):
             self._asking.notified(member, content)
         elif isinstance(content, Proposal) and for_us:
             # What is proposed to all is for the people in the room.
             self._proposing.propose(member, head, content)
+
+    def _is_made_here(self, member: Member, head: Head, request: Request) -> bool:
+        """Somebody fulfils a proposal that the node makes itself: it is told so, and that is all.
+        Nothing is made twice because two looked at it."""
+        if head.correlation_id is None or request.method != TOOLS_CALL:
+            return False
+        try:
+            self._proposing.must_be_open_to_others(head.correlation_id)
+        except InterlockError as error:
+            self._asking.refuse(member, head, request, error)
+            return True
+        return False
 
     def _report(self, member: Member, head: Head, lie: InterlockError, for_us: bool) -> None:
         """Whoever addressed the node is told what was wrong."""
@@ -232,6 +264,12 @@ class NodeSeat:
             del ids[next(iter(ids))]
         ids[id] = None
         return True
+
+    def _is_free(self, head: Head) -> bool:
+        """Whether nothing of this id is under way, however long ago it came."""
+        if not head.kind.startswith(_FOR_NODES):
+            return True
+        return not (self._asking.is_under_way(head.id) or self._proposing.is_open(head.id))
 
     def _count(self, member: Member | None, head: Head, why: str) -> None:
         """A message leads nowhere, and its sender is to blame."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.call import (
     Call,
+    Caller,
     Outcome,
     Proposed,
     RelayedError,
@@ -24,7 +25,9 @@ from interlock.call import (
     UpstreamGoneError,
 )
 from interlock.errors import (
+    ALREADY_DECIDED,
     CANCELLED,
+    CONFIRMATION_REQUIRED,
     DEADLINE_EXCEEDED,
     INTERNAL,
     PAYLOAD_TOO_LARGE,
@@ -36,14 +39,17 @@ from interlock.errors import (
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.writing import write_error
 from interlock.faces.topics.asking import as_in_a_room, call_of, client_of, response_kind, result_of
+from interlock.faces.topics.noting import Noting
 from interlock.pipeline.approval.answer import needed_below
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.approval.ending import told
 from interlock.pipeline.approval.record import (
+    APPROVED,
     DISPATCHING,
     DONE,
     EXPIRED,
     LOST,
+    PENDING,
     REFUSED,
     VOID,
     Approval,
@@ -61,12 +67,16 @@ if TYPE_CHECKING:
 
 META: Final = "interlock/approval"
 """In `_meta` of a fulfilment: who let it through, and by what kind of proof."""
-JOURNAL_WORD: Final = "proposal"
 LEARNED: Final = ("policy", "learned")
 """Who let through what a rule answered that a human accepted before."""
 MOST_OPEN: Final = 1_000
 """So many fulfilments are remembered until they are answered. One that a node below stopped may
 never be."""
+MOST_KNOWN: Final = 1_000
+"""So many proposals are remembered: the last ones, with what they became. Those that wait are in
+the inbox."""
+_MADE: Final = " "
+"""In place of an approval's id: a rule let it through."""
 _LONGEST_CHAT: Final = 2_000
 _MAY_HAVE_RUN: Final = frozenset(
     {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
@@ -105,7 +115,9 @@ class Proposing:
         self._pipeline = pipeline
         self._approvals = approvals
         self._hello = hello
-        self._audit = audit
+        self._noting = Noting(audit)
+        self._known: dict[str, str] = {}
+        """By the id of a proposal: its approval. Empty: it has none yet."""
         self._fulfilments: dict[str, tuple[str, bytes]] = {}
         """By the id of an approval whose call is under way: the envelope of the request that the
         room saw, and its JSON-RPC id."""
@@ -134,8 +146,10 @@ class Proposing:
         try:
             call = call_of(member, proposal)
         except InterlockError as error:
-            self._not_taken(proposed, error)
+            self._not_taken(proposed, member.caller, error)
             return
+        self._remember(proposed, "")
+        call.context = member.caller
         # Only what a human sees is made: the name and the arguments.
         call.meta = None
         call.proposal = proposed
@@ -150,7 +164,7 @@ class Proposing:
             if _may_have_run(call, error):
                 self._made_at_once(call, proposed, None, error)
             else:
-                self._not_taken(proposed, as_in_a_room(error))
+                self._not_taken(proposed, call.context, as_in_a_room(error))
             return
         assert outcome is not None
         needed = needed_below(outcome.result)
@@ -163,12 +177,16 @@ class Proposing:
                 f"The identical call of {_named(call)} was made already, for approval "
                 f"{call.approval}: it was not made again. Propose it once more if it is to be.",
             )
-            self._record(proposed, "told", f"{_named(call)} approval:{call.approval}")
+            self._remember(proposed, call.approval)
+            told_of = f"{_named(call)} approval:{call.approval}"
+            self._noting.in_vain(proposed, call.context, "told", told_of)
         else:
             self._made_at_once(call, proposed, outcome, None)
 
     def _waits(self, call: Call, proposed: Proposed, approval: str) -> None:
         record = None if self._approvals is None else self._approvals.find(approval)
+        self._remember(proposed, approval)
+        note = self._noting.note
         if record is not None and record.proposal == proposed:
             url = None if self._approvals is None else self._approvals.url_of(approval)
             how = f"at {url}" if url else f"with `interlock approve {approval}`"
@@ -184,26 +202,77 @@ class Proposing:
                 f"The identical call of {record.tool} waits already, as approval "
                 f"{approval}{as_what}: it is made once, if at all."
             )
-            word = "waits_already"
+            word, note = "waits_already", self._noting.in_vain
         else:
             said = f"{_named(call)} waits at a node below: approval {approval} there."
             word = "waits_below"
         self.chat(proposed.by, proposed.id, said)
-        self._record(proposed, word, f"{_named(call)} approval:{approval}")
+        note(proposed, call.context, word, f"{_named(call)} approval:{approval}")
 
-    def _not_taken(self, proposed: Proposed, error: InterlockError) -> None:
+    def _not_taken(self, proposed: Proposed, caller: Caller, error: InterlockError) -> None:
         """Nothing was made of it, nor will be."""
+        self._known.pop(proposed.id, None)
         self.chat(proposed.by, proposed.id, f"Your proposal was not taken: {error.message}")
-        self._record(proposed, "not_taken", f"{error.failure.name} {error.message}")
+        why = f"{error.failure.name} {error.message}"
+        self._noting.in_vain(proposed, caller, "not_taken", why)
 
     def _made_at_once(
         self, call: Call, proposed: Proposed, outcome: Outcome | None, error: InterlockError | None
     ) -> None:
         """A rule that a human accepted before has let it through: the room sees the same."""
         fulfilment = self._request(proposed, call.name, bytes(call.arguments), *LEARNED)
-        self._record(proposed, "fulfilled", f"{_named(call)} by {' '.join(LEARNED)}")
+        self._remember(proposed, _MADE)
+        by = f"{_named(call)} by {' '.join(LEARNED)}"
+        self._noting.note(proposed, call.context, "fulfilled", by)
         if fulfilment is not None:
             self._respond(fulfilment, proposed, call.name, outcome, error)
+
+    # -- somebody else fulfils it
+
+    def is_open(self, id: str) -> bool:
+        """Whether a proposal of this id was taken lately, and nothing became of it yet."""
+        approval = self._known.get(id)
+        if not approval or self._approvals is None:
+            return approval is not None
+        record = self._approvals.find(approval)
+        return record is not None and not record.over
+
+    def must_be_open_to_others(self, id: str) -> None:
+        """Raises InterlockError where a request that fulfils the proposal of this id would do what
+        the node does itself: it waits in the inbox, or was made."""
+        approval = self._known.get(id)
+        record = None
+        if self._approvals is not None:
+            if approval is None:
+                ours = (one for one in self._approvals.pending() if _is_about(one, self._seat, id))
+                record = next(ours, None)
+            elif approval:
+                record = self._approvals.find(approval)
+        if record is not None and record.state in (REFUSED, EXPIRED, VOID):
+            return
+        if approval == _MADE or (
+            record is not None and record.state in (DONE, LOST) and not record.below
+        ):
+            raise InterlockError(
+                ALREADY_DECIDED,
+                "The proposal that you name was made by the node already: it is not made again. "
+                "Ask without `correlation_id` if it is to be.",
+            )
+        if record is not None and record.state in (PENDING, APPROVED, DISPATCHING):
+            url = None if self._approvals is None else self._approvals.url_of(record.id)
+            how = f"at {url}" if url else f"with `interlock approve {record.id}`"
+            raise InterlockError(
+                CONFIRMATION_REQUIRED,
+                f"The proposal that you name waits in the node's inbox, and is made once: decide "
+                f"it there, {how}. Approval: {record.id}.",
+                {"confirmation_id": record.id, "proposal": id},
+            )
+        if approval is not None:
+            raise InterlockError(
+                CONFIRMATION_REQUIRED,
+                "The proposal that you name was given to the node, which makes it once, if at all.",
+                {"proposal": id},
+            )
 
     # -- what becomes of it
 
@@ -231,30 +300,30 @@ class Proposing:
             if len(self._fulfilments) >= MOST_OPEN:
                 del self._fulfilments[next(iter(self._fulfilments))]
             self._fulfilments[record.id] = fulfilment
-        self._record(proposed, "fulfilled", f"{_of(record)} by {record.by} ({record.proof})")
+        self._note(record, proposed, "fulfilled", f"by {record.by} ({record.proof})")
 
     def _ended(self, record: Approval, proposed: Proposed) -> None:
         if record.below:
             # It looks like a result and is none: another gate wants a human, too.
             said = f"{record.tool} waits at a node below now: approval {record.below} there."
             self.chat(proposed.by, proposed.id, said)
-            self._record(proposed, "waits_below", f"{_of(record)} below:{record.below}")
+            self._note(record, proposed, "waits_below", f"below:{record.below}")
             return
         fulfilment = self._fulfilments.pop(record.id, None)
         if fulfilment is not None:
             self._respond(fulfilment, proposed, record.name, *told(record))
-            self._record(proposed, record.state, f"{_of(record)} {record.outcome}")
+            self._note(record, proposed, record.state, f"{record.outcome}")
         elif record.state == VOID:
             self._came_to_nothing(record, proposed, record.note)
         else:
             # The room was not open when it was sent, so there is no request to answer.
             said = f"{record.tool} was let through by {record.by}: the node's inbox has the outcome"
             self.chat(proposed.by, proposed.id, f"{said} ({record.outcome or record.state}).")
-            self._record(proposed, record.state, f"{_of(record)} {record.outcome}")
+            self._note(record, proposed, record.state, f"{record.outcome}")
 
     def _came_to_nothing(self, record: Approval, proposed: Proposed, why: str) -> None:
         self.chat(proposed.by, proposed.id, f"{record.tool} was not called: {why}")
-        self._record(proposed, record.state, f"{_of(record)} by {record.by or 'nobody'}")
+        self._note(record, proposed, record.state, f"by {record.by or 'nobody'}")
 
     # -- saying
 
@@ -311,16 +380,21 @@ class Proposing:
                 _log.info("something about a proposal was not said: %s", error.message)
             return None
 
-    def _record(self, proposed: Proposed, word: str, detail: str) -> None:
-        """The journal has every proposal and what came of it, whether its room is recorded or
-        not."""
-        if self._audit is not None:
-            name = f"{proposed.topic}/{proposed.id}"
-            self._audit.record_change(JOURNAL_WORD, name, word, f"of {proposed.by}: {detail}")
+    def _note(self, record: Approval, proposed: Proposed, word: str, detail: str) -> None:
+        """The journal has what came of every proposal, whether its room is recorded or not."""
+        said = f"{record.tool} approval:{record.id} {detail}"
+        self._noting.note(proposed, record.caller, word, said)
+
+    def _remember(self, proposed: Proposed, approval: str) -> None:
+        self._known.pop(proposed.id, None)
+        if len(self._known) >= MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[proposed.id] = approval
 
 
-def _of(record: Approval) -> str:
-    return f"{record.tool} approval:{record.id}"
+def _is_about(record: Approval, seat: NodeSeat, id: str) -> bool:
+    about = record.proposal
+    return about is not None and (about.topic, about.id) == (seat.topic, id)
 
 
 def _named(call: Call) -> str:
