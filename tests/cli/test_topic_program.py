@@ -269,7 +269,7 @@ def test_a_proposal_is_sent_by_a_script_and_a_lie_is_not(world: World, room: Top
     [
         (["ops", "hi"], {"INTERLOCK_TOKEN": "t-nobody"}, 1, "401"),
         (["other", "hi"], {"INTERLOCK_TOKEN": "t-human"}, 1, "403"),
-        (["no topic", "hi"], {}, 1, "cannot be a topic"),
+        (["no topic", "hi"], {}, 2, "cannot be a topic"),
         (["ops", " "], {}, 2, "nothing to say"),
         (["ops", "--kind", "vote", "hi"], {}, 2, "JSON object"),
         (["ops", "hi", "--token-file", "nowhere"], {}, 3, "cannot be read"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -13,7 +14,23 @@ from interlock.cli.topic_where import CaOption, GatewayOption, TokenOption
 
 topic = typer.Typer(help="Take part in topics: join, watch, send, bridge.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+
+def _checked_name(name: str) -> str:
+    import re
+
+    from interlock.protocol.mcpx.words import TOPIC_PATTERN
+
+    if not re.fullmatch(TOPIC_PATTERN, name):
+        raise typer.BadParameter(
+            f"{name!a} cannot be a topic: use 1 to 128 of A-Z, a-z, 0-9, . _ -"
+        )
+    return name
+
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, callback=_checked_name),
+]
 Json = Annotated[bool, typer.Option("--json", help="One envelope per line, for programs.")]
 
 
@@ -144,30 +161,41 @@ def send(
     from interlock.cli.event_loop import run
     from interlock.cli.topic_there import say_once
 
+    for option, given in (("--kind", kind), ("--about", about or ""), ("--to", "".join(to or []))):
+        _check_text(given, option)
     there = topic_where.gateway(config, node, gateway, token_file, ca)
     payload = _payload(_given(text), kind, markdown=markdown)
     print(say.printable(run(say_once(there, name, kind, payload, list(to or []), about))))
 
 
-def _given(text: str) -> str:
+def _given(text: str) -> bytes:
     """What stands on the command line, or on stdin: no more than fits into an envelope."""
     if text != "-":
-        return text
+        return os.fsencode(text)
     from interlock.protocol.mcpx.words import LONGEST
 
-    read = sys.stdin.read(LONGEST + 1)
+    read = sys.stdin.buffer.read(LONGEST + 1)
     if len(read) > LONGEST:
-        raise typer.BadParameter(f"stdin has more than {LONGEST} characters.")
+        raise typer.BadParameter(f"stdin has more than {LONGEST} bytes.")
     return read
 
 
-def _payload(text: str, kind: str, *, markdown: bool) -> bytes:
+def _check_text(text: str, option: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(f"{option} is not UTF-8.") from None
+
+
+def _payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
     import msgspec
 
     from interlock.protocol.kinds import CHAT
     from interlock.protocol.mcpx.payloads import chat_payload
 
     if kind == CHAT:
+        # People read it: what other programs wrote in other encodings is worth saying, too.
+        text = given.decode(errors="replace")
         if not text.strip():
             raise typer.BadParameter("there is nothing to say.")
         return chat_payload(text.rstrip("\n"), "markdown" if markdown else "plain")
@@ -175,10 +203,13 @@ def _payload(text: str, kind: str, *, markdown: bool) -> bytes:
         raise typer.BadParameter("--markdown is for a chat.")
     try:
         # Read once, to be told here what is wrong with it.
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        given.decode()
+        msgspec.json.decode(given, type=dict[str, msgspec.Raw])
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"the payload of {kind} is not UTF-8.") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise typer.BadParameter(f"the payload of {kind} is a JSON object: {error}.") from None
-    return text.strip().encode()
+    return given.strip()
 
 
 @topic.command()

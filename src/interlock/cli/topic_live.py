@@ -258,7 +258,7 @@ async def stay(gateway: Gateway, topic: str) -> None:
         async with participant.connected():
             await _on_screen(participant, events, stopping)
 
-    await until(stopping, body())
+    await until(stopping, body(), gateway)
     say.note(f"left {topic}")
 
 

@@ -17,14 +17,15 @@ from interlock.cli import log_lines, say
 from interlock.cli.topic_said import line_of
 from interlock.cli.topic_where import Gateway
 from interlock.config import ServerConfig
-from interlock.errors import INVALID_REQUEST, InterlockError
+from interlock.errors import InterlockError
 from interlock.protocol.jsonrpc import notification, on_one_line
 from interlock.protocol.kinds import compiled, is_reserved, request_kind
 from interlock.protocol.mcpx.payloads import read_content
-from interlock.topics import Event, Participant
+from interlock.topics import Event, Participant, Welcome
 
 _MOST_UNSAID: Final = 100
 """Lines of stdin that wait to be said."""
+_MOST_NAMED: Final = 20
 
 
 @asynccontextmanager
@@ -39,11 +40,8 @@ async def inside(gateway: Gateway, topic: str) -> AsyncIterator[Participant]:
 
 
 def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) -> Participant:
-    """Raises InterlockError for what cannot be a gateway or a topic."""
-    try:
-        return Participant(gateway.url, topic=topic, **gateway.settings(patient=patient), **more)
-    except ValueError as error:
-        raise InterlockError(INVALID_REQUEST, str(error)) from None
+    """The gateway and the name of the topic were looked at before."""
+    return Participant(gateway.url, topic=topic, **gateway.settings(patient=patient), **more)
 
 
 async def say_once(
@@ -54,7 +52,15 @@ async def say_once(
     What the gateway would refuse, by the welcome that it gave, is not sent at all.
     """
     async with inside(gateway, topic) as participant:
-        return await participant.send(kind, payload, to, about)
+        there = {participant.id, *participant.participants}
+        id = await participant.send(kind, payload, to, about)
+    missing = [one for one in to if one not in there]
+    if missing:
+        others = ", ".join(sorted(there - {participant.id})[:_MOST_NAMED]) or "nobody else"
+        verb = "is" if len(missing) == 1 else "are"
+        words = f"{', '.join(missing)} {verb} not in {topic} now. There: {others}."
+        say.note(say.printable(f"Note: {words}"))
+    return id
 
 
 def shown(event: Event, *, json: bool, own: str = "") -> str | None:
@@ -97,7 +103,7 @@ async def read_along(
                 talking.cancel()
                 await asyncio.gather(talking, return_exceptions=True)
 
-    await until(stopping, read())
+    await until(stopping, read(), gateway)
 
 
 async def _nothing() -> None:
@@ -111,9 +117,10 @@ async def _talk(participant: Participant) -> None:
 
     def read() -> None:
         # A thread of its own, which nobody waits for: a read from stdin cannot be called off.
-        for line in sys.stdin:
+        for line in sys.stdin.buffer:
+            text = line.decode(errors="replace")
             try:
-                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+                asyncio.run_coroutine_threadsafe(lines.put(text), loop).result()
             except (RuntimeError, CancelledError):
                 return  # the topic was left
 
@@ -148,12 +155,12 @@ async def serve(gateway: Gateway, topic: str, server: ServerConfig, name: str) -
                     telling.add(task)
                     task.add_done_callback(telling.discard)
 
+            participant.on(Welcome, lambda _: _introduce(participant, bridge.tools))
             async with participant.connected():
                 bridge.on_changed = changed
-                _introduce(participant, bridge.tools)
                 await asyncio.Event().wait()
 
-    await until(stopping, stay())
+    await until(stopping, stay(), gateway)
     say.note(f"left {topic}")
 
 
@@ -166,7 +173,8 @@ async def _tell(participant: Participant, kind: str, method: str) -> None:
 
 def _introduce(participant: Participant, tools: int) -> None:
     words = f"{tools} {'tool' if tools == 1 else 'tools'}"
-    print(f"in {participant.topic} as {say.printable(participant.id)}; {words}", flush=True)
+    again = "" if participant.status.welcomes <= 1 else " again"
+    print(f"in {participant.topic}{again} as {say.printable(participant.id)}; {words}", flush=True)
     if not participant.can("mcp/response:tools/call:x"):
         say.note(
             "Note: it may not answer calls there. Whoever runs the gateway can give its seat the "
@@ -182,11 +190,13 @@ def heed_signals() -> asyncio.Event:
     return stopping
 
 
-async def until(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Until the work is done or has failed, or somebody wants it to end."""
+async def until(stopping: asyncio.Event, work: Coroutine[Any, Any, None], gateway: Gateway) -> None:
+    """Until the work is done or has failed, or somebody wants it to end. Raises InterlockError."""
     working = asyncio.ensure_future(work)
     try:
         await first_of(stopping, working)
+    except InterlockError as error:
+        raise gateway.told(error) from None
     finally:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)

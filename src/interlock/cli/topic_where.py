@@ -6,10 +6,12 @@ The token comes from the environment or a file, never from the command line: oth
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import stat
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -17,13 +19,27 @@ from interlock.channels.channel import Channel
 from interlock.channels.websocket import dial
 from interlock.cli import running, say
 from interlock.cli.running import Meant
-from interlock.errors import CONFIG, INTERNAL, UPSTREAM_LOST, InterlockError
-from interlock.protocol.mcpx.words import LONGEST
+from interlock.config.problems import BadValue
+from interlock.config.quantities import check_parent_url
+from interlock.errors import CONFIG, INTERNAL, INVALID_REQUEST, UPSTREAM_LOST, InterlockError
+from interlock.protocol.mcpx.words import LONGEST, REPLACED
 
 VARIABLE: Final = "INTERLOCK_TOKEN"
 _MOST_TOKEN: Final = 64 * 1024
 _OWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """What a node listens on that cannot be dialled."""
+_ADDRESS: Final = "write wss://host/ws or, on this machine, ws://127.0.0.1:port/ws"
+_NO_PATH: Final = 404
+_WITHOUT_TOKEN: Final = {
+    401: f"Programs show one by ${VARIABLE} or --token-file.",
+    403: (
+        "Without a token you are the user of this machine, local. A seat can name that: "
+        f"{{callers: [local], profile: full_access}}. Or show a token by ${VARIABLE} or "
+        "--token-file."
+    ),
+    REPLACED: "All programs without a token are this one participant, the user of this machine.",
+}
+"""What helps whoever came without one, by how it was sent away."""
 
 GatewayOption = Annotated[
     str | None,
@@ -77,8 +93,25 @@ class Gateway:
 
     def told(self, error: InterlockError) -> InterlockError:
         """What went wrong, in the words of whoever knows best: a library that was told to try no
-        second time does not know why."""
-        return self.error if self.error is not None and error.failure is INTERNAL else error
+        second time does not know why, and nothing of tokens and the config of this user."""
+        if self.error is not None and error.failure is INTERNAL:
+            return self.error
+        data = error.data or {}
+        if data.get("status") == _NO_PATH:
+            # The config of whoever calls is not to blame for it.
+            return InterlockError(INVALID_REQUEST, self._no_topics() or error.message, data)
+        more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0)
+        if more is None or self._token is not None:
+            return error
+        return InterlockError(error.failure, f"{error.message} {more}", data)
+
+    def _no_topics(self) -> str:
+        if self._own is None or self._own.config.topics.rooms:
+            return ""
+        return (
+            "The node has no topics (it answers 404): its config names them under topics.rooms, "
+            "each with who sits there."
+        )
 
     async def _dial(
         self,
@@ -118,6 +151,7 @@ def gateway(
     if url is not None:
         if node is not None:
             raise typer.BadParameter("--gateway names one already: leave --node out.")
+        _check_address(url)
         return Gateway(url, token, ca=None if ca is None else str(ca))
     meant = running.meant(config, node)
     address = meant.config.address
@@ -129,19 +163,46 @@ def gateway(
     return Gateway(f"{scheme}://{authority}{meant.config.topics.path}", token, own=meant)
 
 
+def _check_address(url: str) -> None:
+    """Raises BadParameter. Nothing of the URL is in it but a host: it may hold a token."""
+    if "?" in url:
+        raise typer.BadParameter(f"--gateway has no query: {_ADDRESS}.")
+    try:
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            raise typer.BadParameter(
+                f"--gateway holds no credentials: show a token by ${VARIABLE} or --token-file."
+            )
+        if parts.scheme not in ("ws", "wss") or not url.isascii():
+            raise BadValue("", "")
+        check_parent_url(url)
+    except (BadValue, ValueError) as bad:
+        if isinstance(bad, BadValue) and "everybody on the way" in bad.message:
+            raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
+        raise typer.BadParameter(f"--gateway is no address of topics: {_ADDRESS}.") from None
+
+
 def token_of(file: Path | None) -> str | None:
     """The token, or None. Raises InterlockError."""
     if file is None:
-        return os.environ.get(VARIABLE) or None
+        return _checked(os.environ.get(VARIABLE) or None, f"${VARIABLE}")
     try:
         with open(file, encoding="utf-8") as opened:
             shared = stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & (stat.S_IRGRP | stat.S_IROTH)
             token = opened.readline(_MOST_TOKEN).strip()
+            more = "" if token else opened.read(_MOST_TOKEN).strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise InterlockError(CONFIG, f"the token file {file} cannot be read: {why}.") from None
     if not token:
-        raise InterlockError(CONFIG, f"the token file {file} is empty.")
+        what = "has nothing in its first line: the token stands there" if more else "is empty"
+        raise InterlockError(CONFIG, f"the token file {file} {what}.")
     if shared:
         say.note(f"Note: others on this machine can read {file}: chmod 600 {file}")
+    return _checked(token, f"the token file {file}")
+
+
+def _checked(token: str | None, where: str) -> str | None:
+    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise InterlockError(CONFIG, f"{where} has characters that no token has.")
     return token

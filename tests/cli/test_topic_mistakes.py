@@ -1,0 +1,204 @@
+"""What `interlock topic` says when something is not as it should be, and what a script learns."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.cli.topic_where import token_of
+from interlock.errors import InterlockError
+from interlock.topics import Chat, Event
+from tests.cli.program import INTERLOCK, World
+from tests.cli.topic_room import TopicRoom, at_terminal
+from tests.cli.waiting import PATIENCE, wait_until
+
+SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
+
+
+@pytest.fixture
+def room() -> Iterator[TopicRoom]:
+    one = TopicRoom()
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def send(world: World, room: TopicRoom, *more: str, token: str = "t-human", **also: Any) -> Any:
+    """Bytes in and out: what is piped need not be text."""
+    return subprocess.run(
+        [*INTERLOCK, "topic", "send", "ops", "--gateway", room.url, *more],
+        cwd=world.cwd,
+        env={**world.environ, "INTERLOCK_TOKEN": token},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+        **also,
+    )
+
+
+# -- what is not UTF-8
+
+
+def test_what_a_compiler_writes_can_be_said(world: World, room: TopicRoom) -> None:
+    heard: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, heard.append))
+    done = send(world, room, "-", input=b"err\xefur: 1 \xff\xfe\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    [event] = wait_until("it was heard", lambda: heard)
+    assert event.content.text == "err\ufffdur: 1 \ufffd\ufffd"
+
+
+def test_a_payload_that_is_no_text_is_told(world: World, room: TopicRoom) -> None:
+    for more in (("--kind", "vote", "-"), ("--about", b"\xff", "hi"), ("--to", b"\xff", "hi")):
+        done = send(world, room, *more, input=b'{"a": "\xff"}')  # type: ignore[arg-type]
+        assert done.returncode == 2, done.stderr
+        assert b"Traceback" not in done.stderr
+        assert b"UTF-8" in done.stderr
+
+
+def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: World, room: TopicRoom) -> None:
+    heard: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, heard.append))
+    joined = subprocess.Popen(
+        [*INTERLOCK, "topic", "join", "ops", "--gateway", room.url],
+        cwd=world.cwd,
+        env={**world.environ, "INTERLOCK_TOKEN": "t-human"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert joined.stdin is not None
+        joined.stdin.write(b"\xff\ngood\n")
+        joined.stdin.flush()
+        wait_until("both were heard", lambda: len(heard) == 2)
+    finally:
+        joined.send_signal(signal.SIGINT)
+        _, errors = joined.communicate(timeout=PATIENCE)
+    assert [one.content.text for one in heard] == ["\ufffd", "good"]
+    assert (joined.returncode, errors) == (0, b"")
+
+
+# -- wrong usage
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:7400/ws", "wss://host/ws"),
+        ("nonsense", "wss://host/ws"),
+        ("unix:/tmp/ax.sock", "wss://host/ws"),
+        ("wss://me:secret@host/ws", "INTERLOCK_TOKEN"),
+        ("ws://example.com/ws", "wss://example.com/ws"),
+        ("ws://127.0.0.1:7400/ws?token=secret", "no query"),
+    ],
+)
+def test_what_is_no_gateway_is_told_before_anything_is_done(
+    world: World, url: str, words: str
+) -> None:
+    for command in (["send", "ops", "hi"], ["watch", "ops"], ["join", "ops"]):
+        done = world.run_here("topic", *command, "--gateway", url)
+        assert done.returncode == 2, done.stderr
+        told = " ".join(done.stderr.replace("│", " ").split())
+        assert words in told
+        assert "/ax" not in told
+        assert "secret" not in told
+
+
+@pytest.mark.parametrize("command", [["send", "no topic", "hi"], ["watch", "no topic"]])
+def test_what_is_no_topic_is_told(world: World, command: list[str]) -> None:
+    done = world.run_here("topic", *command, "--gateway", "ws://127.0.0.1:1/ws")
+    assert done.returncode == 2
+    assert "cannot be a topic" in done.stderr.replace("\n", " ")
+
+
+def test_a_path_without_topics_is_no_problem_of_the_config(world: World) -> None:
+    world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    node = world.up()
+    elsewhere = node.url.replace("http://", "ws://").removesuffix("/mcp") + "/nothing"
+    for command in (["send", "ops", "hi"], ["watch", "ops"]):
+        done = world.run_here("topic", *command, "--gateway", elsewhere)
+        assert done.returncode == 1, done.stderr
+        assert "404" in done.stderr
+        assert "/ws" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"\nreal-token\n", "first line"), (b"two words\n", "characters")],
+)
+def test_what_is_wrong_with_a_token_file(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    file.chmod(0o600)
+    with pytest.raises(InterlockError, match=words):
+        token_of(file)
+
+
+def test_nobody_of_that_name_is_there(world: World, room: TopicRoom) -> None:
+    room.join("agent")
+    done = send(world, room, "--to", "agent", "--to", "nobody", "hi")
+    assert done.returncode == 0
+    assert b"Note: nobody is not in ops now. There: agent." in done.stderr
+    done = send(world, room, "--to", "agent", "hi")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# -- without a token
+
+
+def test_who_has_no_seat_is_told_who_it_is(world: World) -> None:
+    world.config(topics={"rooms": {"ops": {"seats": [{"callers": ["agent"]}]}}})
+    world.up()
+    for command in (["send", "ops", "hi"], ["watch", "ops"]):
+        done = world.run("topic", *command)
+        assert done.returncode == 1
+        assert "Without a token you are the user of this machine, local" in done.stderr
+        assert "{callers: [local]" in done.stderr
+
+
+def test_a_node_without_topics_is_not_asked_for_its_path(world: World) -> None:
+    world.config()
+    world.up()
+    done = world.run("topic", "send", "ops", "hi")
+    assert done.returncode == 1
+    assert "no topics" in done.stderr
+    assert "topics.rooms" in done.stderr
+
+
+def test_two_programs_without_a_token_are_one(world: World) -> None:
+    world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    world.up()
+    with at_terminal(world, "topic", "join", "ops") as terminal:
+        terminal.wait_for("ops · you are operator")
+        assert world.run("topic", "send", "ops", "hi").returncode == 0
+        assert terminal.end() == 1
+        terminal.wait_for_words("All programs without a token are this one participant")
+
+
+# -- a bridge that comes back
+
+
+def test_a_bridge_says_that_it_is_back(world: World) -> None:
+    import sys
+
+    server = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"
+    seats = [{"callers": ["local"], "id": "worker", "profile": "response_only"}]
+    world.config(topics={"rooms": {"ops": {"seats": seats}}})
+    node = world.up()
+    command = ["topic", "bridge", "ops", "--", sys.executable, str(server), "stdio", "both"]
+    with at_terminal(world, *command) as bridge:
+        bridge.wait_for_words("in ops as worker; 6 tools")
+        node.send(signal.SIGKILL)
+        bridge.wait_for_words("Trying again")
+        world.up()
+        bridge.wait_for_words("in ops again as worker; 6 tools")
+        bridge.process.send_signal(signal.SIGINT)
+        assert bridge.end() == 0
