@@ -12,7 +12,13 @@ import pytest
 from interlock.call import Credentials
 from interlock.config.topics import TopicConfig
 from interlock.errors import UNAUTHENTICATED, InterlockError
-from interlock.faces.topics.recorder import MOST_KEPT, RECORDER, RecorderSeat, seat_recorder
+from interlock.faces.topics.recorder import (
+    MOST_KEPT,
+    MOST_OF_A_TEXT,
+    RECORDER,
+    RecorderSeat,
+    seat_recorder,
+)
 from interlock.pipeline.topics.seat import Batch
 from interlock.ports import JournalEntry
 from interlock.protocol.mcpx.envelope import Head
@@ -84,7 +90,7 @@ def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
         first, second = await recorded.rows()
         assert SECRET not in first["detail"]
         assert "hunter2" not in first["detail"]
-        assert 'payload={"password":' in first["detail"]
+        assert '"password":"***' in first["detail"]
         assert second["detail"].endswith('payload={"text":"a\\nfake line"}')
         recorded.table.close()
 
@@ -110,6 +116,80 @@ def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Path) -> 
         assert "payload=" in row["detail"]
         assert len(row["detail"]) <= MOST_KEPT + 600
         row["detail"].encode()
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_word_of_a_head_is_a_secret(whole: bool, tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=whole)
+        ada = recorded.table.let_in("ada", ("*",))
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": SECRET}}
+        kind = f"mcp/request:tools/call:{SECRET}"
+        ada.say(kind, message, (SECRET, "bob"), id=SECRET, correlation_id=SECRET)
+        [row] = await recorded.rows()
+        assert SECRET not in str(row)
+        assert row["verb"].startswith("mcp/request:tools/call:")
+        assert "bob" in row["detail"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": "try -H 'authorization: bearer  token-of-bob' and\tBearer x.y"})
+        [row] = await recorded.rows()
+        assert "token-of-bob" not in row["detail"]
+        assert "x.y" not in row["detail"]
+        assert "try -H" in row["detail"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"text":"the plan",%b"pad":"%b"}' % (b" " * 70_000, b"x" * 200_000),
+        b'{"text":"the plan","pad":[%b0]}' % (b"0," * 100_000),
+        b'{"text":"the plan",%b}' % b",".join(b'"%d":1' % one for one in range(50_000)),
+        b'{"text":"the plan","text":"another"}',
+        b'{"text":"the plan","number":1e999}',
+        b'{"text":"the plan","number":%b}' % (b"9" * 10_000),
+        b'{"pad":"%b","text":"the plan"}' % (b"x" * 200_000),
+    ],
+)
+def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", payload)
+        [row] = await recorded.rows()
+        assert '"text":"the plan"' in row["detail"]
+        assert len(row["detail"]) <= MOST_KEPT + 600
+        row["detail"].encode()
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("cut", [MOST_OF_A_TEXT, 2 * MOST_OF_A_TEXT, MOST_KEPT])
+def test_a_secret_where_the_record_is_cut_is_none_that_can_be_read(
+    cut: int, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        for before in range(cut - 80, cut + 10, 5):
+            ada.say("chat", {"text": "x " * (before // 2) + SECRET + " y" * 50_000})
+        rows = await recorded.rows()
+        assert len(rows) == 18
+        assert not any(SECRET[:20] in row["detail"] for row in rows)
         recorded.table.close()
 
     asyncio.run(run())

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from interlock.call import Caller
-from interlock.errors import InterlockError
+from interlock.config.redaction import MASK
 from interlock.faces.topics.node_seat import INSIDE
-from interlock.pipeline.approval.record import canonical, exact, masked
+from interlock.faces.topics.noting import plain
+from interlock.pipeline.approval.record import masked
 from interlock.pipeline.topics.gateway import Gateway
 from interlock.pipeline.topics.room import Room
 from interlock.pipeline.topics.seat import Batch, Participant
@@ -30,10 +32,14 @@ RECORDER: Final = "recorder"
 FACE: Final = "topic"
 SAID: Final = "said"
 MOST_KEPT: Final = 4_096
-"""So many characters of a payload are written down."""
+"""So many characters of a payload are written down: the first ones, however long it is."""
+MOST_OF_A_TEXT: Final = 1_024
+"""So much of each text in it, where it is longer than that."""
 _MOST_CHARACTERS: Final = 500
 _MOST_NAMED: Final = 10
 
+_BEARER: Final = re.compile(r"\b(bearer)\s+\S+", re.IGNORECASE)
+_LONGEST_NUMBER: Final = 40
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@+-]+", re.ASCII)
 _log = logging.getLogger("interlock.faces.topics")
 
@@ -75,7 +81,7 @@ class RecorderSeat:
                 self._wall_clock(),
                 head.sender,
                 FACE,
-                head.kind[:_MOST_CHARACTERS],
+                plain(head.kind)[:_MOST_CHARACTERS],
                 self._topic,
                 "",
                 "",
@@ -125,17 +131,73 @@ def _presence(text: bytes) -> str:
 
 
 def _payload(text: bytes) -> str:
-    """What was said, for people: on one line, and without its secrets."""
-    payload = read_envelope(text).payload
+    """What was said, for people: on one line, and without its secrets. Nobody gets out of the
+    record by saying much, or by saying it in a way that can be read in two."""
+    payload = bytes(read_envelope(text).payload)
     try:
-        shown = canonical(masked(exact(payload))).decode()
-    except (InterlockError, UnicodeEncodeError, RecursionError):
-        return f"payload=(not kept: {len(bytes(payload))} bytes that cannot be shown)"
-    if len(shown) > MOST_KEPT:
-        return f"payload={shown[:MOST_KEPT]}… ({len(shown)} characters)"
-    return f"payload={shown}"
+        value = json.loads(
+            payload, object_pairs_hook=_members, parse_int=_number, parse_float=_number
+        )
+        kept = _Beginning(MOST_OF_A_TEXT if len(payload) > MOST_KEPT else MOST_KEPT).of(value)
+        shown = json.dumps(masked(kept), separators=(",", ":"), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return f"payload=(not kept: {len(payload)} bytes that cannot be shown)"
+    if len(payload) > MOST_KEPT:
+        return f"payload={shown[:MOST_KEPT]}… ({len(payload)} bytes)"
+    return f"payload={shown[:MOST_KEPT]}"
+
+
+class _Beginning:
+    """The first part of a value: so much of it, and so much of each text, that no long one hides
+    what stands behind it. Nothing else is looked through for secrets: that takes its time."""
+
+    def __init__(self, most_of_a_text: int) -> None:
+        self._most = most_of_a_text
+        self._left = MOST_KEPT
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self._text(name): self.of(one) for name, one in value.items() if self._left > 0}
+        if isinstance(value, list):
+            return [self.of(one) for one in value if self._left > 0]
+        if isinstance(value, str):
+            return self._text(value)
+        self._left -= len(str(value)) + 1
+        return value
+
+    def _text(self, text: str) -> str:
+        most = self._most
+        kept = text
+        if len(text) > 2 * most:
+            # The last word may be half a secret, which nobody would recognise.
+            kept = text[: 2 * most]
+            kept = (kept.rsplit(None, 1) or [""])[0]
+        kept = _BEARER.sub(rf"\1 {MASK}", plain(kept))
+        if len(text) > most:
+            kept = kept[:most] + "…"
+        self._left -= len(kept) + 3
+        return kept
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """All of them: which of two a reader takes, nobody knows."""
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            name = f"{name} (again, {len(members)})"
+        members[name] = value
+    return members
+
+
+def _number(text: str) -> float | int | str:
+    """A number that is written as it was read, else the text."""
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    number = float(text) if text.strip("-0123456789") else int(text)
+    return number if math.isfinite(number) else text
 
 
 def _quoted(word: str) -> str:
     """A word as it is, or so that nobody takes it for several."""
+    word = plain(word)
     return word if _PLAIN.fullmatch(word) else json.dumps(word)
