@@ -151,6 +151,32 @@ def test_nobody_of_that_name_is_there(world: World, room: TopicRoom) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+# -- at the screen
+
+
+def test_what_was_not_sent_is_not_shown_as_done(world: World, room: TopicRoom) -> None:
+    agent, worker = room.join("agent"), room.join("worker")
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, "topic", "join", "ops", "--gateway", room.url) as terminal:
+        terminal.wait_for("you are human")
+        params = {"name": "write_file", "arguments": {}}
+        room.do(agent.propose("worker", "tools/call", params))
+        terminal.wait_for("── proposals: 1 ──")
+        room.leave(worker)
+        terminal.wait_for("worker left")
+        terminal.type("\ta")
+        terminal.wait_for("with exactly this:")
+        terminal.type("y")
+        terminal.wait_for("'worker' is not in the topic")
+        assert not any("fulfils [" in row for row in terminal.screen)
+        room.leave(agent)
+        terminal.wait_for("agent left")
+        terminal.type("r")
+        terminal.wait_for("agent is not here any more: nobody was told.")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+
+
 # -- without a token
 
 

@@ -99,6 +99,37 @@ def test_the_cursor_never_leaves_the_draft(given_keys: list[Key]) -> None:
         assert all(cell_len(line.plain) == 80 for line in drawn(screen))
 
 
+def test_what_does_not_fit_is_told_and_not_said_unseen() -> None:
+    screen, _ = pressed(SCREEN, Key("paste", "x" * 5_000))
+    assert screen.note == ""
+    for _ in range(2):
+        # A long paste comes in pieces.
+        screen, _ = pressed(screen, Key("paste", "y" * 5_000))
+        assert "Only 8,000 characters fit" in shown(screen)
+    screen, deed = keys(screen, "enter")
+    assert deed is None
+    assert "The end of it is missing: Enter again says what is there" in shown(screen)
+    assert keys(screen, "clear", "enter")[1] is None
+    screen, deed = keys(screen, "enter")
+    assert deed is not None
+    assert len(deed.text) == 8_000
+    # What is written next has nothing to do with it.
+    assert keys(typed(screen, "hi")[0], "enter")[1] == Deed("say", "hi")
+
+
+def test_a_new_draft_is_whole_again() -> None:
+    screen, _ = pressed(SCREEN, Key("paste", "x" * 9_000))
+    screen, _ = keys(screen, "clear")
+    assert keys(typed(screen, "hi")[0], "enter")[1] == Deed("say", "hi")
+
+
+def test_what_could_not_be_said_is_still_there() -> None:
+    screen = topic_screen.unsaid(typed(SCREEN, "later")[0], "first")
+    assert (screen.draft, screen.cursor) == ("first later", 11)
+    screen = topic_screen.unsaid(SCREEN, "first")
+    assert (screen.draft, screen.cursor) == ("first", 5)
+
+
 # -- deciding
 
 
@@ -349,7 +380,7 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
     ("kind", "payload", "more", "words"),
     [
         ("chat", {"text": "hello\nworld"}, {}, "12:00:00 agent: hello world"),
-        ("chat", {"text": "psst"}, {"to": ["b"]}, "12:00:00 agent: psst (to b only)"),
+        ("chat", {"text": "psst"}, {"to": ["b"]}, "12:00:00 agent: psst (to b)"),
         (
             "mcp/proposal:tools/call:write_file",
             {"method": "tools/call", "params": CALL},

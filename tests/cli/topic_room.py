@@ -45,6 +45,7 @@ class TopicRoom:
         self.url = ""
         self.rooms: Rooms
         self._stack = AsyncExitStack()
+        self._stays: dict[Participant, AsyncExitStack] = {}
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._live(),))
 
     def start(self) -> None:
@@ -77,10 +78,17 @@ class TopicRoom:
         async def come() -> Participant:
             one = Participant(self.url, topic="ops", token=f"t-{name}")
             prepare(one)
-            await self._stack.enter_async_context(one.connected())
+            stay = AsyncExitStack()
+            await stay.enter_async_context(one.connected())
+            self._stays[one] = stay
+            self._stack.push_async_callback(stay.aclose)
             return one
 
         return self.do(come())
+
+    def leave(self, one: Participant) -> None:
+        """It goes before the others do."""
+        self.do(self._stays.pop(one).aclose())
 
     def until_there(self, name: str) -> None:
         wait_until(f"{name} is there", lambda: name in self.rooms.present)

@@ -32,7 +32,7 @@ from interlock.cli.topic_view import drawn
 from interlock.cli.topic_where import Gateway
 from interlock.config import redact
 from interlock.errors import InterlockError
-from interlock.protocol.kinds import CHAT, PROFILES, request_kind
+from interlock.protocol.kinds import CHAT, PROFILES
 from interlock.protocol.mcpx.payloads import read_content
 from interlock.topics import Event, Participant
 
@@ -157,16 +157,24 @@ class Live:
         self.look()
 
     async def _say(self, text: str) -> None:
-        await self._participant.chat(text)
+        try:
+            await self._participant.chat(text)
+        except InterlockError:
+            self.screen = topic_screen.unsaid(self.screen, text)
+            raise
         # Nobody is sent what it said itself.
         self._mine(text)
 
     async def _fulfil(self, id: str) -> None:
-        one = self._participant
-        tracked = one.tracked.get(id)
-        if tracked is not None and one.can(request_kind(tracked.method, tracked.context)):
-            self._mine(f"fulfils [{short(id)}]")
-        await one.fulfil(id, timeout=_ANSWERED_WITHIN)
+        fulfilling = asyncio.ensure_future(self._participant.fulfil(id, timeout=_ANSWERED_WITHIN))
+        try:
+            # What is refused here is refused before anything is sent, and so at once.
+            await asyncio.sleep(0)
+            if not fulfilling.done():
+                self._mine(f"fulfils [{short(id)}]")
+            await fulfilling
+        finally:
+            fulfilling.cancel()
 
     async def _reject(self, id: str) -> None:
         one = self._participant
@@ -175,7 +183,13 @@ class Live:
             self.note("It does not wait any more.")
             return
         self._mine(f"rejects [{short(id)}]")
-        if proposer in one.participants and one.can(CHAT):
+        if proposer == one.id:
+            return
+        if proposer not in one.participants:
+            self.note(f"{proposer[:128]} is not here any more: nobody was told.")
+        elif not one.can(CHAT):
+            self.note(f"You may not chat here: {proposer[:128]} was not told.")
+        else:
             await one.chat("It was rejected.", to=[proposer], correlation_id=id)
 
     def _mine(self, text: str) -> None:

@@ -86,8 +86,9 @@ def line_of(head: Head, content: Content, *, at: str, own: str = "") -> Line | N
     who = one_line(head.sender, 128)
     to = _to(head.to)
     if isinstance(content, Chat):
-        only = f" (to {to} only)" if head.to else ""
-        return Line(at, who, one_line(content.text) + only, _mine(head, own))
+        # Everybody reads it: there is no secrecy in a room.
+        whom = f" (to {to})" if head.to else ""
+        return Line(at, who, one_line(content.text) + whom, _mine(head, own))
     if isinstance(content, Proposal):
         what = _call(content.method, content.context, content.params)
         return Line(at, who, f"proposes{_whom(to, ' to')}: {what}  [{short(head.id)}]", "proposal")

@@ -20,6 +20,8 @@ from interlock.cli.topic_said import Line, exactly, one_line
 
 MOST_LINES: Final = 2_000
 LONGEST_DRAFT: Final = 8_000
+_TOO_LONG: Final = f"Only {LONGEST_DRAFT:,} characters fit: the rest was left out."
+_CUT: Final = "The end of it is missing: Enter again says what is there, Ctrl-U clears it."
 _INDENT: Final = 2
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 _FEWEST: Final = 4
@@ -81,6 +83,8 @@ class Screen(msgspec.Struct, frozen=True):
     """How many lines one has gone back in what was said."""
     draft: str = ""
     cursor: int = 0
+    cut: bool = False
+    """Whether something that was typed or pasted did not fit into the draft."""
     note: str = ""
 
     def proposal(self, id: str) -> Proposed | None:
@@ -121,6 +125,12 @@ def now_waiting(screen: Screen, proposals: Iterable[Proposed]) -> Screen:
     if not ids:
         changed = replace(changed, deciding=False)
     return changed
+
+
+def unsaid(screen: Screen, text: str) -> Screen:
+    """It could not be said: it is to be written again by nobody, before what came after it."""
+    draft = f"{text} {screen.draft}" if screen.draft else text
+    return replace(screen, draft=draft, cursor=screen.cursor + len(draft) - len(screen.draft))
 
 
 def resized(screen: Screen, width: int, height: int) -> Screen:
@@ -211,10 +221,14 @@ def _wrote(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
     draft, at = screen.draft, screen.cursor
     if key.name in ("text", "paste"):
         text = key.text[: max(0, LONGEST_DRAFT - len(draft))]
+        if len(text) < len(key.text):
+            screen = replace(screen, cut=True, note=_TOO_LONG)
         return replace(screen, draft=draft[:at] + text + draft[at:], cursor=at + len(text)), None
     if key.name == "enter":
         if not draft.strip():
             return screen, None
+        if screen.cut:
+            return replace(screen, cut=False, note=_CUT), None
         return replace(screen, draft="", cursor=0, back=0), Deed("say", draft.strip())
     moved = {"left": at - 1, "right": at + 1, "home": 0, "end": len(draft)}.get(key.name)
     if moved is not None:
@@ -229,7 +243,8 @@ def _wrote(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
         kept = 0
     elif key.name == "delete":
         return replace(screen, draft=draft[:at] + draft[at + 1 :]), None
-    return replace(screen, draft=draft[:kept] + draft[at:], cursor=kept), None
+    rest = draft[:kept] + draft[at:]
+    return replace(screen, draft=rest, cursor=kept, cut=screen.cut and bool(rest)), None
 
 
 # -- the question
