@@ -7,6 +7,7 @@ import json
 import pytest
 
 from interlock.config.topics import TopicConfig
+from interlock.protocol.mcpx.words import BUSY
 from tests.pipeline.topics.listening import FULL, Listening, said
 from tests.pipeline.topics.test_room import PROPOSER, SYSTEM, only_error, two
 
@@ -171,6 +172,59 @@ def test_nobody_says_more_in_a_second_than_the_config_allows() -> None:
     assert all(here.room.say(node, said("node")) is not None for _ in range(20))
     here.turns.take()
     assert sum(message["from"] == "a" for message in to_b.heard) == 7
+
+
+NOTHING = (
+    b"x", said("b"), said("a", "mcp/request:x"), said("a").replace(b"v0.1", b"v9"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NOTHING)
+def test_what_is_refused_counts_as_well(text: bytes) -> None:
+    here, a, to_a, _, to_b = two(TopicConfig(messages_per_second=5))
+    for _ in range(5):
+        here.room.say(a, text)
+    assert here.room.say(a, said("a")) is None
+    for _ in range(100):
+        here.room.say(a, text)
+    told = [message["payload"]["error"] for message in to_a.heard]
+    # It hears so often that this is too much; the rest is dropped, and counted all the same.
+    assert (len(told), told.count("rate_limited")) == (15, 10)
+    assert a.refused == len(here.violations) == 106
+    assert to_a.closed is None
+    here.time = 1.0
+    assert here.room.say(a, said("a")) is not None
+    here.turns.take()
+    assert len(to_b.heard) == 1
+
+
+@pytest.mark.parametrize("rate", [None, 5])
+@pytest.mark.parametrize("text", NOTHING)
+def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -> None:
+    here, a, to_a, _, to_b = two(TopicConfig(messages_per_second=rate))
+    for _ in range(10):
+        here.time += 1.0
+        for _ in range(100):
+            here.room.say(a, text)
+    assert to_a.closed is None
+    for _ in range(2_000):
+        here.room.say(a, text)
+    here.turns.take()
+    assert to_a.closed is not None
+    assert to_a.closed[0] == BUSY
+    assert a.refused < 1_300
+    assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
+    # It may come back, and the others said all the while what they like.
+    again, _ = here.join("a", PROPOSER)
+    assert here.room.say(again, said("a")) is not None
+
+
+def test_the_node_is_never_let_go() -> None:
+    here = Listening()
+    node, to_node = here.join("node", ("chat",), inside=True)
+    for _ in range(1_000):
+        here.room.say(node, said("node", "mcp/request:x"))
+    assert to_node.closed is None
 
 
 def test_a_refusal_is_no_longer_than_what_was_refused_and_a_little() -> None:

@@ -33,7 +33,7 @@ from interlock.pipeline.topics.room import Room
 from interlock.pipeline.topics.seat import Change, Loss, Member, Outlet, Participant
 from interlock.protocol.kinds import grants_of, problem_of
 from interlock.protocol.mcpx.envelope import Head
-from interlock.protocol.mcpx.words import GOING, NOT_WELCOME
+from interlock.protocol.mcpx.words import BUSY, GOING, NOT_WELCOME
 
 MOST_CAPABILITIES: Final = 100
 """Patterns that one participant has at most after a change."""
@@ -273,6 +273,7 @@ class Gateway:
             new_id=self._new_id,
             now=self._now,
             on_violation=self._count,
+            on_flood=lambda member, why: self.let_go(member, why, BUSY),
             clock=self._clock,
         )
         self._on_opened(room)
@@ -344,10 +345,10 @@ class Gateway:
         if capabilities != member.capabilities:
             room.regrant(member, capabilities)
 
-    def let_go(self, member: Member, reason: str) -> None:
-        """Send it away for good."""
+    def let_go(self, member: Member, reason: str, code: int = NOT_WELCOME) -> None:
+        """Send it away."""
         self.leave(member, reason)
-        member.outlet.close(NOT_WELCOME, reason)
+        member.outlet.close(code, reason)
 
     def _standing(
         self, topic: str, id: str, caller: Caller, given: tuple[str, ...]

@@ -31,6 +31,7 @@ from interlock.protocol.kinds import grants_of, is_reserved
 from interlock.protocol.mcpx import system
 from interlock.protocol.mcpx.envelope import EnvelopeError, Head, read_head
 from interlock.protocol.mcpx.words import (
+    BUSY,
     ERROR,
     GATEWAY,
     JOIN,
@@ -44,6 +45,11 @@ from interlock.protocol.websocket import text_frame
 MOST_IN_TURN: Final = 512
 """Messages that wait for the end of a turn; with one more all of them leave at once."""
 MOST_BYTES_IN_TURN: Final = 256 * 1024
+MOST_ANSWERED: Final = 10
+"""So often in a second a member hears that it says too much; the rest is dropped and counted."""
+MOST_REFUSED: Final = 100
+"""So many messages of one member may be refused in a second, and twice as many at once. It is let
+go with more: to answer what goes nowhere must not be what a node does."""
 NOTICE_SECONDS: Final = 1.0
 """How often others hear, at most, that one member said what it may not."""
 DIRECTED: Final = "directed"
@@ -69,6 +75,15 @@ class _Bucket(msgspec.Struct, gc=False):
     left: float
     at: float
 
+    def take(self, rate: int, most: int, now: float) -> bool:
+        """One more, of as many as a second has, and `most` at once."""
+        self.left = min(most, self.left + (now - self.at) * rate)
+        self.at = now
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
 
 class Room:
     """A topic that is open."""
@@ -82,9 +97,11 @@ class Room:
         new_id: Callable[[], str],
         now: Callable[[], str],
         on_violation: Callable[[Member, str, str], None],
+        on_flood: Callable[[Member, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_violation` hears who said what it may not: the member, the error, the kind."""
+        """`on_violation` hears who said what it may not: the member, the error, the kind.
+        `on_flood` lets go of somebody of whom too much is refused, and says why."""
         self.name = name
         self.settings = settings
         self.members: dict[str, Member] = {}
@@ -93,13 +110,16 @@ class Room:
         self._new_id = new_id
         self._now = now
         self._on_violation = on_violation
+        self._on_flood = on_flood or self._flooded
         self._clock = clock
         self._pending: list[_Said] = []
         self._pending_bytes = 0
         self._fresh: dict[Member, int] = {}
         """Who came in this turn, and how many of its messages were there before."""
         self._flushing = False
-        self._buckets: dict[str, _Bucket] = {}
+        self._said: dict[str, _Bucket] = {}
+        self._answered: dict[str, _Bucket] = {}
+        self._refused: dict[str, _Bucket] = {}
         self._noticed: dict[str, float] = {}
 
     # -- who is there
@@ -151,8 +171,8 @@ class Room:
             self.flush()
         del self.members[member.id]
         self._fresh.pop(member, None)
-        self._buckets.pop(member.id, None)
-        self._noticed.pop(member.id, None)
+        for kept in (self._said, self._answered, self._refused, self._noticed):
+            kept.pop(member.id, None)
         log.debug("%s left the topic %s: %s", member.id, self.name, reason)
         self._tell_of(member, LEAVE)
 
@@ -189,6 +209,11 @@ class Room:
         """Pass it on, at the end of this turn. None: it goes nowhere, and its sender was told."""
         if self.members.get(member.id) is not member:
             return None
+        rate = self.settings.messages_per_second
+        if rate is not None and not member.inside and not self._take(self._said, member, rate):
+            # First of all: what will be refused costs as much as what is passed on.
+            self._too_much(member, text, rate)
+            return None
         try:
             head = read_head(text)
         except EnvelopeError as error:
@@ -201,11 +226,6 @@ class Room:
             return None
         if not member.grants.grants(kind):
             self._violation(member, head)
-            return None
-        rate = self.settings.messages_per_second
-        if rate is not None and not member.inside and not self._may_speak(member, rate):
-            why = f"You may send {rate} messages a second here: wait, and send it again."
-            self._refuse(member, TOO_BUSY.mcpx, why, head.id, kind)
             return None
         self._queue(_Said(text, head, text_frame(text), member, member))
         return head
@@ -296,9 +316,36 @@ class Room:
     def _refuse(
         self, member: Member, error: str, why: str, about: str, kind: str, **more: Any
     ) -> None:
+        if self._count(member, error, kind):
+            self._fail(member, error, why, about, **more)
+
+    def _count(self, member: Member, error: str, kind: str = "") -> bool:
+        """It goes nowhere. False: as did too many before it, and its sender is gone."""
         member.refused += 1
-        self._fail(member, error, why, about, **more)
         self._on_violation(member, error, kind)
+        if member.inside or self._take(self._refused, member, MOST_REFUSED, 2 * MOST_REFUSED):
+            return True
+        why = f"More than {MOST_REFUSED} of your messages a second were refused."
+        self._on_flood(member, why)
+        return False
+
+    def _too_much(self, member: Member, text: bytes, rate: int) -> None:
+        """Told now and then; it is not even looked at otherwise."""
+        if not self._take(self._answered, member, MOST_ANSWERED):
+            self._count(member, TOO_BUSY.mcpx)
+            return
+        try:
+            head = read_head(text)
+        except EnvelopeError as error:
+            about, kind = error.id, error.kind
+        else:
+            about, kind = head.id, head.kind
+        why = f"You may send {rate} messages a second here: wait, and send it again."
+        self._refuse(member, TOO_BUSY.mcpx, why, about, kind)
+
+    def _flooded(self, member: Member, why: str) -> None:
+        self.leave(member, why)
+        member.outlet.close(BUSY, why)
 
     def _fail(self, member: Member, error: str, why: str, about: str, **more: Any) -> None:
         id, to, correlation = self._new_id(), (member.id,), about or None
@@ -325,18 +372,14 @@ class Room:
         told = Head(id, ERROR, GATEWAY, (), head.id)
         self._queue(_Said(text, told, text_frame(text), member))
 
-    def _may_speak(self, member: Member, rate: int) -> bool:
-        """One more message, of as many as a second has."""
-        now = self._clock()
-        bucket = self._buckets.get(member.id)
+    def _take(
+        self, buckets: dict[str, _Bucket], member: Member, rate: int, most: int | None = None
+    ) -> bool:
+        now, most = self._clock(), rate if most is None else most
+        bucket = buckets.get(member.id)
         if bucket is None:
-            bucket = self._buckets[member.id] = _Bucket(rate, now)
-        bucket.left = min(rate, bucket.left + (now - bucket.at) * rate)
-        bucket.at = now
-        if bucket.left < 1:
-            return False
-        bucket.left -= 1
-        return True
+            bucket = buckets[member.id] = _Bucket(most, now)
+        return bucket.take(rate, most, now)
 
 
 def _same(one: Caller, other: Caller) -> bool:

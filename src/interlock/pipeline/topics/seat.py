@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from interlock.protocol.mcpx.envelope import Head
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
+class Batch(msgspec.Struct, frozen=True):
     """What several receivers are sent alike, made once for all of them."""
 
     frames: bytes
