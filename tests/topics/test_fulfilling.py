@@ -87,6 +87,63 @@ def test_what_is_no_outcome() -> None:
     run(main)
 
 
+@pytest.mark.spec("MX-7-1")
+@pytest.mark.parametrize("amount", [5, 5_000])
+def test_nobody_who_was_not_meant_makes_an_outcome_up(amount: int) -> None:
+    """It asks for the same as was proposed, itself too, and is quicker with the answer."""
+
+    async def main() -> None:
+        alone = Alone(others=["a", "b", "mallory"])
+        proposal = propose(alone, "b")
+        params = PARAMS if amount == 5 else {**PARAMS, "arguments": {"path": "elsewhere"}}
+        forged = fulfil(alone, proposal.id, "mallory", to=["b", "mallory"], params=params)
+        answer(alone, forged, sender="mallory")
+        assert not proposal.settled
+        # The one who was meant answers the same as anybody would get.
+        answer(alone, fulfil(alone, proposal.id), sender="b")
+        assert await proposal.outcome() == {"by": "b"}
+
+    run(main)
+
+
+@pytest.mark.spec("MX-3.2.1-10")
+def test_other_arguments_are_no_outcome_in_silence() -> None:
+    async def main() -> None:
+        alone = Alone()
+        proposal = propose(alone, "b")
+        waiting = asyncio.ensure_future(proposal.outcome())
+        asking = asyncio.ensure_future(proposal.outcome(changed=True))
+        await asyncio.sleep(0)
+        other = {**PARAMS, "arguments": {"path": "elsewhere"}}
+        # However often: what is noted of each has its limit, and this has not.
+        for _ in range(150):
+            answer(alone, fulfil(alone, proposal.id, params=other))
+        with pytest.raises(InterlockError, match="other arguments") as caught:
+            await waiting
+        assert caught.value.data == {"changed": True, "sent": True}
+        assert await asking == {"by": "b"}
+        # What was proposed may still be done, and is the outcome then.
+        request = fulfil(alone, proposal.id)
+        payload = {"jsonrpc": "2.0", "id": 44, "result": {"as": "proposed"}}
+        alone.tell("b", "mcp/response:tools/call:write", payload, correlation_id=request)
+        assert await proposal.outcome() == {"as": "proposed"}
+        assert await proposal.outcome(changed=True) == {"as": "proposed"}
+
+    run(main)
+
+
+def test_who_was_meant_may_ask_somebody_else() -> None:
+    async def main() -> None:
+        alone = Alone(others=["a", "b", "boss"])
+        proposal = propose(alone, "boss")
+        answer(alone, fulfil(alone, proposal.id, "a", to=["b"]))
+        assert not proposal.settled
+        answer(alone, fulfil(alone, proposal.id, "boss", to=["b"]))
+        assert await proposal.outcome() == {"by": "b"}
+
+    run(main)
+
+
 def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
     async def main() -> None:
         alone = Alone()

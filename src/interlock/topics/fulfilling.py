@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from msgspec import Raw
 
 from interlock.errors import (
+    ALREADY_DECIDED,
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
     INVALID_REQUEST,
@@ -23,7 +24,7 @@ from interlock.errors import (
 from interlock.protocol.mcpx import payloads
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import Chat, Request, Response
-from interlock.protocol.mcpx.proposals import LIFETIME, Proposals, Tracked
+from interlock.protocol.mcpx.proposals import LIFETIME, Proposals, Tracked, may_settle, same
 from interlock.protocol.mcpx.threads import Seen, answers, seen_of
 from interlock.topics.pending import outcome_of
 from interlock.topics.refusal import Refused
@@ -46,31 +47,40 @@ class Proposal:
         self._expires = tracked.expires
         self._owner = owner
         self._outcome: Any = _NOTHING
+        self._changed: Any = _NOTHING
+        """What came of it with other arguments."""
         self._waiting: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         what = f"{self.method} {self.context}".strip()
         return f"Proposal({self.id!r}, {what!r} by {self.proposer!r})"
 
-    async def outcome(self, timeout: float | None = None) -> Any:
+    async def outcome(self, timeout: float | None = None, *, changed: bool = False) -> Any:
         """What the call came to, once somebody has fulfilled the proposal. Raises InterlockError:
-        the error that was the answer, or that nobody fulfilled it in time. Without a timeout the
-        lifetime of the proposal is waited for."""
-        return await self._owner.until_over(self, timeout)
+        the error that was the answer, that nobody fulfilled it in time, or that somebody did so
+        with other arguments than were proposed, unless `changed`. Without a timeout the lifetime of
+        the proposal is waited for."""
+        return await self._owner.until_over(self, timeout, changed)
 
-    def settle(self, outcome: Any) -> None:
-        """The first outcome is the one."""
-        if self._outcome is _NOTHING:
+    def settle(self, outcome: Any, *, changed: bool = False) -> None:
+        """The first outcome is the one. `changed`: it is that of other arguments, and one of those
+        that were proposed may still come."""
+        if changed:
+            if self._changed is not _NOTHING:
+                return
+            self._changed = outcome
+        elif self._outcome is _NOTHING:
             self._outcome = outcome
-            for waiting in self._waiting:
-                if not waiting.done():
-                    waiting.set_result(None)
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
 
     @property
     def settled(self) -> bool:
-        return self._outcome is not _NOTHING
+        """Whether it is known what came of it, as it was proposed or with other arguments."""
+        return self._outcome is not _NOTHING or self._changed is not _NOTHING
 
-    async def wait(self, seconds: float) -> Any:
+    async def wait(self, seconds: float, changed: bool) -> Any:
         """Raises TimeoutError."""
         if not self.settled:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,9 +90,19 @@ class Proposal:
                     await waiting
             finally:
                 self._waiting.remove(waiting)
-        if isinstance(self._outcome, InterlockError):
-            raise self._outcome
-        return self._outcome
+        outcome = self._outcome
+        if outcome is _NOTHING:
+            if not changed:
+                raise InterlockError(
+                    ALREADY_DECIDED,
+                    "The proposal was fulfilled with other arguments than were proposed. Say "
+                    "changed=True to get what came of that.",
+                    {"changed": True, "sent": True},
+                )
+            outcome = self._changed
+        if isinstance(outcome, InterlockError):
+            raise outcome
+        return outcome
 
 
 class Fulfilling:
@@ -101,9 +121,9 @@ class Fulfilling:
         self._sees_all = sees_all
         self._proposals = Proposals(seconds, stamp=stamp)
         self._known: WeakValueDictionary[str, Proposal] = WeakValueDictionary()
-        self._fulfils: dict[str, tuple[str, Seen]] = {}
-        """Requests by id: the proposals that they fulfil, and what must be in the answer. Whoever
-        talks much makes nobody forget that."""
+        self._fulfils: dict[str, tuple[str, Seen, bool]] = {}
+        """Requests by id: the proposals that they fulfil, what must be in the answer, and whether
+        they have other arguments. Whoever talks much makes nobody forget that."""
 
     @property
     def tracked(self) -> Mapping[str, Tracked]:
@@ -127,17 +147,20 @@ class Fulfilling:
             return None
         tracked = self._proposals.fulfilled(head, request)
         if tracked is not None:
-            self._fulfils[head.id] = (tracked.proposalId, seen_of(head, request))
+            changed = not same(tracked.params, request.params)
+            self._fulfils[head.id] = (tracked.proposalId, seen_of(head, request), changed)
             if len(self._fulfils) > MOST_FULFILMENTS:
                 del self._fulfils[next(iter(self._fulfils))]
         return tracked
 
     def answered(self, head: Head, response: Response) -> None:
         """A response came by."""
-        id, asked = self._fulfils.get(head.correlation_id or "", ("", None))
+        id, asked, changed = self._fulfils.get(head.correlation_id or "", ("", None, False))
         proposal = self._known.get(id)
-        if proposal is not None and asked is not None and answers(asked, head, response):
-            proposal.settle(outcome_of(head.sender, response))
+        if proposal is None or asked is None or not answers(asked, head, response):
+            return
+        if may_settle(proposal.to, asked.head.sender, head.sender):
+            proposal.settle(outcome_of(head.sender, response), changed=changed)
 
     def said(self, head: Head, chat: Chat) -> None:
         """Words about a proposal settle nothing. They are kept for whoever waits in vain."""
@@ -173,7 +196,7 @@ class Fulfilling:
         self._proposals.expire(self._clock())
         return self._proposals.reject(which, reason) is not None
 
-    async def until_over(self, proposal: Proposal, timeout: float | None) -> Any:
+    async def until_over(self, proposal: Proposal, timeout: float | None, changed: bool) -> Any:
         if not self._sees_all and not proposal.settled:
             raise Refused(
                 'With routing="directed" nobody hears who fulfils a proposal: use routing="all".',
@@ -182,7 +205,7 @@ class Fulfilling:
         tracked = self._proposals.get(proposal.id)
         left = max((tracked.expires if tracked else 0.0) - self._clock(), 0.0)
         try:
-            return await proposal.wait(left if timeout is None else timeout)
+            return await proposal.wait(left if timeout is None else timeout, changed)
         except TimeoutError:
             raise self._in_vain(proposal.id) from None
 

@@ -21,6 +21,7 @@ from interlock.protocol.mcpx.proposals import (
     Proposals,
     Status,
     Tracked,
+    may_settle,
     same,
 )
 
@@ -129,6 +130,10 @@ def test_other_arguments_are_noted() -> None:
     assert changed is not None
     assert changed.status == "fulfilled"
     assert "human changed the arguments" in changed.note
+    assert changed.changed == ("f",)
+    again = fulfil(kept, id="f2")
+    assert again is not None
+    assert (again.fulfilments, again.changed) == (("f", "f2"), ("f",))
 
 
 def test_the_same_arguments_in_other_words_are_the_same() -> None:
@@ -166,6 +171,23 @@ def test_whom_the_proposer_meant(
     propose(kept, to=proposed_to)
     assert (fulfil(kept, by, to=asked) is not None) == counts
     assert (kept.all["p"].status == "fulfilled") == counts
+
+
+@pytest.mark.parametrize(
+    ("to", "asked_by", "answered_by", "settles"),
+    [
+        (("worker",), "human", "worker", True),
+        (("worker",), "mallory", "mallory", False),
+        (("a", "worker"), "human", "worker", True),
+        (("boss",), "boss", "worker", True),
+        (("boss",), "mallory", "worker", False),
+        ((), "human", "anybody", True),
+    ],
+)
+def test_whose_answer_is_the_outcome(
+    to: tuple[str, ...], asked_by: str, answered_by: str, settles: bool
+) -> None:
+    assert may_settle(to, asked_by, answered_by) == settles
 
 
 def test_time_ends_only_what_waits() -> None:

@@ -2,8 +2,8 @@
 
 Nothing of this is ever sent: the draft has no messages for it. A proposal is fulfilled when the
 same call is seen as a request that names it; whoever changes its arguments is noted, and a request
-for something else fulfils nothing. The memory is bounded, and whoever fills it pushes out only what
-is its own.
+for something else fulfils nothing. `may_settle` says whose answer is its outcome. The memory is
+bounded, and whoever fills it pushes out only what is its own.
 
 Pure: the time is given.
 """
@@ -62,6 +62,8 @@ class Tracked(msgspec.Struct, frozen=True):
     fulfilled_by: str = ""
     fulfilments: tuple[str, ...] = ()
     """The ids of the requests that fulfilled it, the first of them first."""
+    changed: tuple[str, ...] = ()
+    """Those of them that had other arguments."""
     note: str = ""
     """What somebody should know: a second fulfilment, other arguments, the reason of a refusal."""
 
@@ -127,8 +129,10 @@ class Proposals:
             return None
         # What was said while it waited is over; what was wrong with a fulfilment is not.
         notes = [tracked.note] if tracked.status == "fulfilled" and tracked.note else []
+        changed = tracked.changed
         if not same(tracked.params, request.params):
             notes.append(f"{head.sender} changed the arguments")
+            changed = (*changed, head.id)[:100]
         if tracked.status == "fulfilled":
             notes.append(f"{head.sender} fulfilled it once more")
         elif tracked.status != "pending":
@@ -138,6 +142,7 @@ class Proposals:
             status=MOVES[tracked.status, "fulfil"],
             fulfilled_by=tracked.fulfilled_by or head.sender,
             fulfilments=(*tracked.fulfilments, head.id)[:100],
+            changed=changed,
             note="; ".join(notes)[:_LONGEST_NOTE],
         )
 
@@ -212,6 +217,13 @@ def _equal(one: object, other: object) -> bool:
         elif type(one) is not type(other) or one != other:
             return False
     return True
+
+
+def may_settle(to: tuple[str, ...], asked_by: str, answered_by: str) -> bool:
+    """Whether the answer to a fulfilment is the outcome of the proposal: it comes from somebody
+    whom the proposer meant, or from whoever such a one asked. Otherwise anybody who may ask and
+    answer could make an outcome up. `to`: whom it was proposed to; nobody: anybody will do."""
+    return not to or answered_by in to or asked_by in to
 
 
 def _why_not(tracked: Tracked, head: Head, request: Request) -> str:
