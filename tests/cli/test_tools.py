@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from interlock.cli.listing import read_listing, same_name, servers_named
 from interlock.config import Config, ServerConfig
+from interlock.config.topics import ParticipantUpstream, TopicConfig, TopicsConfig
 from tests.cli.program import DEMO, World
 
 
@@ -81,6 +82,40 @@ def test_tools_are_counted_to_their_servers() -> None:
         ("elsewhere", "mutating"),
     ]
     assert listed[3].tokens > 100 > listed[2].tokens
+
+
+def test_participants_are_classified_as_the_node_does() -> None:
+    upstreams = {
+        "worker": ParticipantUpstream(effects={"write_*": "mutating", "read_*": "irreversible"}),
+        "clerk": ParticipantUpstream(segment="desk", trust_annotations=True),
+        "gone": ParticipantUpstream(enabled=False, effects={"*": "irreversible"}),
+    }
+    room = TopicConfig(node="node", upstreams=upstreams)
+    config = Config(
+        root_segment="site",
+        servers={"a": ServerConfig(url="http://h/")},
+        topics=TopicsConfig(rooms={"ops": room}),
+    )
+    reads, destroys = {"readOnlyHint": True}, {"destructiveHint": True}
+    listed = read_listing(
+        [
+            definition("site.worker.read_file", annotations=reads),
+            definition("site__worker__write_file", annotations=destroys),
+            definition("site.worker.list", annotations=reads),
+            definition("site.desk.list", annotations=reads),
+            definition("site.gone.x"),
+        ],
+        config,
+    )
+    assert [(tool.server, tool.effect) for tool in listed] == [
+        ("topic:ops/worker", "irreversible"),
+        ("topic:ops/worker", "mutating"),
+        ("topic:ops/worker", "mutating"),
+        ("topic:ops/clerk", "read_only"),
+        ("site", "mutating"),
+    ]
+    # It is not a server that could be started for a call.
+    assert servers_named(config, "site.worker.list") == ["a"]
 
 
 def test_a_call_needs_only_the_server_in_its_name() -> None:

@@ -4,6 +4,7 @@ clients of the node call it as any other."""
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -126,3 +127,21 @@ def test_who_is_there_already_becomes_an_upstream_when_the_config_says_so(
     wait_until("its tools are back", lambda: names(node) == OWN)
     configure(world)
     wait_until("its tools are gone, and the node with them", lambda: names(node) == set())
+
+
+def test_the_command_line_says_of_its_tools_what_the_node_does(
+    world: World, bridge: Callable[[], subprocess.Popen[str]]
+) -> None:
+    for name, token in TOKENS.items():
+        world.environ[f"{name.upper()}_TOKEN"] = token
+    effects = {"echo": "irreversible"}
+    configure(world, node="node", upstreams={"worker": {**UPSTREAMS["worker"], "effects": effects}})
+    node = world.up()
+    bridge()
+    wait_until("its tools are listed", lambda: names(node) == OWN)
+    listed = json.loads(world.run("tools", "--json").stdout)["tools"]
+    told = {one["name"]: (one["server"], one["effect"]) for one in listed}
+    assert told["worker.echo"] == ("topic:ops/worker", "irreversible")
+    explained = json.loads(world.run("policy", "explain", "worker.echo", "--json").stdout)
+    assert explained["call"]["server"] == "topic:ops/worker"
+    assert explained["decision"]["action"] == "confirm"

@@ -5,7 +5,7 @@ Works on what a node lists and on its config. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -49,7 +49,8 @@ class _Definition(msgspec.Struct, rename="camel"):
 
 def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]:
     """The tools that a node listed, in its order."""
-    prefixes = _prefixes(config)
+    everybody = {**config.enabled_servers, **participants_as_servers(config)}
+    prefixes = _prefixes(everybody, config.root_segment)
     listed = []
     for raw in definitions:
         definition = msgspec.json.decode(raw, type=_Definition)
@@ -90,7 +91,7 @@ def servers_named(config: Config, tool: str) -> list[str]:
     """The servers that a tool of this name can be of; all of them when its name does not tell."""
     by_prefix = [
         key
-        for prefix, key, _ in _prefixes(config)
+        for prefix, key, _ in _prefixes(config.enabled_servers, config.root_segment)
         if prefix and _dotted(tool).startswith(_dotted(prefix))
     ]
     return list(dict.fromkeys(by_prefix)) or list(config.servers)
@@ -106,15 +107,32 @@ def _dotted(name: str) -> str:
     return name.replace("__", ".").lower()
 
 
-def _prefixes(config: Config) -> list[tuple[str, str, ServerConfig]]:
+def participants_as_servers(config: Config) -> dict[str, ServerConfig]:
+    """Participants of topics whose tools the node has: what it takes them for, by their keys."""
+    found: dict[str, ServerConfig] = {}
+    for topic, room in config.topics.rooms.items():
+        if room.upstreams:
+            # Few have any.
+            from interlock.upstreams.topics.participant_connector import key_of
+            from interlock.upstreams.topics.room_upstreams import server_of
+
+            for id, settings in room.upstreams.items():
+                if settings.enabled:
+                    found[key_of(topic, id)] = server_of(topic, id, settings)
+    return found
+
+
+def _prefixes(
+    servers: Mapping[str, ServerConfig], root_segment: str | None
+) -> list[tuple[str, str, ServerConfig]]:
     """(prefix, key, server), the longest prefix first; a transparent server has none."""
     found = []
-    for key, server in config.enabled_servers.items():
+    for key, server in servers.items():
         if server.expose == "transparent":
             found.append(("", key, server))
             continue
         segment = server.segment
-        whole = f"{config.root_segment}.{segment}" if config.root_segment else segment
+        whole = f"{root_segment}.{segment}" if root_segment else segment
         found += [(f"{whole}.", key, server), (f"{whole.replace('.', '__')}__", key, server)]
     return sorted(found, key=lambda one: -len(one[0]))
 
