@@ -68,16 +68,21 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
 
 
 def doubts(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
-    """What is right and does nothing: rules about tools of servers that are not there, and trust in
-    such servers.
+    """What is right and does nothing: rules about tools of servers that are not there, trust in
+    such servers, and seats in topics for callers that nobody is.
 
     A rule may be about whoever registers later, so a name that looks like none of the servers'
     is doubted only where nobody can register.
     """
     import difflib
 
+    from interlock.cli.check_topics import topic_doubts
+    from interlock.cli.listing import participants_as_servers
+
     known = {*(server.segment for server in config.servers.values()), *config.subservers.links}
+    known |= {server.segment for server in participants_as_servers(config).values()}
     yield from _placed(_trusted_strangers(config), source)
+    yield from _placed(topic_doubts(config), source)
     if any(server.expose == "transparent" for server in config.enabled_servers.values()):
         return
     found = []
@@ -138,11 +143,13 @@ def summary(config: Config, source: where.ConfigSource) -> str:
     """What the config says, in a few lines."""
     disabled = len(config.servers) - len(config.enabled_servers)
     count, tokens = len(config.enabled_servers), len(config.tokens)
+    topics = len(config.topics.rooms)
     lines = [
         f"{source.path}: {count} {'server' if count == 1 else 'servers'}"
         + (f" ({disabled} more not enabled)" if disabled else "")
         + f", listening on {config.listen}{config.path}"
         + (f", {tokens} {'token' if tokens == 1 else 'tokens'}" if tokens else "")
+        + (f", {topics} {'topic' if topics == 1 else 'topics'}" if topics else "")
     ]
     width = max((len(key) for key in config.servers), default=0)
     for key, server in config.enabled_servers.items():
