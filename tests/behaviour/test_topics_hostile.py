@@ -131,7 +131,7 @@ def test_too_many_messages_a_second(place: Place, play: Play) -> None:
         errors = [one["payload"]["error"] for one in heard if one["kind"] == "system/error"]
         assert {*errors} <= {"rate_limited"}
         assert len(errors) < 75
-        # And it stays.
+        # What it may say in a second was passed on.
         assert await observer.until(lambda one: one["from"] == "agent")
 
     play(test)

@@ -126,8 +126,15 @@ class TopicConfig(Section, frozen=True):
     ] = "off"
     notice: Annotated[bool, says("Whether others hear that somebody said what it may not.")] = False
     most: Annotated[Count, says("The most participants at once.")] = 1_000
+    guests: Annotated[
+        Count | None,
+        says("The most of them who came without a token. Default: half of `most`."),
+    ] = None
     queue: Annotated[Count, says("The most messages that wait for one who does not read.")] = 1_000
     queue_bytes: Annotated[Size, says("The most bytes of them.")] = 4 * MEBIBYTE
+    unread: Annotated[
+        Size, says("The most bytes that wait for all together; for guests there is half of it.")
+    ] = 64 * MEBIBYTE
     overflow: Annotated[
         Literal["tell", "close"],
         says("tell: what is lost is counted and told; close: it is let go (1013)."),
@@ -137,6 +144,11 @@ class TopicConfig(Section, frozen=True):
     messages_per_second: Annotated[
         Count | None, says("The most messages of one participant. Default: no limit.")
     ] = None
+
+    @property
+    def most_guests(self) -> int:
+        """How many may be here without a token."""
+        return max(1, self.most // 2) if self.guests is None else self.guests
 
 
 class TopicsConfig(Section, frozen=True):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.config import TopicConfig
 from interlock.faces.topics.socket import CLOSING, MOST_KINDS, MOST_UNSENT, OTHER_KINDS, TopicSocket
-from interlock.pipeline.topics.seat import Loss
+from interlock.pipeline.topics.seat import Loss, Unread
 from interlock.protocol.mcpx.words import LONGEST
 from interlock.protocol.websocket import (
     Close,
@@ -32,7 +32,14 @@ NOW = "2026-01-02T03:04:05Z"
 class Socket:
     """A socket, and what it told."""
 
-    def __init__(self, wire: Wire | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        wire: Wire | None = None,
+        *,
+        shared: Unread | None = None,
+        guest: bool = False,
+        **config: Any,
+    ) -> None:
         self.wire = wire or Wire()
         self.timers = Timers()
         self.timers.after_turn = self.wire.end_of_turn
@@ -46,6 +53,8 @@ class Socket:
             on_gone=self.gone.append,
             on_resumed=self.resumed.append,
             call_later=self.timers.call_later,
+            unread=shared,
+            guest=guest,
             now=lambda: NOW,
         )
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -33,7 +34,7 @@ from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.entry import MOST_UNSETTLED
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.topics.admission import settings_of
-from interlock.pipeline.topics.seat import Loss, Member, Participant
+from interlock.pipeline.topics.seat import Loss, Member, Participant, Unread
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx.words import GOING, NOT_WELCOME
 
@@ -69,6 +70,8 @@ class Door:
         self._call_later = call_later
         self._wall_clock = wall_clock
         self._sockets: set[TopicSocket] = set()
+        self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
+        """By topic: it lives as long as a socket there does."""
         self._settling: set[asyncio.Task[None]] = set()
         self._emptied: asyncio.Future[None] | None = None
 
@@ -185,6 +188,9 @@ class Door:
         shown: Shown,
     ) -> None:
         later = self._call_later or asyncio.get_running_loop().call_later
+        unread = self._unread.get(call.name)
+        if unread is None:
+            unread = self._unread[call.name] = Unread()
 
         def make(transport: Any) -> TopicSocket:
             return TopicSocket(
@@ -194,6 +200,8 @@ class Door:
                 on_gone=_nobody_hears,
                 on_resumed=_nobody_hears,
                 call_later=later,
+                unread=unread,
+                guest=call.caller is None,
             )
 
         socket = upgrade.hand_over(make, subprotocol=shown.subprotocol)

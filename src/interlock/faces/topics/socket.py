@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from interlock.pipeline.topics.seat import Batch, Loss
+from interlock.pipeline.topics.seat import Batch, Loss, Unread
 from interlock.protocol.mcpx.words import BUSY, LONGEST
 from interlock.protocol.websocket import (
     UNSUPPORTED,
@@ -41,6 +41,8 @@ CLOSING: Final = 2.0
 """How long the other side may take to agree that the connection is closed."""
 NO_ANSWER: Final = 1011
 """The close code for a member that answered no ping."""
+GUESTS_SHARE: Final = 4
+"""For a guest that does not read, this part of what is kept for others."""
 MOST_KINDS: Final = 16
 """So many kinds are told by name among the messages that were lost."""
 OTHER_KINDS: Final = "…"
@@ -78,18 +80,26 @@ class TopicSocket(asyncio.Protocol):
         on_gone: Callable[[str], None],
         on_resumed: Callable[[Loss], None],
         call_later: CallLater,
+        unread: Unread | None = None,
+        guest: bool = False,
         now: Callable[[], str] = utc_now,
     ) -> None:
         """`on_text` takes each whole message. `on_gone` is told once, and why: the other side left
         or was left, and nothing comes from it any more. `on_resumed`: it reads again, and this is
-        what it did not get; all that was kept for it is on its way by then. `now`: the time as RFC
-        3339 writes it."""
+        what it did not get; all that was kept for it is on its way by then. `unread`: what is kept
+        for all in the room, this one included; `guest`: it has a smaller share of that. `now`: the
+        time as RFC 3339 writes it."""
         self.on_text = on_text
         self.on_gone = on_gone
         self.on_resumed = on_resumed
         self.on_lost: Callable[[], None] = _nothing
         """Told last, when the connection itself is no more."""
         self._settings = settings
+        share = GUESTS_SHARE if guest else 1
+        self._queue = max(1, settings.queue // share)
+        self._queue_bytes = settings.queue_bytes // share
+        self._unread = unread or Unread()
+        self._most_unread = settings.unread // 2 if guest else settings.unread
         self._later = call_later
         self._now = now
         self._transport = transport
@@ -197,16 +207,12 @@ class TopicSocket(asyncio.Protocol):
     def _keep(self, batch: Batch) -> None:
         """Keep what fits. From the first message that does not, nothing is kept until the other
         side has read all and was told: so what it lost is one gap."""
-        settings = self._settings
         count, size = len(batch.texts), len(batch.frames)
         if self._loss.lost:
             self._lose(batch, 0)
-        elif (
-            self._kept_messages + count <= settings.queue
-            and self._kept_bytes + size <= settings.queue_bytes
-        ):
+        elif self._kept_messages + count <= self._queue and size <= self._room_left():
             self._put(batch.frames, count)
-        elif settings.overflow == "close":
+        elif self._settings.overflow == "close":
             why = f"You did not read {self._kept_messages} messages, and more do not fit."
             self._shut()
             self._say_close(BUSY, why)
@@ -215,15 +221,20 @@ class TopicSocket(asyncio.Protocol):
         else:
             self._lose(batch, self._keep_some(batch))
 
+    def _room_left(self) -> int:
+        """So many bytes more may be kept: of its own, and of what there is for all."""
+        return min(self._queue_bytes - self._kept_bytes, self._most_unread - self._unread.bytes)
+
     def _put(self, frames: bytes, count: int) -> None:
         self._kept.append((frames, count))
         self._kept_messages += count
         self._kept_bytes += len(frames)
+        self._unread.bytes += len(frames)
 
     def _keep_some(self, batch: Batch) -> int:
         """Keep the first messages of it, as many as fit; returns how many these are."""
-        messages = self._settings.queue - self._kept_messages
-        size = self._settings.queue_bytes - self._kept_bytes
+        messages = self._queue - self._kept_messages
+        size = self._room_left()
         frames: list[bytes] = []
         for text in batch.texts[:messages]:
             frame = text_frame(text)
@@ -257,6 +268,7 @@ class TopicSocket(asyncio.Protocol):
             frames, count = self._kept.popleft()
             self._kept_messages -= count
             self._kept_bytes -= len(frames)
+            self._unread.bytes -= len(frames)
             size += len(frames)
             part.append(frames)
         if not self._open:
@@ -345,6 +357,7 @@ class TopicSocket(asyncio.Protocol):
         """Nothing goes in or out any more but the closing."""
         self._open = self._flowing = False
         self._kept.clear()
+        self._unread.bytes -= self._kept_bytes
         self._kept_messages = self._kept_bytes = 0
         for timer in (self._stall, self._draining, self._looking):
             if timer is not None:

@@ -26,6 +26,7 @@ from interlock.errors import (
     TOO_BUSY,
     InterlockError,
 )
+from interlock.pipeline.topics.admission import GUEST
 from interlock.pipeline.topics.seat import Batch, Loss, Member
 from interlock.protocol.kinds import grants_of, is_reserved
 from interlock.protocol.mcpx import system
@@ -128,6 +129,12 @@ class Room:
         """Raises InterlockError when such a member cannot come in now."""
         present = self.members.get(id)
         if present is None:
+            if caller.kind == GUEST and self._guests() >= self.settings.most_guests:
+                raise InterlockError(
+                    TOO_BUSY,
+                    f"The topic {self.name} takes no more guests now. Come with a token, or try "
+                    "again when one of them has left.",
+                )
             if not inside and len(self.members) >= self.settings.most:
                 raise InterlockError(
                     TOO_BUSY,
@@ -140,6 +147,9 @@ class Room:
                 f"Somebody else is called {id!r} in the topic {self.name}. Give the seat of one of "
                 "the two an `id` of its own.",
             )
+
+    def _guests(self) -> int:
+        return sum(member.caller.kind == GUEST for member in self.members.values())
 
     def join(self, member: Member) -> None:
         """Welcome it, and tell everybody. The same participant by another connection takes the

@@ -64,6 +64,12 @@ class Member(msgspec.Struct, eq=False):
     """How many of its messages went nowhere."""
 
 
+class Unread(msgspec.Struct, weakref=True):
+    """How much is kept for those in a room who do not read, all of them together."""
+
+    bytes: int = 0
+
+
 class Loss(msgspec.Struct):
     """What a member that did not read in time was not sent."""
 
