@@ -23,6 +23,13 @@ class LearnedRule(Section, frozen=True):
         default_factory=list
     )
     when: Annotated[Text | None, says("A condition (CEL) on the call. Default: none.")] = None
+    open: Annotated[
+        list[Text],
+        says(
+            "Arguments that may be any text. An argument that is neither named here nor in `when` "
+            "is not let through."
+        ),
+    ] = field(default_factory=list)
     irreversible: Annotated[bool, says("Whether it also answers for what cannot be undone.")] = (
         False
     )

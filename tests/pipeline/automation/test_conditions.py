@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from interlock.config.conditions import CannotJudge, compile_condition
 from interlock.pipeline.automation.conditions import (
     LONGEST_VALUE,
+    Below,
+    absent,
     below,
     between,
+    either,
     is_usable,
     joined,
     literal,
     one_of,
     only,
+    present,
     text,
 )
 
@@ -88,7 +92,33 @@ def test_true_is_not_one() -> None:
     [
         ("/srv/notes/a.md", True),
         ("/srv/notes/deep/er/a.md", True),
-        ("/srv/notes/", True),
+        ("/srv/notes/", False),
+        ("/srv/notes/a/", False),
+        ("/srv/notes/a//b", False),
+        ("/srv/notes/./a", False),
+        ("/srv/notes/.ssh/authorized_keys", False),
+        ("/srv/notes/a.", False),
+        ("/srv/notes/a b", False),
+        ("/srv/notes/.\t./a", False),
+        ("/srv/notes/.\n./a", False),
+        ("/srv/notes/a\n", False),
+        ("/srv/notes/\r", False),
+        ("/srv/notes/; rm -rf ", False),
+        ("/srv/notes/x|sh", False),
+        ("/srv/notes/$(id)", False),
+        ("/srv/notes/${IFS}x", False),
+        ("/srv/notes/`id`", False),
+        ("/srv/notes/~/x", False),
+        ("/srv/notes/*", False),
+        ("/srv/notes/a?u=http://evil", False),
+        ("/srv/notes/a#x", False),
+        ("/srv/notes/a;b=c", False),
+        ("/srv/notes/\u2044etc", False),
+        ("/srv/notes/\uff0e\uff0e/x", False),
+        ("/srv/notes/\u2024\u2024/x", False),
+        ("/srv/notes/\u00e9", False),
+        ("/srv/notes/a@b", False),
+        ("/srvxnotes/a", False),
         ("/srv/notes", False),
         ("/srv/notes-of-others/a.md", False),
         ("/srv/notes/../../etc/passwd", False),
@@ -106,8 +136,10 @@ def test_true_is_not_one() -> None:
     ],
 )
 def test_only_what_stays_below_a_folder_is_below_it(path: Any, fits: bool | None) -> None:
-    assert holds(below("path", ["/srv/notes/"]).cel, {"path": path}) is fits
-    assert holds(below("path", ["/var/x/", "/srv/notes/"]).cel, {"path": path}) is fits
+    assert holds(below("path", [Below("/srv/notes/")]).cel, {"path": path}) is fits
+    assert (
+        holds(below("path", [Below("/var/x/"), Below("/srv/notes/")]).cel, {"path": path}) is fits
+    )
 
 
 @given(st.lists(st.sampled_from(["..", ".", "a", "", "%2e%2e", "..\\", "srv", "notes"])))
@@ -116,9 +148,44 @@ def test_no_way_out_is_ever_covered(parts: list[str]) -> None:
     from urllib.parse import unquote
 
     path = "/srv/notes/" + "/".join(parts)
-    if holds(below("path", ["/srv/notes/"]).cel, {"path": path}):
+    if holds(below("path", [Below("/srv/notes/")]).cel, {"path": path}):
         resolved = posixpath.normpath(unquote(path).replace("\\", "/"))
         assert f"{resolved}/".startswith("/srv/notes/")
+
+
+def test_dots_of_a_folder_are_dots() -> None:
+    cel = below("url", [Below("https://h.example/a+b/")]).cel
+    assert holds(cel, {"url": "https://h.example/a+b/x"}) is True
+    assert holds(cel, {"url": "https://hxexample/a+b/x"}) is False
+    assert holds(cel, {"url": "https://h.example/aab/x"}) is False
+
+
+def test_letters_and_dots_that_were_seen_may_be_there() -> None:
+    cel = below("path", [Below("/srv/", letters="@é", dotted=True)]).cel
+    fits = {"/srv/a@é": True, "/srv/.git/x": True, "/srv/..": False, "/srv/../x": False}
+    fits |= {"/srv/a=b": False, "/srv/.": False, "/srv/a..b": False, "/srv/.a/.b": True}
+    assert {one: holds(cel, {"path": one}) for one in fits} == fits
+
+
+@given(HOSTILE)
+def test_the_same_is_below_a_folder_for_both_readers(rest: str) -> None:
+    for one in (Below("/srv/"), Below("/srv/", "@é", True)):
+        path = f"/srv/{rest}"
+        assert holds(below("path", [one]).cel, {"path": path}) is one.holds(path)
+
+
+def test_whole_numbers_stay_whole() -> None:
+    cel = between("n", 1, 5, whole=True).cel
+    fits = {1: True, 5: True, 2.5: False, 0: False, 6: False}
+    assert {one: holds(cel, {"n": one}) for one in fits} == fits
+
+
+def test_what_goes_together() -> None:
+    cel = either([[one_of("a", [1]), present("b")], [one_of("a", [2]), absent("b")]]).cel
+    assert holds(cel, {"a": 1, "b": 0}) is True
+    assert holds(cel, {"a": 2}) is True
+    assert holds(cel, {"a": 1}) is False
+    assert holds(cel, {"a": 2, "b": 0}) is False
 
 
 def test_numbers_stay_between() -> None:
@@ -133,7 +200,7 @@ def test_what_may_be_left_out_must_fit_where_it_is_not() -> None:
     for piece in (
         one_of("x", [1], optional=True),
         between("x", 0, 5, optional=True),
-        below("x", ["/a/"], optional=True),
+        below("x", [Below("/a/")], optional=True),
     ):
         assert holds(piece.cel, {}) is True
         assert holds(piece.cel, {"x": 7}) in (False, None)

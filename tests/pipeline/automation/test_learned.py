@@ -30,7 +30,7 @@ BELOW = 'args.path.startsWith("/srv/notes/") && !args.path.contains("..")'
 
 def rule(**fields: Any) -> LearnedRule:
     made = {"name": "notes", "then": "allow", "tools": ["s.write"], "when": BELOW, **fields}
-    return LearnedRule(**made)
+    return LearnedRule(**{"open": ["content"], **made})
 
 
 class Noted:
@@ -125,6 +125,35 @@ def test_calls_that_no_rule_answers(fields: dict[str, Any]) -> None:
 def test_what_can_be_read_in_two_ways_is_for_a_human(arguments: bytes, when: str | None) -> None:
     assert Desk(rule(when=when))(arguments) is CONFIRM
     assert Desk(rule(when=when, then="deny"))(arguments) is CONFIRM
+
+
+def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
+    desk = Desk(rule())
+    assert desk({**NOTE, "force": True}) is CONFIRM
+    assert desk({"path": "/srv/notes/a.md"}).action is Action.ALLOW
+    # What is open is a text: nobody looks into lists and objects.
+    for content in (["x"], {"x": 1}, 7, None):
+        assert desk({**NOTE, "content": content}) is CONFIRM
+    assert Desk(rule(open=[]))(NOTE) is CONFIRM
+    assert Desk(rule(when=None))(NOTE) is CONFIRM
+    assert Desk(rule(when=None, open=["path", "content"]))(NOTE).action is Action.ALLOW
+    # What is said in a text or in a remark is not said of the argument.
+    for when in (
+        'args.path != "args.force"',
+        "args.path != 'args[\"force\"]'",
+        f"{BELOW} // args.force",
+    ):
+        assert Desk(rule(when=when))({**NOTE, "force": True}) is CONFIRM
+        assert Desk(rule(when=when))(NOTE).action is Action.ALLOW
+
+
+def test_what_is_a_secret_by_its_name_is_never_open() -> None:
+    assert Desk(rule(open=["content", "token"]))({**NOTE, "token": "x"}) is CONFIRM
+
+
+def test_what_is_denied_is_denied_with_whatever_else() -> None:
+    with pytest.raises(InterlockError):
+        Desk(rule(then="deny", open=[]))({**NOTE, "force": True})
 
 
 def test_what_is_denied_says_by_which_rule() -> None:

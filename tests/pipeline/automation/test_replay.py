@@ -15,7 +15,14 @@ BELOW = 'args.path.startsWith("/srv/notes/")'
 
 
 def rule(when: str | None = BELOW, **fields: object) -> LearnedRule:
-    made = {"name": "r", "then": "allow", "tools": ["files.write"], "when": when, **fields}
+    made = {
+        "name": "r",
+        "then": "allow",
+        "tools": ["files.write"],
+        "when": when,
+        "open": ["content"],
+    }
+    made |= fields
     return LearnedRule(**made)  # type: ignore[arg-type]
 
 
@@ -60,8 +67,6 @@ def test_one_approval_is_one_decision() -> None:
         'args[ "token" ] == "x"',
         'args["to" + "ken"] == "x"',
         'args.exists(name, args[name] == "x")',
-        '"x" in roles',
-        'server == "files"',
     ],
 )
 def test_what_is_hidden_or_not_kept_is_not_judged(when: str) -> None:
@@ -71,9 +76,24 @@ def test_what_is_hidden_or_not_kept_is_not_judged(when: str) -> None:
     assert "too little" in found.words
 
 
-def test_what_stands_beside_a_secret_is_judged() -> None:
+@pytest.mark.parametrize("when", ['"x" in roles', 'server == "files"'])
+def test_what_is_not_kept_is_not_judged(when: str) -> None:
+    assert replay(rule(f"{BELOW} && {when}"), decisions(notes(1))).unjudged == 1
+
+
+def test_what_is_hidden_is_covered_by_no_rule_that_does_not_speak_of_it() -> None:
     history = [decision({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
-    assert replay(rule(f'{BELOW} && args.all(name, name in ["path", "token"])'), history).same == 1
+    assert replay(rule(), history).covered == 0
+    assert replay(rule(open=["token"]), history).covered == 0
+
+
+def test_an_open_text_of_which_little_is_kept() -> None:
+    long = {"path": "/srv/notes/a", "content": "some words " * 500}
+    assert replay(rule(), [decision(long)]).same == 1
+    secret = {"path": "/srv/notes/a", "content": "ghp_abcdefghijklmnopqrstuvwxyz0123456789"}
+    assert replay(rule(), [decision(secret)]).unjudged == 1
+    listed = {"path": "/srv/notes/a", "content": ["x" * 900] * 12}
+    assert replay(rule(), [decision(listed)]).unjudged == 1
 
 
 def test_only_some_examples_are_kept() -> None:

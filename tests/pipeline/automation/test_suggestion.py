@@ -43,12 +43,15 @@ def test_a_folder_that_was_always_approved() -> None:
     assert found.rule.tools == ["files.write"]
     assert found.rule.callers == ["agent"]
     assert not found.rule.irreversible
+    assert found.rule.open == ["content"]
     assert covers(found.rule, {"path": "/srv/notes/new.md", "content": "anything"})
+    assert covers(found.rule, {"path": "/srv/notes/new.md"}) is False
+    assert covers(found.rule, {"path": "/srv/notes/new.md", "content": ["a"]}) is False
     assert covers(found.rule, {"path": "/etc/passwd", "content": "anything"}) is False
     assert covers(found.rule, {"path": "/srv/notes/../x", "content": "x"}) is False
     assert found.words == (
-        'Let "agent" call files.write without asking, when "path" is below "/srv/notes/", and '
-        'there are no other arguments; whatever "content" may be.'
+        'Whatever "content" says: let "agent" call files.write without asking, when "content" is '
+        'given, and "path" is below "/srv/notes/", and there are no other arguments.'
     )
     assert (found.evidence.agreed, found.evidence.decided) == (8, 8)
     assert found.evidence.by == {"clerk": 8}
@@ -64,7 +67,7 @@ def test_too_few_are_no_pattern() -> None:
 def test_what_is_refused_again_and_again_can_be_denied() -> None:
     found = only(decisions(notes(8, "/etc/"), "refuse"))
     assert found.rule.then == "deny"
-    assert found.words.startswith('Refuse files.write to "agent" without asking, when')
+    assert found.words.startswith('Whatever "content" says: refuse files.write to "agent" without')
     # Whoever is refused next learns nothing of others' arguments.
     assert "/etc/" not in found.rule.reason
 
@@ -142,9 +145,7 @@ def test_a_folder_with_exceptions_is_looked_at_more_closely() -> None:
 
 def test_a_scheme_is_no_folder() -> None:
     urls = [{"url": f"https://h{one}.example/x"} for one in range(20)]
-    found = only(decisions(urls))
-    assert "startsWith" not in (found.rule.when or "")
-    assert '"url"' in found.words.partition("whatever")[2]
+    assert not suggest(decisions(urls), SETTINGS)
     same_host = [{"url": f"https://h.example/{one}"} for one in range(20)]
     found = only(decisions(same_host))
     assert covers(found.rule, {"url": "https://h.example/new"})
@@ -171,8 +172,10 @@ def test_numbers_go_no_further_than_what_was_seen() -> None:
     found = only(decisions({"amount": one * 10} for one in range(1, 13)))
     assert covers(found.rule, {"amount": 120})
     assert covers(found.rule, {"amount": 121}) is False
+    assert covers(found.rule, {"amount": 9}) is False
+    assert covers(found.rule, {"amount": 10.5}) is False
     assert covers(found.rule, {"amount": -1}) is False
-    assert covers(found.rule, {"amount": True}) is None
+    assert covers(found.rule, {"amount": True}) is False
 
 
 def test_an_argument_that_nobody_saw_is_not_covered() -> None:
@@ -188,8 +191,8 @@ def test_an_argument_that_was_hardly_ever_there_is_not_covered() -> None:
     assert covers(found.rule, once[0]) is False
 
 
-def test_few_values_are_named_however_seldom_each_was_there() -> None:
-    levels = [one | {"level": ["low", "high"][at % 2]} for at, one in enumerate(notes(4))]
+def test_what_may_be_there_is_named_and_what_may_not_be_there_is_said() -> None:
+    levels = [one | {"level": ["low", "high"][at % 2]} for at, one in enumerate(notes(6))]
     found = only(decisions(notes(8)) + decisions(levels))
     assert covers(found.rule, notes(1)[0])
     assert covers(found.rule, notes(1)[0] | {"level": "low"})
@@ -215,7 +218,9 @@ def test_only_callers_who_are_known_are_named() -> None:
     found = only([*history, decision(notes(1)[0], caller="stranger")])
     assert found.rule.callers == ["agent", "robot"]
     everybody = [decision(one, caller=f"c{at % 9}") for at, one in enumerate(notes(36))]
-    assert only(everybody).rule.callers == []
+    assert only(everybody).rule.callers == [f"c{one}" for one in range(9)]
+    crowd = [decision(one, caller=f"c{at % 21}") for at, one in enumerate(notes(84))]
+    assert not suggest(crowd, SETTINGS)
 
 
 def test_one_caller_may_do_what_another_may_not() -> None:
@@ -256,7 +261,7 @@ def test_odd_calls_that_were_let_through_open_nothing(odd: dict[str, Any], times
     for found in suggest(history, SETTINGS):
         if "path" in odd:
             assert covers(found.rule, ELSEWHERE) is not True
-            assert "whatever" not in found.words or '"path"' not in found.words.split("whatever")[1]
+            assert "path" not in found.rule.open
         assert covers(found.rule, notes(1)[0] | {"force": True}) is not True
         assert covers(found.rule, ELSEWHERE | {"force": True}) is not True
     assert any(covers(found.rule, notes(1)[0]) for found in suggest(history, SETTINGS))
@@ -276,11 +281,16 @@ def test_long_paths_of_their_own_open_nothing() -> None:
 
 
 def test_long_texts_are_free_texts() -> None:
-    long = [one | {"content": f"{at}" * 2_000} for at, one in enumerate(notes(9))]
+    long = [one | {"content": f"{at} and so on " * 200} for at, one in enumerate(notes(9))]
     found = only(decisions(long) + decisions(notes(2)))
     assert covers(found.rule, {"path": "/srv/notes/new", "content": "x" * 5_000})
     assert covers(found.rule, ELSEWHERE) is False
-    assert found.words.endswith('whatever "content" may be.')
+    assert found.words.startswith('Whatever "content" says: let')
+
+
+def test_long_words_are_no_free_texts() -> None:
+    long = [one | {"content": f"{at}" * 2_000} for at, one in enumerate(notes(9))]
+    assert not suggest(decisions(long), SETTINGS)
 
 
 def test_what_is_always_the_same_and_cannot_be_named_is_no_pattern() -> None:
@@ -304,10 +314,12 @@ def test_what_cannot_be_undone_is_left_out_unless_somebody_says_so() -> None:
 def test_secrets_are_no_conditions() -> None:
     secret = "hunter2-hunter2"
     history = decisions({"env": "test", "password": secret} for _ in range(9))
-    found = only(history)
+    assert not suggest(history, SETTINGS)
+    found = only(history + decisions({"env": "test"} for _ in range(9)))
     assert secret not in msgspec.json.encode(found).decode()
     assert MASK not in (found.rule.when or "")
-    assert '"password"' in found.words.partition("whatever")[2]
+    assert covers(found.rule, {"env": "test"})
+    assert covers(found.rule, {"env": "test", "password": secret}) is False
 
 
 def test_a_rule_that_stands_is_not_suggested_again() -> None:

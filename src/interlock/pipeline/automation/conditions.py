@@ -7,8 +7,9 @@ argument can become part of the expression, or of the sentence that a human acce
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,8 +17,7 @@ LONGEST_VALUE: Final = 256
 """Characters of a value that may stand in a condition."""
 _DEEPEST: Final = 4
 _INTS: Final = range(-(2**63), 2**63)
-_UNSURE: Final = ("..", "\\", "%")
-"""What leads out of a folder, or may be read as something that does."""
+_PLAIN: Final = "A-Za-z0-9_"
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -98,28 +98,72 @@ def one_of(name: str, values: Sequence[Any], *, optional: bool = False) -> Piece
     return Piece(_required(name, cel, optional), _or_absent(words, optional))
 
 
-def below(name: str, folders: Sequence[str], *, optional: bool = False) -> Piece:
-    """The argument is a path below one of these folders, each of which ends with a slash. What
-    leads out of them again does not count, in whatever spelling."""
+class Below(NamedTuple):
+    """A folder, which ends with a slash, and what the names below it are made of: besides plain
+    letters, digits, `_`, `-` and single dots between them."""
+
+    folder: str
+    letters: str = ""
+    """Other letters that were seen."""
+    dotted: bool = False
+    """Whether names may begin with a dot."""
+
+    @property
+    def pattern(self) -> str:
+        """Both RE2 and Python read it alike. It is meant for the whole text."""
+        start = "".join(f"[{one}]" if one in ".+" else one for one in self.folder)
+        word = f"[{_PLAIN}{self.letters}-]+"
+        name = f"{'[.]?' if self.dotted else ''}{word}(?:[.]{word})*"
+        return f"{start}{name}(?:/{name})*"
+
+    def holds(self, path: str) -> bool:
+        return re.fullmatch(self.pattern, path) is not None
+
+
+def below(name: str, folders: Sequence[Below], *, optional: bool = False) -> Piece:
+    """The argument is a path below one of these folders, by a list of what may stand there. What
+    leads out of them again, or is no plain path to whoever reads it, does not count."""
     member = f"args[{text(name)}]"
-    starts = " || ".join(f"{member}.startsWith({text(one)})" for one in folders)
-    starts = f"({starts})" if len(folders) > 1 else starts
-    ways_out = " && ".join(f"!{member}.contains({text(one)})" for one in _UNSURE)
-    words = f"{_quoted(name)} is below {' or '.join(_quoted(one) for one in folders)}"
-    cel = f"{starts} && {ways_out}"
-    return Piece(
-        _required(name, f"({cel})" if optional else cel, optional), _or_absent(words, optional)
-    )
+    fits = " || ".join(f"{member}.matches({text(f'^{one.pattern}$')})" for one in folders)
+    words = f"{_quoted(name)} is below {' or '.join(_quoted(one.folder) for one in folders)}"
+    cel = f"({fits})" if len(folders) > 1 else fits
+    return Piece(_required(name, cel, optional), _or_absent(words, optional))
 
 
-def between(name: str, least: int | float, most: int | float, *, optional: bool = False) -> Piece:
-    """The argument is a number, and not beyond what was seen."""
+def between(
+    name: str,
+    least: int | float,
+    most: int | float,
+    *,
+    whole: bool = False,
+    optional: bool = False,
+) -> Piece:
+    """The argument is a number, and not beyond what was seen. `whole`: no fractions were."""
     member = f"args[{text(name)}]"
     cel = f"{member} >= {literal(least)} && {member} <= {literal(most)}"
+    if whole:
+        cel = f"type({member}) == int && {cel}"
     words = f"{_quoted(name)} is from {_quoted(least)} to {_quoted(most)}"
     return Piece(
         _required(name, f"({cel})" if optional else cel, optional), _or_absent(words, optional)
     )
+
+
+def present(name: str) -> Piece:
+    """The argument is there, whatever it says."""
+    return Piece(f"{text(name)} in args", f"{_quoted(name)} is given")
+
+
+def absent(name: str) -> Piece:
+    """The argument is not there."""
+    return Piece(f"!({text(name)} in args)", f"{_quoted(name)} is not given")
+
+
+def either(ways: Sequence[Sequence[Piece]]) -> Piece:
+    """All of the pieces of one of these ways."""
+    cel = " || ".join(f"({' && '.join(one.cel for one in way)})" for way in ways)
+    words = ", or ".join(" and ".join(one.words for one in way) for way in ways)
+    return Piece(f"({cel})", f"either {words}")
 
 
 def only(names: Sequence[str]) -> Piece:

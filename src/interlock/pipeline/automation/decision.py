@@ -7,6 +7,7 @@ no condition about it is judged.
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from typing import Any, Final
 
@@ -110,7 +111,8 @@ def kept(shown: bytes) -> bytes:
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, str) and len(value) > MOST_TEXT:
-        return _left_out(value.encode(), f"{len(value)} characters")
+        # How many words it had tells a long text from a long path.
+        return _left_out(value.encode(), f"{len(value)} characters in {len(value.split())} words")
     if isinstance(value, dict):
         return {name: _shortened(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -121,6 +123,17 @@ def _shortened(value: Any) -> Any:
 def _left_out(whole: bytes, size: str = "") -> str:
     """What stands for something long: whether two of them are the same can be seen."""
     return f"{MASK} (left out: {size or f'{len(whole)} bytes'}, {sha256(whole).hexdigest()[:16]})"
+
+
+_LONG_TEXT: Final = re.compile(
+    re.escape(MASK) + r" \(left out: \d+ characters in (\d+) words, [0-9a-f]{16}\)"
+)
+
+
+def words_left_out(value: str) -> int | None:
+    """How many words a long text had that this stands for. None: it stands for none."""
+    match = _LONG_TEXT.fullmatch(value)
+    return None if match is None else int(match[1])
 
 
 def is_hidden(value: Any) -> bool:

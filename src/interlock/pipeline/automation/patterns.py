@@ -2,37 +2,43 @@
 
 A rule must not go further than what humans looked at. So every argument is described as closely as
 it can be: by the few values that it had, by the few folders that its paths are in, by the numbers
-that it was between; and an argument that was hardly ever there is not there. What does not fit the
-description waits for a human as before: nothing is opened for the sake of a few odd ones, which
-somebody may have sent for just that. An argument is left open only where it had many values that
-have nothing in common, or is a secret by its name; and the words say so. What can be neither
-described nor left open is taken for something that is not there.
+that it was between; and an argument that was hardly ever there is not there. Where several
+arguments vary, only what was seen together goes together, and only for callers who were seen with
+it. What does not fit waits for a human as before: nothing is opened for the sake of a few odd ones,
+which somebody may have sent for just that. Only a text in several words, such as a message, may be
+left open, and then it is named. What can be neither described nor left open is in no rule.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from math import prod
+from typing import Final
 
 import msgspec
 
-from interlock.config.redaction import is_secret_key
-from interlock.pipeline.automation.conditions import (
-    Piece,
-    below,
-    between,
-    is_usable,
-    one_of,
-    only,
+from interlock.config.redaction import MASK, is_secret_key
+from interlock.pipeline.automation.alternatives import (
+    ABSENT,
+    Absent,
+    Alternative,
+    Folder,
+    Open,
+    Range,
+    key_of,
+    piece_for,
+    ways_of,
 )
+from interlock.pipeline.automation.conditions import Piece, either, is_usable, only
+from interlock.pipeline.automation.folders import deeper
 from interlock.pipeline.automation.rule import Case
 
-MOST_VALUES: Final = 5
-"""More values than these are no list that a human would write."""
 MOST_NAMES: Final = 40
-NEARLY_ALL: Final = 0.9
-MOST_PART: Final = 0.5
+MOST_CALLERS: Final = 20
+"""More than these are not named in one rule, and nobody is covered who is not named."""
+MOST_TOGETHER: Final = 10
+"""So many combinations of what varies one rule may have."""
 SEEN: Final = 3
 """What was seen less often is not named in a rule."""
 FINEST: Final = 3
@@ -44,39 +50,160 @@ class Pattern(msgspec.Struct, frozen=True):
     """What some decisions have in common."""
 
     callers: tuple[str, ...]
-    """Empty: so many that it does not matter who."""
     pieces: tuple[Piece, ...]
     open: tuple[str, ...]
-    """Arguments about which nothing is said."""
+    """Arguments that may say anything."""
 
 
-def common(cases: Sequence[Case], seen: int = SEEN, finer: int = 0) -> Pattern | None:
-    """The narrowest pattern. `finer`: how many folders further down. None: there is none."""
+def common(cases: Sequence[Case], seen: int = SEEN, finer: int = 0) -> list[Pattern]:
+    """The narrowest patterns: each for callers all of whom were seen with all that it says.
+    `finer`: how many folders further down."""
     known = [one for one in cases if one.arguments is not None]
     counted = Counter(name for one in known for name in one.arguments or ())
-    names = sorted(name for name, times in counted.items() if times >= seen)
-    if not known or len(names) > MOST_NAMES or not all(is_usable(name) for name in names):
-        return None
-    pieces: list[Piece] = []
-    left_open: list[str] = []
-    described: list[str] = []
+    names = sorted(name for name, times in counted.items() if times >= seen and _is_plain(name))
+    if len(names) > MOST_NAMES:
+        return []
+    ways: dict[str, list[Alternative]] = {}
     for name in names:
         there = [one for one in known if name in (one.arguments or ())]
-        values = _Values(
-            [(one.arguments or {})[name] for one in there],
-            [(one.arguments or {})[name] for one in there if name not in one.hidden],
-            len(there) < len(known),
-        )
-        piece = _described(name, values, seen, finer)
-        if piece is not None:
-            pieces.append(piece)
-        elif _is_free(name, values):
-            left_open.append(name)
-        else:
+        values = [((one.arguments or {})[name], name in one.hidden) for one in there]
+        if found := ways_of(name, values, seen, finer):
+            ways[name] = found
+    return _together(known, ways, seen)
+
+
+def _is_plain(name: str) -> bool:
+    return is_usable(name) and MASK not in name and not is_secret_key(name)
+
+
+# -- what was seen together
+
+_Way = tuple[Alternative, ...]
+_Seen = dict[_Way, dict[str, list[Case]]]
+"""By what its arguments are, and by the caller: the decisions."""
+
+
+def _together(
+    cases: Sequence[Case], ways: dict[str, list[Alternative]], seen: int
+) -> list[Pattern]:
+    names = list(ways)
+    met: _Seen = {}
+    for one in cases:
+        way = _way(one, ways)
+        if way is not None:
+            met.setdefault(way, {}).setdefault(one.decided.caller, []).append(one)
+    often: _Seen = {}
+    for way, by in met.items():
+        for who, made in by.items():
+            if len(made) >= seen:
+                often.setdefault(_deeper(names, way, made, seen), {})[who] = made
+    ranked = sorted(often, key=lambda way: (-sum(map(len, often[way].values())), repr(way)))
+    often = {way: often[way] for way in ranked[:MOST_TOGETHER]}
+    sets: dict[str, frozenset[_Way]] = {}
+    for way, by in often.items():
+        for who in by:
+            sets[who] = sets.get(who, frozenset()) | {way}
+    # All that somebody was seen with, and each by itself, for all who were seen with that.
+    chosen = dict.fromkeys([*sets.values(), *(frozenset([way]) for way in often)])
+    patterns: list[Pattern] = []
+    for some in chosen:
+        callers = sorted(who for who, has in sets.items() if has >= some)
+        if len(callers) <= MOST_CALLERS:
+            pattern = _pattern(names, [way for way in often if way in some], callers, often)
+            patterns += [] if pattern is None else [pattern]
+    return patterns
+
+
+def _way(case: Case, ways: dict[str, list[Alternative]]) -> _Way | None:
+    """What its arguments are. None: one of them is something else."""
+    arguments = case.arguments or {}
+    if not ways.keys() >= arguments.keys():
+        return None
+    found: list[Alternative] = []
+    for name, alternatives in ways.items():
+        if name not in arguments:
+            found.append(ABSENT)
             continue
-        described.append(name)
-    pieces.append(only(described))
-    return Pattern(_callers(cases, seen), tuple(pieces), tuple(left_open))
+        value, hidden = arguments[name], name in case.hidden
+        fits = next((one for one in alternatives if one.fits(value, hidden)), None)
+        if fits is None:
+            return None
+        found.append(fits)
+    return tuple(found)
+
+
+def _deeper(names: Sequence[str], way: _Way, cases: Sequence[Case], seen: int) -> _Way:
+    """The same, with folders no wider than these decisions need."""
+    return tuple(
+        Folder(deeper(one.below, ((case.arguments or {})[name] for case in cases), seen))
+        if isinstance(one, Folder)
+        else one
+        for name, one in zip(names, way, strict=True)
+    )
+
+
+def _pattern(
+    names: Sequence[str], some: Sequence[_Way], callers: Sequence[str], met: _Seen
+) -> Pattern | None:
+    ways = [narrow for way in some if (narrow := _narrowed(names, way, callers, met[way]))]
+    if not ways:
+        return None
+    there = [
+        (at, name)
+        for at, name in enumerate(names)
+        if any(not isinstance(way[at], Absent) for way in ways)
+    ]
+    varied = [list(dict.fromkeys(way[at] for way in ways)) for at, _ in there]
+    pieces: list[Piece] = []
+    if prod(map(len, varied)) == len(ways) and all(_of_a_kind(one) for one in varied):
+        # Each was seen with each.
+        for (_, name), alternatives in zip(there, varied, strict=True):
+            pieces += piece_for(name, alternatives)
+    else:
+        differ = [len(one) > 1 for one in varied]
+        for (_, name), alternatives, differs in zip(there, varied, differ, strict=True):
+            pieces += [] if differs else piece_for(name, alternatives)
+        pieces.append(
+            either(
+                [
+                    [
+                        piece
+                        for (at, name), differs in zip(there, differ, strict=True)
+                        if differs
+                        for piece in piece_for(name, [way[at]])
+                    ]
+                    for way in ways
+                ]
+            )
+        )
+    pieces.append(only([name for _, name in there]))
+    left_open = [name for at, name in there if any(isinstance(way[at], Open) for way in ways)]
+    return Pattern(tuple(callers), tuple(pieces), tuple(left_open))
+
+
+def _of_a_kind(alternatives: Sequence[Alternative]) -> bool:
+    """Whether one sentence can say them: there is one range at most."""
+    return sum(isinstance(one, Range) for one in alternatives) <= 1
+
+
+def _narrowed(
+    names: Sequence[str], way: _Way, callers: Sequence[str], by: dict[str, list[Case]]
+) -> _Way | None:
+    """The same, with numbers no further than each of these callers was seen with. None: nothing is
+    left of them."""
+    narrow: list[Alternative] = []
+    for name, one in zip(names, way, strict=True):
+        if isinstance(one, Range):
+            numbers = [[(case.arguments or {})[name] for case in by[who]] for who in callers]
+            least, most = max(map(min, numbers)), min(map(max, numbers))
+            if least > most:
+                return None
+            one = msgspec.structs.replace(one, least=least, most=most)
+        narrow.append(one)
+    return tuple(narrow)
+
+
+# -- groups
 
 
 def clusters(cases: Sequence[Case], least: int) -> Iterator[list[Case]]:
@@ -99,7 +226,7 @@ def _with_values(cases: Sequence[Case], name: str) -> tuple[list[Case], Callable
     """Those that have this argument, and what tells its values apart."""
     return (
         [one for one in cases if name in (one.arguments or ())],
-        lambda one: _key((one.arguments or {})[name]),
+        lambda one: key_of((one.arguments or {})[name]),
     )
 
 
@@ -108,163 +235,3 @@ def _grouped(cases: Sequence[Case], by: Callable[[Case], Hashable]) -> list[list
     for one in cases:
         groups.setdefault(by(one), []).append(one)
     return sorted(groups.values(), key=len, reverse=True)
-
-
-def _callers(cases: Sequence[Case], seen: int) -> tuple[str, ...]:
-    counted = Counter(one.decided.caller for one in cases)
-    # Nobody is named whom humans hardly know, unless all are so.
-    often = [name for name, times in counted.items() if times >= seen] or list(counted)
-    return tuple(sorted(often)) if len(often) <= MOST_VALUES else ()
-
-
-# -- one argument
-
-
-class _Values(NamedTuple):
-    """All that an argument was."""
-
-    all: list[Any]
-    plain: list[Any]
-    """Those of which nothing is hidden."""
-    optional: bool
-    """Whether it was not always there."""
-
-
-class _Description(NamedTuple):
-    """A piece, and how many of the values it fits."""
-
-    explains: int
-    piece: Piece
-
-
-def _described(name: str, values: _Values, seen: int, finer: int) -> Piece | None:
-    """The narrowest way to say what it is. None: it can only be left open, if at all."""
-    total = len(values.all)
-    ways = [
-        one
-        for one in (
-            _as_values(name, values, seen),
-            _as_paths(name, values, seen, finer),
-            _as_number(name, values),
-        )
-        if one is not None and one.explains >= MOST_PART * total
-    ]
-    nearly = [one for one in ways if one.explains >= NEARLY_ALL * total]
-    if ways:
-        return nearly[0].piece if nearly else max(ways, key=lambda one: one.explains).piece
-    if _is_free(name, values):
-        return None
-    # So few values are no free text, however seldom each was there.
-    distinct = {_key(one): one for one in values.plain if is_usable(one)}
-    if not distinct:
-        return None
-    return one_of(name, [distinct[key] for key in sorted(distinct)], optional=values.optional)
-
-
-def _is_free(name: str, values: _Values) -> bool:
-    """Whether it may be anything: it was many things, or nobody may see what it is. What hides by
-    its own looks proves nothing: whoever calls can make it look so."""
-    return is_secret_key(name) or len({_key(one) for one in values.all}) > MOST_VALUES
-
-
-def _key(value: Any) -> tuple[str, bytes]:
-    """By what a value is the same as another: `true` is not 1."""
-    return type(value).__name__, msgspec.json.encode(value, order="deterministic")
-
-
-def _as_values(name: str, values: _Values, seen: int) -> _Description | None:
-    """By the values, if they are few, and each was there often enough."""
-    known = {_key(one): one for one in values.plain if is_usable(one)}
-    counted = Counter(_key(one) for one in values.plain)
-    often = sorted(key for key in known if counted[key] >= seen)
-    if not often or len(often) > MOST_VALUES:
-        return None
-    piece = one_of(name, [known[key] for key in often], optional=values.optional)
-    return _Description(sum(counted[key] for key in often), piece)
-
-
-def _as_paths(name: str, values: _Values, seen: int, finer: int) -> _Description | None:
-    folders = _folders([one for one in values.plain if isinstance(one, str)], seen, finer)
-    if not folders:
-        return None
-    piece = below(name, sorted(folders), optional=values.optional)
-    return _Description(sum(folders.values()), piece)
-
-
-def _as_number(name: str, values: _Values) -> _Description | None:
-    """Between the least and the most; what is never negative stays so."""
-    numbers = [
-        one
-        for one in values.plain
-        if isinstance(one, int | float) and not isinstance(one, bool) and is_usable(one)
-    ]
-    if not numbers:
-        return None
-    piece = between(name, min(*numbers, 0), max(numbers), optional=values.optional)
-    return _Description(len(numbers), piece)
-
-
-# -- folders
-
-
-def folder_of(path: str) -> str:
-    """The folder that a path is in, with its slash. Empty: it says nothing."""
-    return path[: path.rfind("/") + 1]
-
-
-def says_something(folder: str) -> bool:
-    """Whether a folder is more than the root, or than a scheme: `https://` holds every host."""
-    scheme, separator, rest = folder.partition("://")
-    named = rest if separator else scheme
-    whole = folder.endswith("/") and not folder.endswith(":/")
-    return whole and any(part.strip(".") for part in named.split("/"))
-
-
-def _folders(paths: list[str], seen: int, finer: int) -> dict[str, int]:
-    """The few folders that hold most of these paths, each as deep as it can be, and how many it
-    holds. Paths that may lead elsewhere count here, so that they are not taken for free texts: a
-    rule about folders does not fit them."""
-    counted = Counter(folder_of(one) for one in paths)
-    found = [_deepest(one, counted) for one in _tops(counted)]
-    for _ in range(finer):
-        found = [_deepest(part, counted) for one in found for part in _parts(one, counted)]
-    often = {one: _held(one, counted) for one in found if is_usable(one)}
-    ranked = sorted(often, key=lambda one: (-often[one], one))
-    return {one: often[one] for one in ranked[:MOST_VALUES] if often[one] >= seen}
-
-
-def _held(folder: str, counted: Counter[str]) -> int:
-    return sum(times for one, times in counted.items() if one.startswith(folder))
-
-
-def _tops(counted: Counter[str]) -> list[str]:
-    """The shallowest folders that say something."""
-    found: dict[str, None] = {}
-    for one in counted:
-        at = -1
-        while (at := one.find("/", at + 1)) >= 0:
-            if says_something(one[: at + 1]):
-                found[one[: at + 1]] = None
-                break
-    return list(found)
-
-
-def _parts(folder: str, counted: Counter[str]) -> list[str]:
-    """The folders right below it that hold something; itself where something lies in it."""
-    found = dict.fromkeys(
-        one[: one.index("/", len(folder)) + 1]
-        for one in counted
-        if one.startswith(folder) and one != folder
-    )
-    return [*found] if found else [folder]
-
-
-def _deepest(folder: str, counted: Counter[str]) -> str:
-    """As far down as nearly all that it holds goes."""
-    whole = _held(folder, counted)
-    while True:
-        parts = [one for one in _parts(folder, counted) if one != folder]
-        best = max(parts, key=lambda one: _held(one, counted), default="")
-        if not best or _held(best, counted) < NEARLY_ALL * whole:
-            return folder
-        folder = best

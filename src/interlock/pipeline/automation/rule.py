@@ -12,17 +12,24 @@ import msgspec
 from interlock.catalog.effects import EffectLevel
 from interlock.config.automation import LearnedRule
 from interlock.config.conditions import CannotJudge, Condition, compile_condition
-from interlock.pipeline.automation.decision import Decided, is_hidden
+from interlock.config.redaction import is_secret_key
+from interlock.pipeline.automation.decision import Decided, is_hidden, words_left_out
 from interlock.pipeline.policy.reading import DEEPEST
 
 _IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
-_MEMBER: Final = re.compile(
-    r"""args\s*(?:\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\])"""
+_TEXT: Final = r"""(?:[rR](?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_MACRO: Final = r"\bargs\s*\.\s*(?:all|exists|exists_one|filter|map|size)\s*\("
+_SPOKEN: Final = re.compile(
+    rf"(?P<macro>{_MACRO})|\bargs\s*(?:\.\s*(?P<name>[A-Za-z_]\w*)|\[\s*(?P<text>{_TEXT})\s*\]"
+    rf"|(?P<other>\[))|{_TEXT}|//[^\n]*",
+    re.DOTALL,
 )
-"""A member of the arguments that is named as it is."""
+"""Where a condition speaks of a member of the arguments; and texts and
+remarks, in which it does not."""
+_ESCAPED: Final = re.compile(
+    r"""\\(?:(["'\\])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))""", re.DOTALL
+)
 _NUL: Final = b"\\u0000"
-_ANY_MEMBER: Final = re.compile(r"args\s*(?:\.|\[)")
-_MACRO: Final = re.compile(r"args\s*\.\s*(?:all|exists|exists_one|filter|map|size)\s*\(")
 
 
 def undoable(effect: str) -> bool:
@@ -62,7 +69,7 @@ def _deeper(value: Any, most: int) -> bool:
 class CompiledRule:
     """Asked whether it fits."""
 
-    __slots__ = ("_callers", "_condition", "_named", "_tools", "_unnamed", "rule")
+    __slots__ = ("_callers", "_condition", "_named", "_open", "_tools", "_unnamed", "rule")
 
     def __init__(self, rule: LearnedRule) -> None:
         """Raises BadValue for a condition that the config itself would have refused."""
@@ -71,11 +78,9 @@ class CompiledRule:
         self._callers = frozenset(rule.callers)
         text = rule.when
         self._condition: Condition | None = None if text is None else compile_condition(text)
-        found = [] if text is None else list(_MEMBER.finditer(_MACRO.sub("", text)))
-        self._named = frozenset(next(name for name in one.groups() if name) for one in found)
-        self._unnamed = text is not None and len(_ANY_MEMBER.findall(_MACRO.sub("", text))) > len(
-            found
-        )
+        self._named, self._unnamed = _spoken_of(text or "")
+        # What is a secret by its name was never looked at, and is left to nobody.
+        self._open = frozenset(one for one in rule.open if not is_secret_key(one))
 
     def fits(self, tool: str, caller: str, effect: str) -> bool:
         """All but its condition."""
@@ -87,26 +92,37 @@ class CompiledRule:
 
     def holds(self, about: Mapping[str, Any] | None) -> bool | None:
         """Whether its condition is true of a call. None: nobody can say, and a human is asked."""
-        if self._condition is None:
-            return True
         if about is None:
             return None
+        if self.rule.then == "allow" and not self._speaks_of_all(about["args"]):
+            return False
+        if self._condition is None:
+            return True
         try:
             return self._condition.holds(about)
         except CannotJudge:
             return None
+
+    def _speaks_of_all(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether every argument is in its condition, or a text that may be any."""
+        return all(
+            isinstance(value, str) if name in self._open else name in self._named
+            for name, value in arguments.items()
+        )
 
     def covers(self, case: Case) -> bool | None:
         """The same of a decision of the past. None: too little of it is kept."""
         one = case.decided
         if not self.fits(one.tool, one.caller, one.effect):
             return False
-        if self._condition is None:
-            return True
-        if case.hidden and (self._unnamed or not case.hidden.isdisjoint(self._named)):
-            return None
         if case.arguments is None:
             return None
+        if case.hidden and (self._unnamed or not case.hidden.isdisjoint(self._named)):
+            return None
+        for name in case.hidden & self._open:
+            kept = case.arguments[name]
+            if not isinstance(kept, str) or words_left_out(kept) is None:
+                return None
         # Roles, scopes and server are not kept: what asks for them cannot be judged.
         return self.holds(
             {
@@ -116,3 +132,29 @@ class CompiledRule:
                 "effect": one.effect,
             }
         )
+
+
+def _spoken_of(condition: str) -> tuple[frozenset[str], bool]:
+    """The arguments that a condition names, and whether it may speak of others, too."""
+    named: set[str] = set()
+    unnamed = False
+    for one in _SPOKEN.finditer(condition):
+        name = one["name"]
+        if one["text"] is not None:
+            name = _meant(one["text"])
+            unnamed = unnamed or name is None
+        if name is not None:
+            named.add(name)
+        unnamed = unnamed or one["other"] is not None
+    return frozenset(named), unnamed
+
+
+def _meant(quoted: str) -> str | None:
+    """The text that stands in quotes. None: it is written in a way that we do not write."""
+    if quoted[0] in "rR" or any(one[4] for one in _ESCAPED.finditer(quoted)):
+        return None
+
+    def character(match: re.Match[str]) -> str:
+        return match[1] or chr(int(match[2] or match[3], 16))
+
+    return _ESCAPED.sub(character, quoted[1:-1])

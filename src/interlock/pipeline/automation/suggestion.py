@@ -20,9 +20,9 @@ from interlock.config.problems import BadValue
 from interlock.pipeline.approval.record import utc
 from interlock.pipeline.automation.conditions import joined, text
 from interlock.pipeline.automation.decision import Decided
+from interlock.pipeline.automation.folders import NEARLY_ALL
 from interlock.pipeline.automation.patterns import (
     FINEST,
-    NEARLY_ALL,
     SEEN,
     Pattern,
     clusters,
@@ -126,21 +126,23 @@ def _suggestion(weighed: _Weighed) -> Suggestion:
 
 def id_of(rule: LearnedRule) -> str:
     """By what it decides, not by what it is called. It begins with a letter."""
-    about = [rule.then, rule.tools, rule.callers, rule.when, rule.irreversible]
+    about = [rule.then, rule.tools, rule.callers, rule.when, rule.irreversible, rule.open]
     return "s" + sha256(msgspec.json.encode(about)).hexdigest()[:8]
 
 
 def words_of(rule: LearnedRule, pattern: Pattern) -> str:
     """The rule as a sentence."""
-    who = " or ".join(text(one) for one in rule.callers) or "anybody"
+    who = " or ".join(text(one) for one in rule.callers)
     what = " or ".join(one if one.isprintable() else text(one) for one in rule.tools)
     said = f"Let {who} call {what}" if rule.then == "allow" else f"Refuse {what} to {who}"
     said += " without asking"
+    if rule.open:
+        # What is not looked at any more comes first.
+        said = f"{said[0].lower()}{said[1:]}"
+        said = f"Whatever {' and '.join(text(one) for one in rule.open)} says: {said}"
     conditions = [one.words for one in pattern.pieces]
     if conditions:
         said += f", when {', and '.join(conditions)}"
-    if pattern.open:
-        said += f"; whatever {' and '.join(text(one) for one in pattern.open)} may be"
     if rule.irreversible:
         said += ". This cannot be undone"
     return f"{said}."
@@ -159,21 +161,25 @@ def _candidates(
         return
     tried: set[str] = set()
     seen = min(SEEN, settings.decisions)
-    whole = common(alike, seen)
-    may_be_open = frozenset(() if whole is None else whole.open)
+    may_be_open = frozenset(name for one in common(alike, seen) for name in one.open)
     for group in clusters(alike, settings.decisions):
         for finer in range(FINEST + 1):
-            pattern = common(group, seen, finer)
-            # Some that were picked out for what they hide open nothing that all together do not.
-            if pattern is None or not may_be_open.issuperset(pattern.open):
-                break
-            rule = _rule(tool, then, pattern, group)
-            if rule.name in tried:
-                continue
-            tried.add(rule.name)
-            weighed = _weigh(rule, pattern, cases, settings)
-            if weighed is not None:
-                yield weighed
+            good = False
+            patterns = common(group, seen, finer)
+            for pattern in patterns:
+                # Some that were picked out for what they hide open nothing that all together do
+                # not.
+                if not may_be_open.issuperset(pattern.open):
+                    continue
+                rule = _rule(tool, then, pattern, group)
+                if rule.name in tried:
+                    continue
+                tried.add(rule.name)
+                weighed = _weigh(rule, pattern, cases, settings)
+                if weighed is not None:
+                    good = True
+                    yield weighed
+            if good or not patterns:
                 break
 
 
@@ -184,6 +190,7 @@ def _rule(tool: str, then: str, pattern: Pattern, group: Sequence[Case]) -> Lear
         tools=[tool],
         callers=list(pattern.callers),
         when=joined(pattern.pieces),
+        open=list(pattern.open),
         irreversible=not all(undoable(one.decided.effect) for one in group),
     )
     shown = _NAME.sub("-", tool)[-_MOST_NAME:].strip("-.") or "tool"

@@ -1,0 +1,185 @@
+"""What one argument was, as few alternatives: values, folders, a range of numbers, or any text.
+
+Each of them fits only what is like something that was seen. What is a secret by its name, what is
+hidden, lists and objects are never left open; nor is a text that looks like a command, or that says
+where something goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from interlock.pipeline.automation.conditions import (
+    Below,
+    Piece,
+    absent,
+    below,
+    between,
+    is_usable,
+    one_of,
+    present,
+)
+from interlock.pipeline.automation.decision import words_left_out
+from interlock.pipeline.automation.folders import NEARLY_ALL, holding
+
+MOST_VALUES: Final = 5
+"""More values than these are no list that a human would write."""
+MOST_PART: Final = 0.5
+_NAME_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_WHERE: Final = ("cc", "bcc", "dir", "from", "host", "id", "key", "name", "q", "to", "user")
+_WHAT: Final = (
+    "account", "address", "arg", "code", "cmd", "command", "dest", "directory", "email",
+    "endpoint", "eval", "exec", "expression", "file", "folder", "href", "link", "path", "program",
+    "query", "recipient", "script", "shell", "source", "sql", "statement", "target", "uri", "url",
+)  # fmt: skip
+"""Names of arguments, in part and anywhere in them, that say where something goes or what is run:
+such are never left open, however much they look like prose."""
+_WORKING: Final = re.compile(r"[/\\|;&$`<>=*]|\s-")
+"""What stands in commands and queries."""
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One value."""
+
+    key: tuple[str, bytes]
+
+    @property
+    def value(self) -> Any:
+        return msgspec.json.decode(self.key[1])
+
+    def fits(self, value: Any, hidden: bool) -> bool:
+        return not hidden and key_of(value) == self.key
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """Paths below one folder."""
+
+    below: Below
+
+    def fits(self, value: Any, hidden: bool) -> bool:
+        return not hidden and isinstance(value, str) and self.below.holds(value)
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Numbers."""
+
+    least: int | float
+    most: int | float
+    whole: bool
+
+    def fits(self, value: Any, hidden: bool) -> bool:
+        return not hidden and _is_number(value) and self.least <= value <= self.most
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Any text."""
+
+    def fits(self, value: Any, hidden: bool) -> bool:
+        return isinstance(value, str) and (not hidden or words_left_out(value) is not None)
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """It is not there."""
+
+    def fits(self, value: Any, hidden: bool) -> bool:
+        return False
+
+
+ABSENT: Final = Absent()
+Alternative = Value | Folder | Range | Open | Absent
+
+
+def key_of(value: Any) -> tuple[str, bytes]:
+    """By what a value is the same as another: `true` is not 1."""
+    return type(value).__name__, msgspec.json.encode(value, order="deterministic")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def ways_of(
+    name: str, values: Sequence[tuple[Any, bool]], seen: int, finer: int
+) -> list[Alternative]:
+    """The narrowest way to say what it was, for each value and whether something of it is hidden.
+    Empty: there is none, and no rule may have this argument."""
+    plain = [value for value, hidden in values if not hidden]
+    ways: list[list[Alternative]] = [
+        list(_values(plain, seen)),
+        list(_folders(plain, seen, finer)),
+        list(_numbers(plain)),
+    ]
+    explained = [
+        (sum(any(one.fits(value, False) for one in way) for value in plain), way)
+        for way in ways
+        if way
+    ]
+    enough = [one for one in explained if one[0] >= MOST_PART * len(values)]
+    nearly = [one for one in enough if one[0] >= NEARLY_ALL * len(values)]
+    if enough:
+        return nearly[0][1] if nearly else max(enough, key=lambda one: one[0])[1]
+    if _is_free(name, values):
+        return [Open()]
+    # So few values can be named, however seldom each was there.
+    distinct = sorted({key_of(one) for one in plain if is_usable(one)})
+    return [Value(one) for one in distinct] if len(distinct) <= MOST_VALUES else []
+
+
+def _values(plain: Sequence[Any], seen: int) -> list[Value]:
+    """The values, if they are few, and each was there often enough."""
+    counted = Counter(key_of(one) for one in plain if is_usable(one))
+    often = sorted(key for key, times in counted.items() if times >= seen)
+    return [Value(one) for one in often] if len(often) <= MOST_VALUES else []
+
+
+def _folders(plain: Sequence[Any], seen: int, finer: int) -> list[Folder]:
+    texts = [one for one in plain if isinstance(one, str)]
+    return [Folder(one) for one in holding(texts, seen, finer, MOST_VALUES)]
+
+
+def _numbers(plain: Sequence[Any]) -> list[Range]:
+    """From the least to the most that was seen."""
+    numbers = [one for one in plain if _is_number(one) and is_usable(one)]
+    if not numbers:
+        return []
+    return [Range(min(numbers), max(numbers), all(isinstance(one, int) for one in numbers))]
+
+
+def _is_free(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
+    """Whether it may say anything: most were texts in several words, and many different ones."""
+    parts = {part.lower() for part in _NAME_PART.findall(name)}
+    if not parts.isdisjoint(_WHERE) or any(one in name.lower() for one in _WHAT):
+        return False
+    texts: list[str] = []
+    for value, hidden in values:
+        if isinstance(value, str):
+            words = (words_left_out(value) or 0) if hidden else len(value.split())
+            texts += [value] if words > 1 else []
+    if len(texts) <= MOST_PART * len(values) or len(set(texts)) <= MOST_VALUES:
+        return False
+    shown = [value for value in texts if words_left_out(value) is None]
+    alike = len({value.split()[0] for value in shown}) == 1
+    return not (alike and all(_WORKING.search(value) for value in shown))
+
+
+def piece_for(name: str, alternatives: Sequence[Alternative]) -> list[Piece]:
+    """What one sentence says of them; nothing where anything or nothing may be there."""
+    optional = any(isinstance(one, Absent) for one in alternatives)
+    values = [one.value for one in alternatives if isinstance(one, Value)]
+    folders = [one.below for one in alternatives if isinstance(one, Folder)]
+    ranges = [one for one in alternatives if isinstance(one, Range)]
+    if values:
+        return [one_of(name, values, optional=optional)]
+    if folders:
+        return [below(name, folders, optional=optional)]
+    if ranges:
+        [one] = ranges
+        return [between(name, one.least, one.most, whole=one.whole, optional=optional)]
+    if any(isinstance(one, Open) for one in alternatives):
+        return [] if optional else [present(name)]
+    return [absent(name)]

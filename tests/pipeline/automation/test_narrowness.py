@@ -1,0 +1,327 @@
+"""A rule covers only what is like something that humans looked at, whoever chose the words."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlock.config.automation import AutomationConfig, LearnedRule
+from interlock.config.redaction import is_secret_key
+from interlock.pipeline.automation.decision import Decided
+from interlock.pipeline.automation.folders import read_path
+from interlock.pipeline.automation.replay import VERDICTS
+from interlock.pipeline.automation.rule import CompiledRule, read_case
+from interlock.pipeline.automation.suggestion import suggest
+from tests.pipeline.automation.past import SETTINGS, decision, decisions, pasts
+
+MANY = range(25)
+
+
+def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
+    return CompiledRule(rule).covers(read_case(decision(arguments, **fields)))
+
+
+def rules(history: list[Decided]) -> list[LearnedRule]:
+    return [one.rule for one in suggest(history, SETTINGS)]
+
+
+# -- what teaches nothing
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [{"command": f"ls /tmp/a{one}"} for one in MANY],
+        [{"input": f"ls /tmp/a{one}"} for one in MANY],
+        [{"text": f"select * from t where id={one}"} for one in MANY],
+        [{"q": f"find me number {one}"} for one in MANY],
+        [{"filepath": f"my note {one}.md"} for one in MANY],
+        [{"path": f"note-{one}.md", "content": "x"} for one in MANY],
+        [{"paths": [f"/tmp/a/{one}"]} for one in MANY],
+        [{"options": {"path": f"/tmp/a/{one}"}} for one in MANY],
+        [{"options": [f"some words {one}"]} for one in MANY],
+        [{"key": "color", "value": "x"} for _ in MANY],
+        [{"value": f"see ghp_abcdefghijklmnopqrstuvwxyz01234567{one:02}"} for one in MANY],
+        [{"path": f"/tmp/a/{one} b"} for one in MANY],
+        [{"path": f"/tmp/a;b/{one}"} for one in MANY],
+        [{"path": f"/tmp//a/{one}"} for one in MANY],
+        [{"path": f"/tmp/../a/{one}"} for one in MANY],
+        [{"path": f"/{one}"} for one in MANY],
+        [{"path": f"~/{one}"} for one in MANY],
+        [{"path": f"C:/{one}"} for one in MANY],
+        [{"path": f"./{one}"} for one in MANY],
+        [{"path": f"/tmp/a/{'x/' * 40}{one}"} for one in MANY],
+        [{"url": f"https://me@h.example/{one}"} for one in MANY],
+        [{"url": f"https://h.example/a?b={one}"} for one in MANY],
+        [{"url": f"file:///etc/{one}"} for one in MANY],
+        [{"data": f"data:text/plain,{one}"} for one in MANY],
+    ],
+    ids=lambda many: str(many[0])[:40],
+)
+def test_what_cannot_be_described_becomes_no_rule(arguments: list[dict[str, Any]]) -> None:
+    assert rules(decisions(arguments)) == []
+
+
+def test_so_few_names_are_named() -> None:
+    [rule] = rules(decisions({"path": f"note-{one % 5}.md"} for one in MANY))
+    assert covers(rule, {"path": "note-0.md"})
+    for other in ("note-5.md", "/etc/passwd", "../note-0.md"):
+        assert covers(rule, {"path": other}) is False
+
+
+def test_a_text_in_words_is_open_by_its_name() -> None:
+    [rule] = rules(decisions({"message": f"{one} people came today"} for one in MANY))
+    assert rule.open == ["message"]
+    assert covers(rule, {"message": "anything at all; $(id)"})
+    assert covers(rule, {}) is False
+    assert covers(rule, {"message": {"a": 1}}) is False
+
+
+# -- what looks like a path
+
+FOLDERS = ["/srv/a/", "./notes/", "~/notes/", "C:/docs/", "https://h.example:8080/v1/", "notes/"]
+HOSTILE = [
+    "; rm -rf /",
+    ";rm",
+    "x | sh",
+    "x|sh",
+    "$(id)",
+    "$HOME",
+    "`id`",
+    "x&y",
+    "x>y",
+    "../x",
+    "..",
+    ".\t./x",
+    ".\n./x",
+    ".\r./x",
+    "x\n",
+    "%2e%2e/x",
+    "..%2fx",
+    "..\\x",
+    "\\x",
+    "x?u=http://evil",
+    "x#y",
+    "\u2044etc",
+    "\u2215etc",
+    "\uff0fetc",
+    "\uff0e\uff0e/x",
+    "\u2024\u2024/x",
+    "\u202ex",
+    "x\u200b",
+    "//evil.example/x",
+    "/x",
+    "~/x",
+    "*",
+    "'x'",
+    '"x"',
+    "",
+    ".ssh/authorized_keys",
+    "x y",
+    "x@y",
+    "{a,b}",
+]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_only_plain_names_are_below_a_folder(folder: str) -> None:
+    [rule] = rules(decisions({"path": f"{folder}{one}.md"} for one in MANY))
+    assert covers(rule, {"path": f"{folder}new/er_-1.tar.gz"})
+    assert [one for one in HOSTILE if covers(rule, {"path": folder + one}) is not False] == []
+    assert covers(rule, {"path": f"{folder[:-1]}x/a"}) is False
+    assert covers(rule, {"path": f" {folder}a"}) is False
+
+
+def test_letters_that_were_seen_often_may_be_there_again() -> None:
+    [rule] = rules(decisions({"path": f"/srv/a/.x/é@{one}"} for one in MANY))
+    assert covers(rule, {"path": "/srv/a/.x/éé@"})
+    assert covers(rule, {"path": "/srv/a/.x/.y"}) is False
+    assert covers(rule, {"path": "/srv/a/.x/a=b"}) is False
+    odd = decisions({"path": f"/srv/a/{one}=x"} for one in range(2))
+    [rule] = rules(decisions({"path": f"/srv/a/{one}"} for one in MANY) + odd)
+    assert covers(rule, {"path": "/srv/a/1=x"}) is False
+
+
+@given(st.sampled_from(FOLDERS), st.text(max_size=12) | st.sampled_from(HOSTILE))
+def test_what_looks_like_a_path_is_plain(folder: str, rest: str) -> None:
+    path = read_path(folder + rest)
+    if path is not None:
+        assert path.start + "/".join(path.names) == folder + rest
+        assert not {"", ".", ".."} & set(path.names)
+        assert not set(folder + rest) & set(" \t\r\n\\%$`;|&<>?#*'\"(){}[]!^")
+        assert all(path.whole.startswith(one) and one.endswith("/") for one in path.folders())
+
+
+# -- what goes together
+
+
+def test_only_what_was_seen_together_goes_together() -> None:
+    history = decisions({"src": f"/srv/prod/{one}", "dst": f"/backup/{one}"} for one in MANY)
+    history += decisions({"src": f"/home/a/{one}", "dst": f"/public/www/{one}"} for one in MANY)
+    [rule] = rules(history)
+    assert covers(rule, {"src": "/srv/prod/x", "dst": "/backup/x"})
+    assert covers(rule, {"src": "/home/a/x", "dst": "/public/www/x"})
+    assert covers(rule, {"src": "/srv/prod/x", "dst": "/public/www/x"}) is False
+    assert covers(rule, {"src": "/home/a/x", "dst": "/backup/x"}) is False
+
+
+def test_each_with_each_is_said_simply() -> None:
+    history = decisions({"env": "a" if one % 2 else "b", "n": one % 4 // 2} for one in range(40))
+    [found] = suggest(history, SETTINGS)
+    assert "either" not in found.words
+    assert '"env" is one of "a", "b", and "n" is one of 0, 1' in found.words
+
+
+def test_a_switch_goes_with_what_it_was_seen_with() -> None:
+    history = decisions({"path": f"/srv/a/{one}", "force": True} for one in MANY)
+    history += decisions({"path": f"/srv/b/{one}"} for one in MANY)
+    [rule] = rules(history)
+    assert covers(rule, {"path": "/srv/a/x", "force": True})
+    assert covers(rule, {"path": "/srv/b/x"})
+    assert covers(rule, {"path": "/srv/b/x", "force": True}) is False
+    assert covers(rule, {"path": "/srv/a/x"}) is False
+
+
+def test_numbers_go_with_what_they_were_seen_with() -> None:
+    history = decisions({"to_env": "test", "n": 1_000 + one} for one in MANY)
+    history += decisions({"to_env": "prod", "n": one} for one in MANY)
+    [rule] = rules(history)
+    assert covers(rule, {"to_env": "test", "n": 1_010})
+    assert covers(rule, {"to_env": "prod", "n": 10})
+    assert covers(rule, {"to_env": "prod", "n": 1_010}) is False
+
+
+def test_nobody_gets_what_another_was_seen_with() -> None:
+    history = decisions(({"path": f"/srv/prod/{one}"} for one in MANY), caller="alice")
+    history += decisions(({"path": f"/tmp/m/{one}"} for one in MANY), caller="bob")
+    history += decisions(({"path": f"/srv/dev/{one}"} for one in MANY), caller="carol")
+    history += decisions(({"n": one} for one in MANY), caller="alice", tool="files.pay")
+    history += decisions(({"n": one * 9} for one in MANY), caller="bob", tool="files.pay")
+    found = rules(history)
+    for who, other in (
+        ("alice", "/tmp/m/x"),
+        ("bob", "/srv/prod/x"),
+        ("carol", "/srv/prod/x"),
+        ("alice", "/srv/dev/x"),
+    ):
+        assert not any(covers(one, {"path": other}, caller=who) for one in found)
+    assert any(covers(one, {"path": "/tmp/m/x"}, caller="bob") for one in found)
+    pays = {"tool": "files.pay"}
+    assert not any(covers(one, {"n": 200}, caller="alice", **pays) for one in found)
+    assert not any(covers(one, {"n": 1}, caller="stranger", **pays) for one in found)
+
+
+# -- whatever the past was
+
+
+def expanded(templates: list[tuple[str, dict[str, Any], int]]) -> list[Decided]:
+    """Each template some times, with a number of its own wherever it has a `%`."""
+    return [
+        decision(
+            {
+                name: value.replace("%", str(number)) if isinstance(value, str) else value
+                for name, value in arguments.items()
+            },
+            caller=caller,
+        )
+        for caller, arguments, times in templates
+        for number in range(times)
+    ]
+
+
+TAUGHT = st.lists(
+    st.tuples(
+        st.sampled_from(["agent", "robot"]),
+        st.dictionaries(
+            st.sampled_from(["path", "n", "force", "more"]),
+            st.sampled_from(
+                ["/a/%", "/a/b/%", "/c/%", "/c/x", "x%", "we met % people", "x", 3, 40]
+            ),
+            max_size=3,
+        ),
+        st.integers(2, 9),
+    ),
+    min_size=1,
+    max_size=6,
+).map(expanded)
+PROBES = st.dictionaries(
+    st.sampled_from(["path", "n", "force", "token", 'a"]\n', "more"]),
+    st.builds(str.__add__, st.sampled_from(["/a/", "/a/b/", "/c/", ""]), st.sampled_from(HOSTILE))
+    | st.sampled_from(
+        ["/a/x", "/a/b/x", "/c/x", "/c/1", "x", "x1", "", None, True, [1], {}, 7, 7.5, -9, 10**6]
+    )
+    | st.integers(-5, 50),
+    max_size=4,
+)
+
+
+def alike(name: str, value: Any, seen: Any) -> bool:
+    """Whether a value is like one that was seen: the same, in its top folder, or a number."""
+    if type(value) is type(seen) and value == seen:
+        return True
+    if isinstance(value, int | float) and isinstance(seen, int | float):
+        return not isinstance(value, bool) and not isinstance(seen, bool)
+    if not (isinstance(value, str) and isinstance(seen, str)):
+        return False
+    now, then = read_path(value), read_path(seen)
+    return bool(now and then and now.folders() and now.folders()[:1] == then.folders()[:1])
+
+
+@settings(deadline=None)
+@given(pasts() | TAUGHT, st.lists(PROBES, max_size=20))
+def test_whatever_is_covered_is_like_what_was_decided(
+    history: list[Decided], probes: list[dict[str, Any]]
+) -> None:
+    bar = AutomationConfig(decisions=4, agreement=0.8)
+    for found in suggest(history, bar, irreversible=True):
+        rule = found.rule
+        assert 0 < len(rule.callers) <= 20
+        assert not any(is_secret_key(name) for name in rule.open)
+        compiled = CompiledRule(rule)
+        decided = [
+            (one.caller, case.arguments or {})
+            for one in history
+            if one.tool in rule.tools and one.verdict == VERDICTS[rule.then]
+            for case in [read_case(one)]
+        ]
+        probes = [*probes, *(arguments for _, arguments in decided)]
+        for caller in {*rule.callers, "stranger"}:
+            for probe in probes:
+                about = {"args": probe, "tool": rule.tools[0], "caller": caller, "effect": "x"}
+                if not (compiled.fits(rule.tools[0], caller, "additive") and compiled.holds(about)):
+                    continue
+                # Somebody decided about a call of the same caller that was like it in all of its
+                # arguments at once.
+                assert any(
+                    who == caller
+                    and then.keys() == probe.keys()
+                    and all(
+                        name in rule.open or alike(name, probe[name], then[name]) for name in probe
+                    )
+                    for who, then in decided
+                ), (rule.when, probe)
+                for name, value in probe.items():
+                    numbers = [
+                        then[name] for _, then in decided if isinstance(then.get(name), int | float)
+                    ]
+                    if isinstance(value, int | float) and not isinstance(value, bool):
+                        assert min(numbers) <= value <= max(numbers)
+
+
+# -- how long it takes
+
+
+def test_many_folders_take_no_longer_each() -> None:
+    def taken(many: int) -> float:
+        history = decisions({"path": f"/d{one}/x/{one}", "content": "x"} for one in range(many))
+        started = time.process_time()
+        assert suggest(history, AutomationConfig()) == []
+        return time.process_time() - started
+
+    taken(100)
+    # Four times as many: well below the sixteen times that a look at each for each would take.
+    assert taken(4_000) < 10 * max(taken(1_000), 0.02)
