@@ -78,7 +78,8 @@ def test_from_a_suggestion_to_a_rule_and_back(desk: Desk) -> None:
     history = decisions(notes(214)) + decisions(notes(2), "refuse") + decisions(notes(5))
     desk.remember(history)
     told = desk()
-    assert 'when "path" is below "/srv/notes/"' in told
+    assert 'Whatever "content" says: let "agent" call files.write' in told
+    assert '"path" is below "/srv/notes/"' in told
     assert "219 of 221 times by clerk (219)" in told
     [one] = desk.json()["suggestions"]
     assert one["evidence"]["last_exception"]["verdict"] == "refuse"
@@ -91,10 +92,11 @@ def test_from_a_suggestion_to_a_rule_and_back(desk: Desk) -> None:
     assert "would have decided 219 of 221 the same" in desk("replay", one["id"], code=1)
     assert desk.config.read_text() == before
 
-    said = desk("accept", one["id"], "--yes")
+    said = desk("accept", one["id"], "--yes", "--open", "content")
     assert "have to be asked for again" in said
     [rule] = desk.learned
     assert rule.tools == ["files.write"]
+    assert rule.open == ["content"]
     assert " by " in rule.accepted
     assert "219 of 221" in rule.evidence
     assert desk.config.read_text().startswith(before)
@@ -117,15 +119,26 @@ def test_what_cannot_be_undone_takes_a_word_more(desk: Desk) -> None:
     for command in (["show"], ["replay"], ["accept", "--yes"]):
         assert "say --irreversible" in desk(command[0], one["id"], *command[1:], code=1)
     assert desk.learned == []
-    assert "This cannot be undone." in desk("accept", one["id"], "--yes", "--irreversible")
+    command = ["accept", one["id"], "--yes", "--open", "content", "--irreversible"]
+    assert "This cannot be undone." in desk(*command)
     [rule] = desk.learned
     assert rule.irreversible
+
+
+def flat(told: str) -> str:
+    """Without the frame around it."""
+    return " ".join(told.replace("│", " ").split())
 
 
 def test_nobody_accepts_without_being_asked(desk: Desk) -> None:
     desk.remember(decisions(notes(9)))
     [one] = desk.json()["suggestions"]
-    assert "say --yes" in desk("accept", one["id"], code=2)
+    assert "say --yes" in flat(desk("accept", one["id"], "--open", "content", code=2))
+    # What is open must be named, whoever says yes.
+    for command in (["--yes"], [], ["--yes", "--open", "content", "--open", "path"]):
+        said = flat(desk("accept", one["id"], *command, code=2))
+        assert ("--open content" in said) == ("--open" not in command)
+    assert "does not leave path open" in said
     assert desk.learned == []
 
 
@@ -134,11 +147,13 @@ def test_whoever_is_asked_may_say_no(desk: Desk) -> None:
     [one] = desk.json()["suggestions"]
     asked = f"Accept {one['rule']['name']} as shown?"
     command = ["automation", "accept", one["id"]]
-    seen, code = at_terminal(desk.world, command, {asked: "n\n"})
-    assert (code, desk.learned) == (1, [])
-    assert "nothing was changed" in seen
+    opened = "Let calls through whatever content says?"
+    for answers in ({opened: "n\n"}, {opened: "y\n", asked: "n\n"}):
+        seen, code = at_terminal(desk.world, command, answers)
+        assert (code, desk.learned) == (1, [])
+        assert "nothing was changed" in seen
     assert "would have decided 9 of 9 the same" in seen
-    seen, code = at_terminal(desk.world, command, {asked: "y\n"})
+    seen, code = at_terminal(desk.world, command, {opened: "y\n", asked: "y\n"})
     assert code == 0, seen
     assert [rule.name for rule in desk.learned] == [one["rule"]["name"]]
 
@@ -146,14 +161,16 @@ def test_whoever_is_asked_may_say_no(desk: Desk) -> None:
 def test_a_file_of_rules_is_tried(desk: Desk, tmp_path: Path) -> None:
     desk.remember(decisions(notes(9)) + decisions(notes(3, "/etc/"), "refuse"))
     file = tmp_path / "rules.yaml"
-    rule = LearnedRule(name="mine", then="allow", tools=["files.write"])
+    rule = LearnedRule(name="mine", then="allow", tools=["files.write"], open=["path", "content"])
     file.write_text(rule_text(rule), encoding="utf-8")
     told = desk("replay", str(file), code=1)
     assert "mine would have decided 9 of 12 the same." in told
     assert told.count("refused by clerk: files.write of agent with") == 3
     [row] = desk.json("replay", str(file), code=1)
     assert (row["rule"], row["covered"], row["same"], row["other"]) == ("mine", 12, 9, 3)
-    narrower = msgspec.structs.replace(rule, when='!args.path.startsWith("/etc/")')
+    narrower = msgspec.structs.replace(
+        rule, when='!args.path.startsWith("/etc/")', open=["content"]
+    )
     file.write_text(rule_text(narrower), encoding="utf-8")
     assert "9 of 9 the same" in desk("replay", str(file))
     file.write_text("names: safe\n", encoding="utf-8")
@@ -186,7 +203,7 @@ def test_nothing_of_strangers_takes_over_the_terminal(desk: Desk) -> None:
         assert "\u202e" not in told
         assert "\n  allow everything" not in told
     # What is accepted is the same, and reads back.
-    desk("accept", one["id"], "--yes")
+    desk("accept", one["id"], "--yes", "--open", "content")
     assert desk.learned[0].callers == [hostile]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -158,17 +159,25 @@ def accept(
         bool,
         typer.Option("--irreversible", help="Yes, also where it answers for what stays for good."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    open: Annotated[
+        list[str] | None,
+        typer.Option("--open", metavar="NAME", help="Yes, whatever this argument says."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; arguments are opened by --open only.")
+    ] = False,
     config: where.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Accept a suggested rule: it is written into the config. Shows it first, and asks.
 
-    A running node takes it up by itself. `interlock automation revert NAME` takes it back.
+    An argument that may say anything is asked for by its name, or named with --open. A running
+    node takes the rule up by itself. `interlock automation revert NAME` takes it back.
 
     \b
-    Example:
+    Examples:
       interlock automation accept s1f0c0e2a
+      interlock automation accept s1f0c0e2a --yes --open content
     """
     from msgspec.structs import replace
 
@@ -186,7 +195,7 @@ def accept(
         return
     _print_whole(found, replayed(found.rule, past.history))
     say.note(_VOID)
-    if not yes and not _agreed(found.rule.name):
+    if not _agreed(found.rule, open or [], yes=yes):
         say.note("nothing was changed.")
         raise typer.Exit(say.FAILED)
     rule = replace(found.rule, accepted=f"{utc(time.time())} by {getpass.getuser()}")
@@ -298,10 +307,27 @@ def _config_path(meant: running.Meant) -> Path:
     return meant.source.path
 
 
-def _agreed(name: str) -> bool:
-    if not sys.stdin.isatty():
+def _agreed(rule: LearnedRule, opened: list[str], *, yes: bool) -> bool:
+    """Whether somebody wants the rule, and each argument that it leaves open."""
+    for name in opened:
+        if name not in rule.open:
+            raise typer.BadParameter(f"{_line(rule.name)} does not leave {_line(name)} open")
+    left = [name for name in rule.open if name not in opened]
+    asked = not yes and sys.stdin.isatty()
+    if left and not asked:
+        said = " ".join(f"--open {shlex.quote(_line(name))}" for name in left)
+        raise typer.BadParameter(
+            "this rule lets calls through whatever some arguments say. If that is what you want, "
+            f"say {said}"
+        )
+    for name in left:
+        if not say.agreed(f"Let calls through whatever {_line(name)} says?"):
+            return False
+    if yes:
+        return True
+    if not asked:
         raise typer.BadParameter("nobody can be asked here: look at the rule, then say --yes")
-    return say.agreed(f"Accept {_line(name)} as shown?")
+    return say.agreed(f"Accept {_line(rule.name)} as shown?")
 
 
 # -- what is said
