@@ -9,7 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from interlock.errors import INVALID_REQUEST, InterlockError
-from interlock.faces.topics.knock import Knock, Shown, read_query, shown_by
+from interlock.faces.topics.knock import Knock, Shown, check_said_once, read_query, shown_by
 
 TOKEN = "s3cr3t-of-somebody"
 
@@ -113,6 +113,10 @@ ALONE = (b"sec-websocket-protocol", b"mcpx.bearer." + TOKEN.encode())
         ([(b"authorization", b"")], None, True, b""),
         ([(b"authorization", b"Bearer")], None, True, b""),
         ([(b"sec-websocket-protocol", b"mcpx.bearer.")], "", True, b"mcpx.bearer."),
+        ([(b"sec-websocket-protocol", b"MCPX.BEARER.abc")], "abc", True, b"MCPX.BEARER.abc"),
+        ([(b"sec-websocket-protocol", b"mcpx, Mcpx.Bearer.aBc")], "aBc", True, b"mcpx"),
+        ([(b"sec-websocket-protocol", b"mcpx, bearer.abc")], "", True, b"mcpx"),
+        ([(b"sec-websocket-protocol", b"mcpx, Bearer abc")], "", True, b"mcpx"),
     ],
 )
 def test_what_it_shows(
@@ -131,6 +135,7 @@ def test_what_it_shows(
         [AUTHORIZATION, OFFERED],
         [(b"sec-websocket-protocol", b"mcpx.bearer.a, mcpx.bearer.b")],
         [ALONE, ALONE],
+        [AUTHORIZATION, (b"sec-websocket-protocol", b"MCPX.BEARER.other")],
     ],
 )
 def test_nobody_shows_two(headers: list[tuple[bytes, bytes]]) -> None:
@@ -144,3 +149,14 @@ def test_it_is_not_shown_to_who_reads_logs() -> None:
     shown = shown_by([ALONE])
     assert TOKEN not in repr(shown)
     assert TOKEN not in repr(Shown(TOKEN, True, TOKEN.encode()))
+
+
+@pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])
+def test_what_is_decided_by_is_said_once(name: bytes) -> None:
+    check_said_once([(b"host", b"a"), (b"origin", b"b"), (b"authorization", b"c"), (b"x", b"d")])
+    check_said_once([(b"cookie", b"a"), (b"cookie", b"b")])
+    for second in (b"first", b"other"):
+        with pytest.raises(InterlockError) as refused:
+            check_said_once([(name, b"first"), (b"x", b"y"), (name, second)])
+        assert refused.value.failure is INVALID_REQUEST
+        assert "other" not in refused.value.message

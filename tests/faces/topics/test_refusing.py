@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -96,13 +97,11 @@ def test_a_token_in_the_url_is_written_nowhere(caplog: pytest.LogCaptureFixture)
 
 def test_pages_of_strangers_are_kept_out() -> None:
     async def test(rooms: Rooms) -> None:
-        for header, value in (
-            ("Origin", "https://evil.example"),
-            ("Origin", "null"),
-            ("Host", "evil.example"),
-        ):
-            assert (await refused(rooms.url(), "t-human", (header, value))).status == 403
+        for origin in ("https://evil.example", "null"):
+            assert (await refused(rooms.url(), "t-human", ("Origin", origin))).status == 403
             assert rooms.journal.pop()["outcome"] == "foreign_origin"
+        assert await answered(rooms, "/ws?topic=room", host="evil.example") == 403
+        assert rooms.journal.pop()["outcome"] == "foreign_origin"
 
     run(test)
 
@@ -197,3 +196,44 @@ def test_the_sentence_of_a_refusal_after_the_upgrade(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Gateway, "enter", enter)
     run(test)
+
+
+async def answered(rooms: Rooms, path: str, *doubled: str, host: str = "127.0.0.1") -> int:
+    """The status of an answer to a request with these headers in front of its own."""
+    port = rooms.http.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = (
+        f"GET {path} HTTP/1.1", *doubled, f"Host: {host}:{port}", "Connection: Upgrade",
+        "Upgrade: websocket", "Sec-WebSocket-Version: 13", f"Origin: http://127.0.0.1:{port}",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Authorization: Bearer t-boss", "", "",
+    )  # fmt: skip
+    if path != "/ws?topic=room":
+        lines = tuple(line for line in lines if "pgrade" not in line and "WebSocket" not in line)
+    writer.write("\r\n".join(lines).encode())
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    "doubled",
+    ["Host: evil.example", "Origin: http://evil.example", "Authorization: Bearer t-human"],
+)
+@pytest.mark.parametrize(("path", "well"), [("/ws?topic=room", 101), ("/admin/participants", 200)])
+def test_nothing_is_decided_by_a_header_that_stands_twice(
+    path: str, well: int, doubled: str
+) -> None:
+    async def test(rooms: Rooms) -> None:
+        assert await answered(rooms, path) == well
+        assert await answered(rooms, path, doubled) == 400
+
+    run(test, admins=["boss"])
+
+
+@pytest.mark.parametrize("offered", ["MCPX.BEARER.nonsense", "mcpx.Bearer.nonsense", "bearer.x"])
+def test_who_shows_a_bad_token_in_any_spelling_is_no_guest(offered: str) -> None:
+    async def test(rooms: Rooms) -> None:
+        answer = await refused(rooms.url(), None, ("Sec-WebSocket-Protocol", f"mcpx, {offered}"))
+        assert answer.status == 401
+
+    run(test, rooms=PUBLIC)

@@ -19,7 +19,7 @@ from interlock.faces.http.answers import App, Receive, Scope, Send, read_json, r
 from interlock.faces.http.fast_lane import CERTIFICATE
 from interlock.faces.http.guard import Guard, peer_name
 from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
-from interlock.faces.topics.knock import one_of, parameters
+from interlock.faces.topics.knock import check_said_once, one_of, parameters
 from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.topics.seat import Change
 from interlock.protocol.headers import bearer_of
@@ -87,6 +87,7 @@ class AdminApp:
     async def _serve(
         self, scope: Scope, receive: Receive, call: Call, path: str
     ) -> tuple[int, object]:
+        check_said_once(scope["headers"])
         fields = dict(scope["headers"])
         refusal = self.guard.refusal(fields.get(b"host"), fields.get(b"origin"))
         if refusal is not None:

@@ -27,7 +27,7 @@ from interlock.errors import (
 from interlock.faces.http.guard import Guard
 from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
 from interlock.faces.http.upgrade import Upgrade
-from interlock.faces.topics.knock import Shown, read_query, shown_by
+from interlock.faces.topics.knock import Shown, check_said_once, read_query, shown_by
 from interlock.faces.topics.socket import CallLater, TopicSocket
 from interlock.pipeline.audit import OK, Audit
 from interlock.pipeline.authenticate import Unsettled
@@ -86,6 +86,7 @@ class Door:
         shown = Shown()
         known = False
         try:
+            check_said_once(upgrade.headers)
             fields = upgrade.fields
             refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
             if refusal is not None:

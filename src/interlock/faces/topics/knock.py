@@ -8,7 +8,7 @@ place.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -21,6 +21,7 @@ from interlock.protocol.mcpx.words import BEARER_SUBPROTOCOL, SUBPROTOCOL, TOPIC
 
 ROUTINGS: Final = ("all", "directed")
 _MOST_PARAMETERS: Final = 20
+_ONCE: Final = frozenset({b"host", b"origin", b"authorization"})
 _is_topic: Final = re.compile(TOPIC_PATTERN.removeprefix("^").removesuffix("$")).fullmatch
 
 
@@ -46,6 +47,17 @@ class Knock(msgspec.Struct, frozen=True, gc=False):
     """What it wants to be sent. None: what its seat says."""
 
 
+def check_said_once(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises InterlockError when a header stands twice by which it is decided: somebody in front of
+    the node may have judged by the other one."""
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in _ONCE:
+            if name in seen:
+                raise _bad(f"The header `{name.decode().title()}` was sent twice: send it once.")
+            seen.add(name)
+
+
 def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> Shown:
     """The token in the Authorization header, or in the one a browser can set. Raises
     InterlockError when there is more than one."""
@@ -57,7 +69,8 @@ def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> Shown:
         for one in value.split(b",")
     ]
     prefix = BEARER_SUBPROTOCOL.encode()
-    tokens = [one for one in offered if one.startswith(prefix)]
+    # Whatever speaks of a bearer was meant as a token: who shows one is never a guest.
+    tokens = [one for one in offered if b"bearer" in one.lower()]
     if len(sent) + len(tokens) > 1:
         raise InterlockError(
             INVALID_REQUEST,
@@ -67,7 +80,8 @@ def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> Shown:
     chosen = SUBPROTOCOL.encode() if SUBPROTOCOL.encode() in offered else b"".join(tokens)
     bearer = bearer_of(sent[0]) if sent else None
     if tokens:
-        bearer = tokens[0].removeprefix(prefix).decode("latin-1")
+        known = tokens[0][: len(prefix)].lower() == prefix
+        bearer = tokens[0][len(prefix) :].decode("latin-1") if known else ""
     return Shown(bearer, bool(sent or tokens), chosen)
 
 
