@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from interlock.errors import ProtocolError
 from interlock.protocol.mcpx.payloads import Chat, Request
 from interlock.topics import Proposal
 from interlock.topics.event import Event, Events
@@ -37,6 +38,22 @@ def test_who_listens_is_told_by_kind_or_type() -> None:
     (event,) = told["requests"]
     assert isinstance(event.content, Request)
     assert (event.sender, event.to, event.id) == ("a", ("b",), "told-3")
+
+
+def test_what_a_gateway_says_is_named_or_all_of_it_meant() -> None:
+    alone = Alone()
+    told: list[Event] = []
+    alone.place.listeners.on("system/*", told.append)
+    alone.present("join", "c")
+    assert [event.kind for event in told] == ["system/presence"]
+    # One matcher of kinds, with one kind of star: these would be something else to another.
+    for odd in ("system/pres*", "system/*ence", "system:*", "system/**"):
+        with pytest.raises(ProtocolError, match="no pattern"):
+            alone.place.listeners.on(odd, told.append)
+    for literal in ("system/presenc?", "system/[a-z]resence"):
+        alone.place.listeners.on(literal, told.append)
+    alone.present("leave", "c")
+    assert len(told) == 2
 
 
 @pytest.mark.spec("MX-8.2-10", "MX-3.2-3")

@@ -11,13 +11,13 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from fnmatch import fnmatchcase
 from typing import Any, Final
 from weakref import WeakSet
 
 import msgspec
 
-from interlock.protocol.kinds import compiled, is_reserved
+from interlock.errors import INVALID_REQUEST, ProtocolError
+from interlock.protocol.kinds import RESERVED, compiled, is_reserved
 from interlock.protocol.mcpx.envelope import Envelope
 
 MOST_UNREAD: Final = 1_000
@@ -105,7 +105,8 @@ class Listeners:
         """Events that somebody who reads along was too slow for."""
 
     def on(self, what: str | type, callback: Callback) -> None:
-        """`what`: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content."""
+        """`what`: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content. Raises
+        ProtocolError for a pattern that means nothing."""
         self._callbacks.append((_wanted(what), callback))
 
     def stream(self) -> Events:
@@ -154,7 +155,16 @@ def _wanted(what: str | type) -> Callable[[Event], bool]:
     if isinstance(what, type):
         return lambda event: isinstance(event.content, what)
     if is_reserved(what):
-        # No pattern of a capability stands for these: nobody is ever granted them.
-        return lambda event: fnmatchcase(event.kind, what)
+        # No pattern of a capability stands for these: nobody is ever granted them. There are three,
+        # so that they are named, or all of them meant.
+        if what == f"{RESERVED}*":
+            return lambda event: event.kind.startswith(RESERVED)
+        if "*" in what:
+            raise ProtocolError(
+                f"{what[:100]!r} is no pattern: name what a gateway says as it is, or all of it as "
+                f"{RESERVED}*.",
+                INVALID_REQUEST,
+            )
+        return lambda event: event.kind == what
     pattern = compiled(what)
     return lambda event: pattern.grants(event.kind)
