@@ -31,6 +31,7 @@ def proposed(tool: str, arguments: Any, by: str = "agent", method: str = "tools/
     return found
 
 
+@pytest.mark.spec("MX-2.1-2")
 def test_a_rule_covers_what_it_says() -> None:
     rule = Rule("write", ("agent-*",), when='args.path.startsWith("out/")')
     orchestrator = offline(rule)
@@ -47,6 +48,7 @@ def test_a_rule_covers_what_it_says() -> None:
         assert orchestrator.covering(one) is None
 
 
+@pytest.mark.spec("MX-2.1-2")
 def test_what_is_learned_is_the_decision_and_no_more() -> None:
     orchestrator = offline()
     decided = proposed("write", {"path": "a", "size": 1})

@@ -110,8 +110,9 @@ def test_what_is_no_envelope_is_dropped(text: bytes) -> None:
 
 
 @pytest.mark.spec(
-    "MX-4.3-3", "MX-4.3-4", "MX-4.3-5", "MX-7-1", "MX-8.2-2", "MX-8.2-3", "MX-8.2-4", "MX-8.2-5"
-)
+    "MX-4.3-1", "MX-4.3-3", "MX-4.3-4", "MX-4.3-5", "MX-7-1", "MX-8.2-2", "MX-8.2-3", "MX-8.2-4",
+    "MX-8.2-5",
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("kind", "payload", "correlation_id"),
     [
@@ -174,25 +175,62 @@ def test_no_text_does_harm(text: bytes) -> None:
     assert alone.events == []
 
 
+anything = (
+    st.none() | st.text(max_size=5) | st.integers() | st.sampled_from([GATEWAY, ["me"], [], "me"])
+)
+kinds = st.sampled_from(
+    ["chat", "mcp/request:ping", "mcp/response:ping", "mcp/proposal:ping", "mcp/request:tools/call",
+     "mcp/request:tools/call:x", "mcp/proposal:tools/call:x", "mcp/request:notifications/cancelled",
+     "system/welcome", "system/presence", "system/error"]
+)  # fmt: skip
+payloads: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(
+        ["jsonrpc", "id", "method", "params", "result", "error", "you", "text", "event", "Method"]
+    ),
+    st.sampled_from(
+        ["2.0", 1, "ping", "tools/call", None, {}, {"id": "me"}, {"name": "x"}, [], "join"]
+    ),
+)
+
+
 @pytest.mark.spec("MX-4.3-1")
 @given(
-    st.dictionaries(
-        st.sampled_from(["id", "from", "kind", "to", "correlation_id", "payload", "ts", "x"]),
-        st.none() | st.text(max_size=5) | st.integers() | st.just(GATEWAY) | st.just(["me"])
-        | st.sampled_from(["chat", "mcp/response:ping", "system/welcome", "mcp/request:ping"])
-        | st.dictionaries(
-            st.sampled_from(["jsonrpc", "id", "method", "result", "error", "you", "text"]),
-            st.sampled_from(["2.0", 1, "ping", None, {}, {"id": "me"}, []]),
-        ),
-    )
-)  # fmt: skip
-def test_no_envelope_does_harm(members: dict[str, Any]) -> None:
+    kinds,
+    payloads,
+    st.sampled_from(["a", "a", "b", GATEWAY, "me"]),
+    st.dictionaries(st.sampled_from(["id", "to", "correlation_id", "ts", "x"]), anything),
+)
+def test_no_envelope_does_harm(
+    kind: str, payload: dict[str, Any], sender: str, members: dict[str, Any]
+) -> None:
     async def main() -> None:
         alone = Alone()
-        envelope = {"protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat", **members}
+        envelope = {
+            "protocol": "mcpx/v0.1", "id": "e", "from": sender, "kind": kind, "payload": payload,
+            **members,
+        }  # fmt: skip
         alone.place.take(json.dumps(envelope).encode())
+        # It was heard, or dropped and counted; nothing between.
+        assert len(alone.events) + alone.place.dropped == 1
         alone.place.lost("over")
         await asyncio.sleep(0)
+
+    run(main)
+
+
+@pytest.mark.spec("MX-4.3-1")
+@given(
+    st.sampled_from(["protocol", "id", "from", "kind", "to", "correlation_id", "payload"]), anything
+)
+def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
+    async def main() -> None:
+        alone = Alone()
+        envelope = {
+            "protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat",
+            "payload": {"text": "x"}, name: value,
+        }  # fmt: skip
+        alone.place.take(json.dumps(envelope).encode())
+        assert len(alone.events) + alone.place.dropped == 1
 
     run(main)
 
