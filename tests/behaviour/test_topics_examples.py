@@ -129,9 +129,15 @@ def test_the_four_pillars(place: Place, play: Play) -> None:
             # The gateway passes on what lies about its payload; the receiver does not believe it.
             lie = await human.say(kind, call_of["dangerous"], to=["worker"])
             assert (await agent.until(lie))["payload"] == call_of["dangerous"]
-            # Nobody speaks as the gateway.
-            forged = await human.say("system/error", {"error": "x", "message": "x"})
-            assert "reserved" in (await human.refusal(forged))["message"]
+            # Nobody speaks as the gateway, not even one who may say anything.
+            answer = await place.change("supervisor", topic, add=["*"], remove=[])
+            assert "*" in answer.json()["newCapabilities"]
+            for kind_of_gateways in ("system/error", "system/presence"):
+                forged = await human.say(kind_of_gateways, {"error": "x", "message": "x"})
+                assert "reserved" in (await human.refusal(forged))["message"]
+            told = await agent.all_until(await human.say("anything", {}))
+            kinds = [one["kind"] for one in told if one["from"] == "supervisor"]
+            assert not [one for one in kinds if one.startswith("system/")]
             # And what is what it says is done.
             asked = await human.say(kind, call_of["safe"], to=["worker"])
             answer = await human.until(lambda one: one.get("correlation_id") == asked)
