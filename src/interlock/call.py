@@ -275,7 +275,8 @@ class Call(msgspec.Struct, eq=False):
     asked: Any = None
     """What the AQL stage keeps of the request until it is answered. No wire can set it."""
     proposal: Proposed | None = None
-    """The proposal that it was made for: it always waits for a human. No wire can set it."""
+    """The proposal that it was made for: it waits for a human, unless a rule that a human accepted
+    covers it. No wire can set it."""
 
     def __repr__(self) -> str:
         """Without what the caller sent: there may be a secret anywhere in it."""
