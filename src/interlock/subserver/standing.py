@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from interlock.config import ParentConfig
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.faces.ax.refusal import advice
 from interlock.faces.ax.registrant import Registrant
 from interlock.faces.ax.standing import State
+from interlock.subserver.waited import Waited
 
 _log = logging.getLogger("interlock.subserver")
 
@@ -29,16 +27,12 @@ def tell_on_stderr() -> None:
     logging.getLogger("interlock.faces.ax").setLevel(logging.ERROR)
 
 
-class Standing:
+class Standing(Waited):
     """Told of every move."""
 
     def __init__(self, parent: ParentConfig) -> None:
+        super().__init__()
         self._parent = parent
-        self._settled = asyncio.Event()
-        """It is registered, or it is over."""
-        self._error: InterlockError | None = None
-        """Why it is over."""
-        self._task: asyncio.Task[object] | None = None
         self._registered = False
         self._before = False
         """Whether it was registered ever."""
@@ -54,7 +48,7 @@ class Standing:
                 f"registered{again} as {registrant.assigned_segment} at {registrant.url}",
             )
             self._registered = self._before = True
-            self._settled.set()
+            self.settle()
         elif registrant.state is State.WAITING and problem is not None:
             lost, self._registered = self._registered, False
             # A refusal that is the end of it is raised, and not told twice.
@@ -75,31 +69,8 @@ class Standing:
             # The node that started this program has gone, or it is told to end.
             return
         lost = problem or InterlockError(UPSTREAM_LOST, "It was ended before it was registered.")
-        self._error = InterlockError(
-            lost.failure, f"{lost.message} {advice(lost)}".strip(), lost.data
-        )
-        self._settled.set()
-        if self._task is not None:
-            self._task.cancel()
+        self.end(InterlockError(lost.failure, f"{lost.message} {advice(lost)}".strip(), lost.data))
 
     async def until_registered(self) -> None:
         """Raises InterlockError when that will not be."""
-        await self._settled.wait()
-        if self._error is not None:
-            raise self._error
-
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """The block is cancelled, and InterlockError raised, when the node wants it no more."""
-        task = self._task = asyncio.current_task()
-        assert task is not None
-        others = task.cancelling()
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._error is None or task.uncancel() > others:
-                raise
-        finally:
-            self._task = None
-        if self._error is not None:
-            raise self._error
+        await self.until_settled()

@@ -1,0 +1,51 @@
+"""A standing that somebody waits for: first until it is settled, then until it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from interlock.errors import InterlockError
+
+
+class Waited:
+    """Settled once somebody was let in, or will not be; over when they are sent away for good."""
+
+    def __init__(self) -> None:
+        self._settled = asyncio.Event()
+        self._error: InterlockError | None = None
+        """Why it is over."""
+        self._task: asyncio.Task[object] | None = None
+
+    def settle(self) -> None:
+        self._settled.set()
+
+    def end(self, error: InterlockError) -> None:
+        """It is over: whoever waits, or works meanwhile, is told."""
+        self._error = error
+        self._settled.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def until_settled(self) -> None:
+        """Raises InterlockError when it is over instead."""
+        await self._settled.wait()
+        if self._error is not None:
+            raise self._error
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """The block is cancelled, and InterlockError raised, when it is over."""
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        others = task.cancelling()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._error is None or task.uncancel() > others:
+                raise
+        finally:
+            self._task = None
+        if self._error is not None:
+            raise self._error
