@@ -20,14 +20,15 @@ import msgspec
 from msgspec import Raw
 
 from interlock import __version__
-from interlock.call import Ask, Call, Client, ClientSession, Credentials, Hear, Outcome
+from interlock.call import Call, Client, Credentials, Hear, Outcome
 from interlock.cli import running, say
 from interlock.cli.first_list import until_worth_listing
 from interlock.cli.running import Meant, UpstreamNow
 from interlock.config import Config, redact_about
-from interlock.errors import INTERNAL, InterlockError
+from interlock.errors import InterlockError
 from interlock.node.places import is_trusted, socket_path
 from interlock.protocol import mcp
+from interlock.upstreams.awaited import Awaited
 from interlock.upstreams.links.unix import UnixLink
 from interlock.upstreams.listing import list_tools
 from interlock.upstreams.negotiate import open_peer
@@ -80,35 +81,13 @@ class Reached:
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         call.on_notification = hear
-        exchange = self._peer.start(call, _Awaited(answer))
+        exchange = self._peer.start(call, Awaited("on the command line", answer))
         try:
             async with asyncio.timeout(timeout):
                 return await answer
         except (TimeoutError, asyncio.CancelledError):
             exchange.abandon("The caller does not wait any longer.")
             raise
-
-
-class _Awaited:
-    """The way back of a call that the command line makes itself."""
-
-    def __init__(self, answer: asyncio.Future[Outcome]) -> None:
-        self._answer = answer
-
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        if self._answer.done():
-            return
-        if outcome is None:
-            self._answer.set_exception(error or InterlockError(INTERNAL, "There was no answer."))
-        else:
-            self._answer.set_result(outcome)
-
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
-        if call.on_notification is not None:
-            call.on_notification(call, method, params)
-
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
-        ask.refuse(-32601, f"{ask.method} cannot be answered on the command line.")
 
 
 @asynccontextmanager

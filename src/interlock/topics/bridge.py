@@ -25,20 +25,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock import __version__
-from interlock.call import (
-    Ask,
-    Call,
-    Client,
-    ClientSession,
-    Credentials,
-    Outcome,
-    UpstreamAnsweredError,
-)
+from interlock.call import Call, Client, Credentials, Outcome, UpstreamAnsweredError
 from interlock.config import ServerConfig, resolve_server
 from interlock.config.model import AskConfig
 from interlock.errors import (
     DEADLINE_EXCEEDED,
-    INTERNAL,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     UPSTREAM_ERROR,
@@ -48,13 +39,15 @@ from interlock.errors import (
 )
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.mcpx.payloads import Request
+from interlock.protocol.mcpx.words import FACE, REVISION
 from interlock.topics.tools import reporting
+from interlock.upstreams.awaited import Awaited
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.mask import secret_values
 from interlock.upstreams.supervisor import State, Supervisor
 
 OWN_INFO: Final = {"name": "interlock-bridge", "title": "interlock", "version": __version__}
-REVISION: Final = "2025-06-18"
+_HERE: Final = "in a topic"
 DEADLINE: Final = 60.0
 """How long a server may take, where its config says nothing."""
 
@@ -121,7 +114,7 @@ class Bridge:
             secrets=lambda one: secret_values(one, environ=os.environ, base_dir=self._base_dir),
             clock=asyncio.get_running_loop().time,
         )
-        back = _Back()
+        back = Awaited(_HERE)
         self._supervisor = supervisor = Supervisor(
             self.name,
             self._server,
@@ -237,7 +230,7 @@ class Bridge:
         return jsonrpc.encode_value(said)
 
     async def _passed_on(self, supervisor: Supervisor, request: Request) -> Outcome:
-        call = Call(request.method, "topic", Credentials("local"), _CLIENT)
+        call = Call(request.method, FACE, Credentials("local"), _CLIENT)
         members = jsonrpc.decode_members(request.params)
         meta = members.pop("_meta", None)
         call.extra = members
@@ -247,12 +240,12 @@ class Bridge:
             mcp.META_PROGRESS_TOKEN: Raw(b"1"),
         }
         call.on_notification = _Told(reporting.get()).heard
-        back = _Back(asyncio.get_running_loop().create_future())
-        exchange = supervisor.start(call, back)
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        exchange = supervisor.start(call, Awaited(_HERE, answer))
         seconds = supervisor.timeout or DEADLINE
         try:
             async with asyncio.timeout(seconds):
-                return await back.answer
+                return await answer
         except TimeoutError:
             exchange.abandon("The deadline has passed.")
             raise InterlockError(
@@ -279,33 +272,6 @@ class _Told:
             told = _decoded(params, _Progress)
             if told is not None:
                 self._report(told.progress, told.total, told.message)
-
-
-class _Back:
-    """The way back of one request; without one, of what is about none."""
-
-    def __init__(self, answer: asyncio.Future[Outcome] | None = None) -> None:
-        self._answer = answer
-
-    @property
-    def answer(self) -> asyncio.Future[Outcome]:
-        assert self._answer is not None
-        return self._answer
-
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        if self._answer is None or self._answer.done():
-            return
-        if outcome is None:
-            self._answer.set_exception(error or InterlockError(INTERNAL, "There was no answer."))
-        else:
-            self._answer.set_result(outcome)
-
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
-        if call.on_notification is not None:
-            call.on_notification(call, method, params)
-
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
-        ask.refuse(METHOD_NOT_FOUND.code, f"{ask.method} cannot be answered in a topic.")
 
 
 def _as_ours(error: UpstreamAnsweredError) -> InterlockError:

@@ -31,5 +31,10 @@ SUBPROTOCOL: Final = "mcpx"
 BEARER_SUBPROTOCOL: Final = "mcpx.bearer."
 """How a browser, which cannot send an Authorization header, shows its token."""
 
+FACE: Final = "topic"
+"""By what the journal calls this way in."""
+REVISION: Final = "2025-06-18"
+"""The MCP that is spoken in rooms, where nobody has agreed on another."""
+
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"

@@ -19,7 +19,7 @@ from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockE
 from interlock.protocol import mcp
 from interlock.protocol.kinds import RESPONSE, Grants
 from interlock.protocol.mcpx.envelope import EnvelopeError, Head, read_envelope
-from interlock.protocol.mcpx.words import GATEWAY, JOIN, LEAVE, PRESENCE, WELCOME
+from interlock.protocol.mcpx.words import GATEWAY, JOIN, LEAVE, PRESENCE, REVISION, WELCOME
 from interlock.upstreams.listing import KINDS, RawOffer
 from interlock.upstreams.negotiate import open_peer
 from interlock.upstreams.peer import Peer
@@ -27,8 +27,6 @@ from interlock.upstreams.topics.participant_link import ParticipantLink, Say
 
 OPENING: Final = 2.0
 """How long a participant may leave `initialize` unanswered."""
-REVISION: Final = "2025-06-18"
-"""What MCPx speaks where nothing was agreed."""
 RETRY_FIRST: Final = 1.0
 RETRY_AT_MOST: Final = 60.0
 LEFT_RETRY_MS: Final = 5_000
