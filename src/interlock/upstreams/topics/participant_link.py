@@ -10,6 +10,7 @@ Touches no socket: it says things by a function, and is told what was heard.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -91,8 +92,6 @@ class ParticipantLink(OneChannel):
         self.label = label
         self.participant = participant
         self.receiver = NobodyYet()
-        self.unfit = 0
-        """Answers and notifications of the participant that did not fit, or could not be read."""
         self._to = (participant,)
         self._say = say
         self._sent: dict[str, tuple[Ticket, str]] = {}
@@ -141,7 +140,6 @@ class ParticipantLink(OneChannel):
 
     def _unfit(self, ticket: Ticket, why: str) -> None:
         """It was asked and it answered, but not what was asked: nobody waits for another try."""
-        self.unfit += 1
         self._forget(ticket)
         self.receiver.undelivered(ticket.id, f"{why}.")
 
@@ -151,10 +149,8 @@ class ParticipantLink(OneChannel):
             payload = bytes(read_envelope(text).payload)
             message = jsonrpc.decode_one(payload)
         except ProtocolError:
-            self.unfit += 1
             return None
         if message.method != method or message.id is not UNSET:
-            self.unfit += 1
             return None
         return payload
 
@@ -203,10 +199,8 @@ class ParticipantLink(OneChannel):
         if method == mcp.CANCELLED:
             about = self._envelope_of.get(_decode_cancels(payload).params.request_id)
         # Nobody waits for an answer, so nobody needs to know that it was not said.
-        try:
+        with contextlib.suppress(InterlockError):
             self._say(kind, payload, self._to, about)
-        except InterlockError:
-            self.unfit += 1
 
     async def hand_over(self, payload: bytes) -> None:
         # What is said first is heard first.
