@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.config.redaction import is_secret_key
@@ -50,6 +51,7 @@ def rules(history: list[Decided]) -> list[LearnedRule]:
         [{"path": f"/tmp/a;b/{one}"} for one in MANY],
         [{"path": f"/tmp//a/{one}"} for one in MANY],
         [{"path": f"/tmp/../a/{one}"} for one in MANY],
+        [{"path": f"/tmp/a..b/{one}"} for one in MANY],
         [{"path": f"/{one}"} for one in MANY],
         [{"path": f"~/{one}"} for one in MANY],
         [{"path": f"C:/{one}"} for one in MANY],
@@ -64,6 +66,10 @@ def rules(history: list[Decided]) -> list[LearnedRule]:
 )
 def test_what_cannot_be_described_becomes_no_rule(arguments: list[dict[str, Any]]) -> None:
     assert rules(decisions(arguments)) == []
+
+
+def test_what_is_a_secret_by_its_name_becomes_no_rule_even_where_it_was_kept() -> None:
+    assert rules([replace(decision(), arguments=b'{"key":"color"}') for _ in MANY]) == []
 
 
 def test_so_few_names_are_named() -> None:
