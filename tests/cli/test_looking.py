@@ -36,6 +36,15 @@ def test_status_of_a_running_node(world: World) -> None:
     assert {one["key"] for one in told["upstreams"]} == {"demo", "gone"}
 
 
+def test_status_of_topics(world: World) -> None:
+    rooms = {"ops": {"access": "private", "node": "hub"}}
+    world.config({"demo": DEMO}, topics={"rooms": rooms})
+    world.up().wait_for_line("demo is ready")
+    done = world.run("status")
+    assert done.returncode == 0, done.stderr
+    assert "topic ops: 1 member\n" in done.stdout
+
+
 def test_status_with_a_token(world: World) -> None:
     tokens = [{"name": "me", "token": "${env:NODE_TOKEN}"}]
     world.config({"demo": DEMO}, tokens=tokens)

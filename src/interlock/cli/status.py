@@ -149,6 +149,9 @@ def _print(body: bytes) -> None:
         console.print(f"{say.printable(tool)} is held: interlock pins diff {say.printable(tool)}")
     if node.waiting:
         console.print(f"{_counted(node.waiting, 'call')} waiting for a human: interlock approvals")
+    for name, topic in sorted(node.topics.items()):
+        refused = f", {_counted(topic.refused, 'message')} refused" if topic.refused else ""
+        console.print(f"topic {say.printable(name)}: {_counted(topic.members, 'member')}{refused}")
     console.print(
         f"{_counted(node.calls, 'call')}, {node.failed} failed · {_counted(node.tools, 'tool')} · "
         f"{_counted(node.sessions, 'session')} · journal {_journal(node.journal)}"

@@ -38,6 +38,14 @@ class UpstreamStatus(msgspec.Struct, frozen=True):
     """How many clients have a connection of their own to it."""
 
 
+class TopicStatus(msgspec.Struct, frozen=True):
+    """How one topic fares."""
+
+    members: int
+    refused: int
+    """How many messages led nowhere since it was opened."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True):
     """How the node fares."""
 
@@ -60,8 +68,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """Tools that changed since a human accepted them."""
     waiting: int = 0
     """Calls that wait for a human."""
-    topics: dict[str, int] = {}
-    """How many sit in which topic."""
+    topics: dict[str, TopicStatus] = {}
+    """Topics that are open, by name."""
     problems: list[str] = []
     """What is wrong with the node's own files, and with those whose tokens it believes."""
 

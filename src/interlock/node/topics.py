@@ -23,6 +23,7 @@ from interlock.faces.topics.door import Door
 from interlock.faces.topics.node_seat import NodeSeat
 from interlock.faces.topics.recorder import seat_recorder
 from interlock.node.roster import Roster
+from interlock.node.status import TopicStatus
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.authenticate import Unsettled
@@ -106,7 +107,7 @@ class Topics:
             guard=guard,
             authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
             refused=self._pipeline.refused,
-            admins=lambda: self.gateway.config.admins,
+            audit=self._audit,
             otherwise=otherwise,
         )
         return self._app
@@ -162,9 +163,12 @@ class Topics:
 
     # -- how it fares
 
-    def status(self) -> dict[str, int]:
-        """How many are in which room."""
-        return {name: len(room.members) for name, room in self.gateway.rooms.items()}
+    def status(self) -> dict[str, TopicStatus]:
+        """How the rooms fare that are open."""
+        return {
+            name: TopicStatus(len(room.members), room.refused)
+            for name, room in self.gateway.rooms.items()
+        }
 
     # -- the node's own seats
 

@@ -102,7 +102,7 @@ class Rooms:
             guard=Guard("127.0.0.1", 0),
             authenticate=lambda credentials: pipeline.enter.authenticate(credentials),
             refused=pipeline.refused,
-            admins=lambda: self.gateway.config.admins,
+            audit=self.rig.audit,
             otherwise=nothing_here,
         )
         await self.http.start(lane, admin)

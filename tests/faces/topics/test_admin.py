@@ -215,6 +215,8 @@ def test_who_is_there() -> None:
             assert set(one) == {
                 "connectionId", "participantId", "capabilities", "connectedAt", "topic", "routing",
             }  # fmt: skip
+            looks = [one for one in rooms.journal if one["verb"] == "topics/admin"]
+            assert [(one["caller"], one["outcome"]) for one in looks] == [("boss", "ok")] * 2
             for token, status in (("t-agent", 403), (None, 401)):
                 answer = await ask(rooms, "/admin/participants", method="GET", token=token)
                 assert answer.status_code == status

@@ -212,6 +212,21 @@ def test_a_public_topic_takes_guests() -> None:
 
 
 @pytest.mark.spec("MX-6.2a-8")
+@pytest.mark.spec("MX-8.1-10", "MX-3.4-1")
+def test_a_connection_that_breaks_is_told_to_the_others() -> None:
+    async def test(rooms: Rooms) -> None:
+        async with rooms.join("human") as (human,), rooms.join("agent") as (agent,):
+            await human.until(lambda one: one["payload"].get("event") == "join")
+            # No closing handshake, not even the end of its bytes.
+            agent.socket.transport.abort()
+            left = await human.until(lambda one: one["payload"].get("event") == "leave")
+            assert left["kind"] == "system/presence"
+            assert left["payload"]["participant"] == {"id": "agent"}
+            assert rooms.present == ["human"]
+
+    run(test)
+
+
 def test_the_newest_connection_of_a_participant_counts() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human", "agent") as (human, older), rooms.join("agent") as (newer,):

@@ -112,7 +112,7 @@ def test_a_node_that_stops_says_so(start: Any) -> None:
 
 
 @pytest.mark.spec("MX-11.3-1")
-@pytest.mark.spec("MX-8.1-4")
+@pytest.mark.spec("MX-8.1-4", "MX-7.1-5")
 def test_what_a_node_says_of_its_topics(start: Any) -> None:
     async def answer(node: Running, path: str) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {TOKENS['human']}"}
@@ -120,8 +120,17 @@ def test_what_a_node_says_of_its_topics(start: Any) -> None:
             return await client.get(f"http://127.0.0.1:{node.port}{path}", headers=headers)
 
     async def test() -> None:
-        async with joined(url(plain), TOKENS["agent"]), joined(url(plain), TOKENS["human"]):
-            assert (await answer(plain, "/status")).json()["topics"] == {"room": 2}
+        async with (
+            joined(url(plain), TOKENS["agent"]) as agent,
+            joined(url(plain), TOKENS["human"]),
+        ):
+            assert (await answer(plain, "/status")).json()["topics"] == {
+                "room": {"members": 2, "refused": 0}
+            }
+            await agent.say("system/error")
+            await agent.until("system/error")
+            told = (await answer(plain, "/status")).json()["topics"]
+            assert told == {"room": {"members": 2, "refused": 1}}
             # Without administrators, its path is one that nobody knows.
             unknown = await answer(plain, "/admin/nothing")
             admin = await answer(plain, "/admin/participants")

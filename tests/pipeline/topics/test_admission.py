@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from interlock.call import Caller
 from interlock.config.topics import SeatConfig, TopicConfig, TopicsConfig
 from interlock.errors import InterlockError
-from interlock.pipeline.topics.admission import admit, capabilities_of, is_id, settings_of
+from interlock.pipeline.topics.admission import (
+    admit,
+    capabilities_of,
+    check_administers,
+    is_id,
+    settings_of,
+)
 from interlock.protocol.kinds import PROFILES
 
 WORKER, OPERATOR, STRANGER = Caller("worker-1"), Caller("ann", roles=("operator",)), Caller("x")
@@ -138,6 +144,16 @@ def test_nobody_is_called_as_the_seat_of_another_is(name: str, access: str) -> N
     many = config(seats=[seat, SeatConfig(callers=["*"])], node="hub")
     assert refusal(many, "ops", Caller(name)).failure.http == 403
     assert admit(many, "ops", Caller("bob"))[1].id == "bob"
+
+
+def test_who_administers() -> None:
+    topics = TopicsConfig(admins=["boss*"])
+    check_administers(topics, Caller("boss-1"))
+    check_administers(topics, Caller("boss-1", scopes=("read", "admin")))
+    for caller in (Caller("agent"), Caller("Boss"), Caller("boss", scopes=("read",))):
+        with pytest.raises(InterlockError) as caught:
+            check_administers(topics, caller)
+        assert caught.value.failure.http == 403
 
 
 @given(st.lists(st.sampled_from(["chat", "x/*", "mcp/*"])), st.sampled_from([None, *PROFILES]))

@@ -45,6 +45,7 @@ class House:
         self.closed: list[str] = []
         self.inside: list[Ear] = []
         self.journal = Kept()
+        self.time = 0.0
         self.gateway = Gateway(
             TopicsConfig(rooms=ROOMS if rooms is None else rooms),
             call_soon=self.turns,
@@ -53,6 +54,7 @@ class House:
             on_opened=self._opened,
             on_closed=lambda room: self.closed.append(room.name),
             audit=Audit(self.journal, lambda: 0),
+            clock=lambda: self.time,
         )
         self.gateway.start()
 
@@ -90,7 +92,9 @@ def test_no_message_leaves_its_room() -> None:
     _, to_b = house.come("b", "team-x")
     _, to_c = house.come("c", "team-y")
     here, to_here = house.come("b", "ops")
-    for ear in (to_b, to_c, to_here):
+    # One who sits in two rooms speaks in one of them.
+    _, also_to_a = house.come("a", "team-x")
+    for ear in (to_b, to_c, to_here, also_to_a):
         ear.forget()
     house.gateway.say(a, said("a", id="all"))
     house.gateway.say(a, said("a", "chat", "b", "c", id="named"))
@@ -98,7 +102,7 @@ def test_no_message_leaves_its_room() -> None:
     assert [message["id"] for message in to_here.heard] == ["all", "named"]
     house.gateway.leave(here)
     house.turns.take()
-    assert to_b.texts == to_c.texts == []
+    assert to_b.texts == to_c.texts == also_to_a.texts == []
 
 
 def test_a_room_opens_with_the_first_and_closes_with_the_last() -> None:
@@ -224,6 +228,9 @@ def test_what_is_known_of_a_connection() -> None:
             "topic": "ops", "routing": "all",
         }
     ]  # fmt: skip
+    other = Participant("b", FULL, "directed")
+    house.gateway.enter("ops", other, Ear(), caller=Caller("b"), credentials=NOBODY)
+    assert [one.routing for one in house.gateway.connections()] == ["all", "directed"]
     house.turns.take()
     # And nothing else is kept: no message, no history.
     assert house.gateway.rooms["ops"]._pending == []
@@ -242,6 +249,70 @@ def test_whoever_is_refused_again_and_again_is_in_the_log(caplog: pytest.LogCapt
     assert [line.count("capability_violation") for line in lines] == [1, 1]
     assert not any("\n" in line for line in lines)
     assert house.gateway.refused == member.refused == 15
+
+
+@pytest.mark.spec("MX-7.1-5")
+def test_what_was_refused_is_known_of_each_room() -> None:
+    house = House()
+    a, _ = house.come("a")
+    b, _ = house.come("b")
+    _, _ = house.come("c", "team-x")
+    for member, times in ((a, 3), (b, 2)):
+        for _ in range(times):
+            house.gateway.say(member, b"nonsense")
+    # Also of those who left, and whose place was taken.
+    house.gateway.leave(a)
+    house.come("b")
+    refused = {name: room.refused for name, room in house.gateway.rooms.items()}
+    assert refused == {"ops": 5, "team-x": 0}
+
+
+def denials(house: House) -> list[tuple[object, ...]]:
+    """Caller, name, outcome and detail of each entry about what was refused in a room."""
+    return [
+        (entry[1], entry[4], entry[7], entry[9])
+        for entry in house.journal.entries
+        if entry[3] == "topics/say"
+    ]
+
+
+def test_what_is_refused_in_a_room_is_in_the_journal_and_does_not_fill_it() -> None:
+    house = House()
+    a, _ = house.come("a")
+    for _ in range(5):
+        house.gateway.say(a, said("a", "mcp/request:x"))
+        house.gateway.say(a, said("b", "chat"))
+    kind, sender = "capability_violation", "identity_mismatch"
+    assert denials(house) == [
+        ("a", "ops", kind, "a: 'mcp/request:x'"),
+        ("a", "ops", sender, "a: 'chat'"),
+    ]
+    house.time = 60.0
+    house.gateway.say(a, said("a", "mcp/request:y"))
+    assert denials(house)[2:] == [("a", "ops", kind, "a: 'mcp/request:y' (and 4 more before it)")]
+    # What is not told yet is told when it leaves.
+    house.gateway.leave(a)
+    assert denials(house)[3:] == [("a", "ops", sender, "a: 4 more until it left")]
+
+
+def test_guests_do_not_fill_the_journal_by_coming_again() -> None:
+    house = House()
+    for _ in range(200):
+        guest, _ = house.come(None, "open")
+        house.gateway.say(guest, b"nonsense")
+        house.gateway.leave(guest)
+    written = denials(house)
+    assert 0 < len(written) <= 20
+    assert {caller for caller, *_ in written} == {""}
+
+
+def test_no_secret_is_written_down_with_a_refusal() -> None:
+    house = House()
+    a, _ = house.come("a")
+    secret = "ghp_" + "a1B2c3D4e5" * 4
+    house.gateway.say(a, said("a", f"mcp/request:tools/call:{secret[:40]}"))
+    (entry,) = denials(house)
+    assert secret[:40] not in str(entry)
 
 
 # --- capabilities ---

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from interlock.config.topics import TopicConfig
+from interlock.protocol.kinds import Grants
 from interlock.protocol.mcpx.words import BUSY
 from tests.pipeline.topics.listening import FULL, Listening, said
 from tests.pipeline.topics.test_room import PROPOSER, SYSTEM, only_error, two
@@ -35,6 +36,27 @@ def test_a_kind_that_was_not_granted_goes_nowhere() -> None:
     assert here.room.say(a, said("a", "mcp/proposal:tools/call:x", id="good")) is not None
     here.turns.take()
     assert [message["id"] for message in to_b.heard] == ["good"]
+
+
+@pytest.mark.spec("MX-8.1-6")
+def test_each_message_is_held_against_its_senders_capabilities_once() -> None:
+    class Spy:
+        def __init__(self, grants: Grants) -> None:
+            self.asked: list[str] = []
+            self._grants = grants
+
+        def grants(self, kind: str) -> bool:
+            self.asked.append(kind)
+            return self._grants.grants(kind)
+
+    here, a, _, b, _ = two()
+    spies = [Spy(one.grants) for one in (a, b)]
+    a.grants, b.grants = spies
+    kinds = ["chat", "mcp/proposal:x", "mcp/request:x", "system/error", "chat"]
+    for kind in kinds:
+        here.room.say(a, said("a", kind))
+    here.turns.take()
+    assert [spy.asked for spy in spies] == [kinds, []]
 
 
 @pytest.mark.spec("MX-4.1-1")

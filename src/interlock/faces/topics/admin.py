@@ -1,26 +1,27 @@
 """What an administrator of topics does over HTTP: look who is there, and change what one may say.
 
 It is there only where the config names administrators; everywhere else its paths are unknown.
-Nobody changes its own capabilities. Every change is written down by the gateway, and every refusal
-here.
+Nobody changes its own capabilities. Every change is written down by the gateway, and here every
+refusal, and who looked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from interlock.call import Call, Caller, Client, Credentials
-from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INVALID_PARAMS, InterlockError
+from interlock.errors import FOREIGN_ORIGIN, INVALID_PARAMS, InterlockError
 from interlock.faces.http.answers import App, Receive, Scope, Send, read_json, respond_json
 from interlock.faces.http.fast_lane import CERTIFICATE
 from interlock.faces.http.guard import Guard, peer_name
 from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
 from interlock.faces.topics.knock import check_said_once, one_of, parameters
+from interlock.pipeline.audit import OK, Audit
 from interlock.pipeline.authenticate import Unsettled
+from interlock.pipeline.topics.admission import check_administers
 from interlock.pipeline.topics.seat import Change
 from interlock.protocol.headers import bearer_of
 from interlock.protocol.mcp import LATEST_STATELESS, Era
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from interlock.pipeline.topics.gateway import Gateway
 
 BASE: Final = "/admin/participants"
-SCOPE: Final = "admin"
-"""What a token with scopes must have among them."""
 _CAPABILITIES: Final = "/capabilities"
 _VERB: Final = "topics/admin"
 _CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
@@ -56,23 +55,23 @@ class AdminApp:
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
         refused: Callable[[Call, InterlockError], None],
-        admins: Callable[[], Sequence[str]],
+        audit: Audit,
         otherwise: App,
     ) -> None:
-        """`admins`: globs of callers. `refused` records who was turned away."""
+        """`refused` records who was turned away, `audit` who looked."""
         self.guard = guard
         self.metadata: ResourceMetadata | None = None
         """Where those without a good token are sent."""
         self._gateway = gateway
         self._authenticate = authenticate
         self._refused = refused
-        self._admins = admins
+        self._audit = audit
         self._otherwise = otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         ours = path == BASE or path.startswith(f"{BASE}/")
-        if not ours or not self._admins():
+        if not ours or not self._gateway.config.admins:
             await self._otherwise(scope, receive, send)
             return
         call = _call_of(scope)
@@ -103,8 +102,9 @@ class AdminApp:
             return 405, _words("method_not_allowed", "Use POST." if path else "Use GET.")
         topic = one_of(pairs, "topic")
         if not path:
-            present = self._gateway.connections()
-            return 200, {"participants": [one for one in present if topic in (None, one.topic)]}
+            present = [one for one in self._gateway.connections() if topic in (None, one.topic)]
+            self._audit.record(call, OK, 0, f"{len(present)} shown")
+            return 200, {"participants": present}
         asked = await read_json(scope, receive, Asked, _MOST_BODY)
         return 200, self._change(caller, id, asked, topic)
 
@@ -127,18 +127,7 @@ class AdminApp:
             await unsettled.settle()
             caller = self._authenticate(call.credentials)
         call.caller = caller
-        if not any(fnmatchcase(caller.name, glob) for glob in self._admins()):
-            raise InterlockError(
-                FORBIDDEN,
-                f"{caller.name} does not administer topics: `topics.admins` in the node's config "
-                "says who does.",
-            )
-        if caller.scopes is not None and SCOPE not in caller.scopes:
-            raise InterlockError(
-                FORBIDDEN,
-                f"The token of {caller.name} lacks the scope `{SCOPE}`.",
-                data={"missing": [SCOPE]},
-            )
+        check_administers(self._gateway.config, caller)
         return caller
 
     async def _say(self, send: Send, error: InterlockError, *, shown: bool) -> None:

@@ -27,6 +27,8 @@ from interlock.protocol.mcpx.words import LONGEST_ID, TOPIC_PATTERN
 
 GUEST: Final = "guest"
 """The kind of a caller that nobody knows, and what it is called."""
+ADMIN: Final = "admin"
+"""What the token of an administrator must have among its scopes, if it has any."""
 RESTRICTED: Final = "restricted"
 PUBLIC: Final = "public"
 
@@ -69,6 +71,22 @@ def admit(
             "under topics.rooms in the config.",
         )
     return settings, Participant(id, capabilities_of(seat, settings.profile), seat.routing)
+
+
+def check_administers(config: TopicsConfig, caller: Caller) -> None:
+    """Raises InterlockError unless it may see who is in topics, and change what they may say."""
+    if not any(fits(caller.name, glob) for glob in config.admins):
+        raise InterlockError(
+            FORBIDDEN,
+            f"{caller.name} does not administer topics: `topics.admins` in the node's config "
+            "says who does.",
+        )
+    if caller.scopes is not None and ADMIN not in caller.scopes:
+        raise InterlockError(
+            FORBIDDEN,
+            f"The token of {caller.name} lacks the scope `{ADMIN}`.",
+            data={"missing": [ADMIN]},
+        )
 
 
 def settings_of(config: TopicsConfig, topic: str) -> TopicConfig | None:

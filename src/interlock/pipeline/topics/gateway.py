@@ -17,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from interlock.call import Caller, Credentials
+from interlock.call import Call, Caller, Client, Credentials
+from interlock.config.redaction import redact
 from interlock.config.topics import TopicConfig, TopicsConfig
 from interlock.errors import (
     FORBIDDEN,
@@ -30,8 +31,9 @@ from interlock.pipeline.audit import Audit
 from interlock.pipeline.topics import admission
 from interlock.pipeline.topics.admission import GUEST
 from interlock.pipeline.topics.room import Room
-from interlock.pipeline.topics.seat import Change, Loss, Member, Outlet, Participant
+from interlock.pipeline.topics.seat import Change, Denied, Loss, Member, Outlet, Participant
 from interlock.protocol.kinds import grants_of, problem_of
+from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.words import BUSY, GOING, NOT_WELCOME
 
@@ -39,6 +41,11 @@ MOST_CAPABILITIES: Final = 100
 """Patterns that one participant has at most after a change."""
 MOST_CHANGED: Final = 10_000
 """Participants whose changed capabilities are remembered; the oldest are forgotten first."""
+DENIED_SECONDS: Final = 60.0
+"""So often the journal has an entry about one error of one member; the rest is counted in it."""
+FACE: Final = "topic"
+SAY: Final = "topics/say"
+_CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
 _GUEST_TRIES: Final = 20
 _WORTH_A_LINE: Final = frozenset(10**power for power in range(10))
 """After so many refusals of one member the log has another line."""
@@ -165,6 +172,9 @@ class Gateway:
         if room is None or room.members.get(member.id) is not member:
             return
         room.leave(member, reason)
+        for error, denied in member.denied.items():
+            if denied.folded:
+                self._deny(member, error, f"{denied.folded} more until it left")
         if member.caller.kind == GUEST:
             # The next guest may be called the same.
             self._changed.pop((member.topic, member.id), None)
@@ -406,6 +416,22 @@ class Gateway:
                 "%s in the topic %s was refused %d times; now: %s, %.100r",
                 member.id, member.topic, member.refused, error, kind,
             )  # fmt: skip
+        if member.inside:
+            return
+        now, before = self._clock(), member.denied.get(error)
+        if before is not None and now - before.at < DENIED_SECONDS:
+            before.folded += 1
+            return
+        member.denied[error] = Denied(now)
+        folded = f" (and {before.folded} more before it)" if before and before.folded else ""
+        self._deny(member, error, f"{redact(kind[:100])!r}{folded}")
+
+    def _deny(self, member: Member, error: str, detail: str) -> None:
+        """What a room refuses is in the journal as every refusal is. Guests are strangers there."""
+        if self._audit is not None:
+            call = Call(SAY, FACE, member.credentials, _CLIENT, name=member.topic)
+            call.caller = None if member.caller.kind == GUEST else member.caller
+            self._audit.record(call, error, 0, f"{member.id}: {detail}")
 
     def _guest(self, topic: str) -> str:
         """A name that nobody has there."""

@@ -122,6 +122,12 @@ class Room:
         self._answered: dict[str, _Bucket] = {}
         self._refused: dict[str, _Bucket] = {}
         self._noticed: dict[str, float] = {}
+        self._refused_of_gone = 0
+
+    @property
+    def refused(self) -> int:
+        """How many messages led nowhere since the room was opened, of those who left too."""
+        return self._refused_of_gone + sum(member.refused for member in self.members.values())
 
     # -- who is there
 
@@ -166,6 +172,7 @@ class Room:
         if older is None or older.capabilities != member.capabilities:
             self._tell_of(member, JOIN)
         if older is not None:
+            self._refused_of_gone += older.refused
             older.outlet.close(
                 REPLACED,
                 f"{member.id} came in by another connection. One program at a time is a "
@@ -180,6 +187,7 @@ class Room:
             # While it is still known who said it: somebody else may have that id in a moment.
             self.flush()
         del self.members[member.id]
+        self._refused_of_gone += member.refused
         self._fresh.pop(member, None)
         for kept in (self._said, self._answered, self._refused, self._noticed):
             kept.pop(member.id, None)

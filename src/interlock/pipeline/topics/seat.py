@@ -44,6 +44,13 @@ class Participant(msgspec.Struct, frozen=True):
     routing: str = "all"
 
 
+class Denied(msgspec.Struct):
+    """When the journal had the last entry about one error of a member, and how many came since."""
+
+    at: float
+    folded: int = 0
+
+
 class Member(msgspec.Struct, eq=False):
     """Somebody who is in a room now."""
 
@@ -62,6 +69,8 @@ class Member(msgspec.Struct, eq=False):
     """Whether it is the node's own, and has no connection."""
     refused: int = 0
     """How many of its messages went nowhere."""
+    denied: dict[str, Denied] = msgspec.field(default_factory=dict)
+    """What of that is in the journal, by error."""
 
 
 class Unread(msgspec.Struct, weakref=True):
