@@ -155,6 +155,7 @@ class Table:
         self.gated = Gated(folder, *(offerings or (workshop(),)), **gated)
         self.journal = self.gated.journal
         self._count = count(1)
+        self._minutes = count()
         loop = asyncio.get_running_loop()
         self.seats: list[NodeSeat] = []
         self.gateway = Gateway(
@@ -167,6 +168,8 @@ class Table:
             call_soon=loop.call_soon,
             new_id=lambda: f"id-{self._next()}",
             now=lambda: STAMP,
+            # Each look is a minute later: here nobody is stopped for saying much, the node has to.
+            clock=lambda: next(self._minutes) * 60.0,
             on_opened=self._seat,
         )
         self.gateway.start()
