@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -21,6 +22,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.jsonrpc import notification, on_one_line
 from interlock.protocol.kinds import compiled, is_reserved, request_kind
 from interlock.protocol.mcpx.payloads import read_content
+from interlock.protocol.mcpx.words import LONGEST
 from interlock.topics import Event, Participant, Welcome
 
 _MOST_UNSAID: Final = 100
@@ -117,10 +119,9 @@ async def _talk(participant: Participant) -> None:
 
     def read() -> None:
         # A thread of its own, which nobody waits for: a read from stdin cannot be called off.
-        for line in sys.stdin.buffer:
-            text = line.decode(errors="replace")
+        for line in _lines_of(sys.stdin.fileno()):
             try:
-                asyncio.run_coroutine_threadsafe(lines.put(text), loop).result()
+                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
             except (RuntimeError, CancelledError):
                 return  # the topic was left
 
@@ -132,6 +133,24 @@ async def _talk(participant: Participant) -> None:
                 await participant.chat(text)
             except InterlockError as error:
                 say.problem(error.message)
+
+
+def _lines_of(fd: int) -> Iterator[str]:
+    """Not by way of the stream: a process cannot end while a thread that waits has its lock."""
+    rest = b""
+    while True:
+        try:
+            data = os.read(fd, 65536)
+        except OSError:
+            # The terminal was closed.
+            data = b""
+        *whole, rest = (rest + data).split(b"\n")
+        if rest and (not data or len(rest) > LONGEST):
+            # The last line, or one that the gateway would not take.
+            whole, rest = [*whole, rest], b""
+        yield from (one.decode(errors="replace") for one in whole)
+        if not data:
+            return
 
 
 async def serve(gateway: Gateway, topic: str, server: ServerConfig, name: str) -> None:
