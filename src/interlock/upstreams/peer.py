@@ -25,6 +25,15 @@ from interlock.pipeline.hearing import may_hear
 from interlock.ports import Back
 from interlock.protocol import jsonrpc, mcp
 from interlock.upstreams.exchange import Exchange, answered_error
+from interlock.upstreams.incoming import (
+    CHANGED,
+    Incoming,
+    batch_of,
+    decode_cancelled,
+    decode_incoming,
+    decode_progress,
+    decode_updated,
+)
 from interlock.upstreams.links.link import Link, NobodyYet, Ticket
 from interlock.upstreams.pacing import Pace
 from interlock.upstreams.questions import Questions
@@ -37,27 +46,6 @@ _NOT_CANCELLED: Final = frozenset({mcp.INITIALIZE, mcp.DISCOVER})
 """Requests that open a conversation: while there is none, nothing can be cancelled in it."""
 
 
-class _Incoming(msgspec.Struct, gc=False):
-    """A message from an upstream. Our own ids are integers; its requests may have any id."""
-
-    id: int | str | UnsetType | None = UNSET
-    result: Raw | UnsetType = UNSET
-    method: str | UnsetType = UNSET
-    params: Raw | UnsetType = UNSET
-    error: Raw | UnsetType = UNSET
-
-
-_decode_incoming = msgspec.json.Decoder(_Incoming).decode
-_decode_batch = msgspec.json.Decoder(list[Raw]).decode
-_decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
-_decode_updated = msgspec.json.Decoder(mcp.UpdatedParams).decode
-_decode_cancelled = msgspec.json.Decoder(mcp.CancelledParams).decode
-
-_CHANGED: Final = {
-    mcp.TOOLS_CHANGED: "tools",
-    mcp.PROMPTS_CHANGED: "prompts",
-    mcp.RESOURCES_CHANGED: "resources",
-}
 _STILL_TALKED_OF: Final = 30.0
 """How long an upstream may still speak of a request that was given up."""
 _OF_THE_TREE: Final = "notifications/mcpax/"
@@ -238,7 +226,7 @@ class Peer:
         try:
             if not data.isascii():
                 data.decode()
-            incoming = _decode_incoming(data)
+            incoming = decode_incoming(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._unreadable(data, ticket)
             return
@@ -277,11 +265,8 @@ class Peer:
 
     def _unreadable(self, data: bytes, ticket: Ticket | None) -> None:
         """No message: a batch, where the revision has batches, or noise."""
-        if self.revision in mcp.BATCH_REVISIONS and data.lstrip()[:1] == b"[":
-            try:
-                batch = _decode_batch(data)
-            except (msgspec.DecodeError, RecursionError):
-                batch = []
+        if self.revision in mcp.BATCH_REVISIONS:
+            batch = batch_of(data)
             for item in batch:
                 member = bytes(item)
                 if member[:1] == b"{":
@@ -295,7 +280,7 @@ class Peer:
         if exchange is not None:
             exchange.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {why}", sent=True)
 
-    def _answer(self, incoming: _Incoming, ticket: Ticket | None) -> None:
+    def _answer(self, incoming: Incoming, ticket: Ticket | None) -> None:
         id = incoming.id
         if ticket is not None and id != ticket.id:
             if incoming.error is UNSET or isinstance(id, int):
@@ -333,12 +318,12 @@ class Peer:
         try:
             if method == mcp.PROGRESS:
                 self._progress(said)
-            elif method in _CHANGED:
+            elif method in CHANGED:
                 if self.on_changed is not None:
-                    self.on_changed(_CHANGED[method])
+                    self.on_changed(CHANGED[method])
             elif method == mcp.RESOURCE_UPDATED:
                 if self.on_updated is not None:
-                    uri = _decode_updated(said).uri
+                    uri = decode_updated(said).uri
                     self._in_turn(partial(self.on_updated, uri), len(uri))
             elif method == mcp.ACKNOWLEDGED:
                 if self.on_acknowledged is not None:
@@ -360,7 +345,7 @@ class Peer:
 
     def _cancelled(self, params: Raw) -> None:
         """The upstream no longer wants to know, or ends a subscription."""
-        named = _decode_cancelled(params)
+        named = decode_cancelled(params)
         if named.request_id is UNSET:
             return
         id = bytes(named.request_id)
@@ -435,7 +420,7 @@ class Peer:
             self.pace.lost()
 
     def _progress(self, params: Raw) -> None:
-        token = _decode_progress(params).progress_token
+        token = decode_progress(params).progress_token
         exchange = self.pending.get(token) if isinstance(token, int) else None
         if exchange is None or exchange.token is None:
             return
