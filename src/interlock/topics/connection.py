@@ -165,8 +165,10 @@ class Connection:
         if found is None:
             return self._without_token(f"{channel.label}: {why}"), None
         failure, advice = found
-        sentence = f"{channel.label} closed the connection{': ' if told else ''}{told}."
-        return why, InterlockError(failure, f"{sentence} {advice}", {"close": channel.close_code})
+        # A gateway that says why has said what the advice would.
+        reason = f": {told.rstrip('.')}." if told else f". {advice}"
+        sentence = f"{channel.label} closed the connection{reason}"
+        return why, InterlockError(failure, sentence, {"close": channel.close_code})
 
     async def _until_ended(self, channel: Channel, ended: asyncio.Future[str]) -> str:
         welcome = asyncio.ensure_future(self._welcome.wait())
@@ -188,7 +190,10 @@ class Connection:
             return error if error.failure is CONFIG else None
         failure, advice = found
         sentence = self._without_token(error.message)
-        return InterlockError(failure, f"{sentence} {advice}", {"status": status})
+        if status != 403 or " seat" not in sentence:
+            # Some gateways say themselves whom to ask.
+            sentence = f"{sentence} {advice}"
+        return InterlockError(failure, sentence, {"status": status})
 
     def _without_token(self, text: str) -> str:
         """A gateway may say anything, the token too."""
