@@ -70,22 +70,22 @@ class _Faults(logging.Handler):
 
 
 class Fortress(Running):
-    """The node, its vault, and its one human: clerk, who has a key."""
+    """The node, its vault, and its one human: the keeper, who has a key."""
 
     def __init__(self, folder: Path, *, servers: dict[str, Any] | None = None, **more: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "opened"
         self.definitions = folder / "definitions.json"
-        self.clerk = OKPKey.generate_key("Ed25519")
+        self.keeper = OKPKey.generate_key("Ed25519")
         self.engine = ECKey.generate_key("P-256")
         self.own = OKPKey.generate_key("Ed25519")
         """The model's own key. It is an anchor, too: as the model."""
         self.allowed: list[Any] = []
-        """With what clerk let the vault be opened."""
+        """With what the keeper let the vault be opened."""
         self.faults = _Faults()
         logging.getLogger("interlock").addHandler(self.faults)
         anchors = [
-            AnchorConfig("clerk", key=self._public(folder, "clerk", self.clerk)),
+            AnchorConfig("keeper", key=self._public(folder, "keeper", self.keeper)),
             AnchorConfig("mod", key=self._public(folder, "mod", self.own), caller="model"),
             AnchorConfig(
                 "engine",
@@ -147,12 +147,12 @@ class Fortress(Running):
             assert face.result("tools/call", {"name": name})["isError"] is False
 
     def must_be_intact(self) -> None:
-        """The vault was opened with what the clerk let through, once each, and nothing else."""
+        """The vault was opened with what the keeper let through, once each, and nothing else."""
         self.settle()
         assert in_order(self.opened()) == in_order(self.allowed)
         assert self.faults.heard == []
 
-    # -- clerk
+    # -- the keeper
 
     def approve(self, face: Face, told: dict[str, Any], arguments: Any) -> Any:
         """Let a call through. What the one who brings the proof is told."""
@@ -160,7 +160,7 @@ class Fortress(Running):
         return face.confirm(told["confirmation_id"], self.proof(told))
 
     def proof(self, told: dict[str, Any], key: Any = None, **changes: Any) -> str:
-        """What clerk, or somebody else, signs about a held call."""
+        """What the keeper, or somebody else, signs about a held call."""
         now = int(time.time())
         claims = {
             "aud": told["aud"],
@@ -172,7 +172,7 @@ class Fortress(Running):
             **changes,
         }
         algorithm = "ES256" if isinstance(key, ECKey) else "EdDSA"
-        return sign(key or self.clerk, claims, algorithm)
+        return sign(key or self.keeper, claims, algorithm)
 
 
 class Face(ABC):

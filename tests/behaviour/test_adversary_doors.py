@@ -100,7 +100,7 @@ def test_nobody_enrols_without_a_code(node: Fortress) -> None:
         {"key": key},
         {"code": None, "key": key},
         {"code": "x", "passkey": {}},
-        {"code": "x", "name": "clerk", "key": key},
+        {"code": "x", "name": "keeper", "key": key},
     ):
         answer = ask(node, "POST", "/approvals/enrol", body, BY_MODEL)
         assert 400 <= answer.status < 500, answer

@@ -236,7 +236,7 @@ ADDED: list[dict[str, Any]] = [
     {"inputResponses": "accept", "requestState": 1},
     {"requestState": "i1." + "A" * 200},
     {"elicitationId": "$id", "action": "accept", "content": {"approved": True}},
-    {"caller": "clerk", "credentials": "approved", "hop": [], "route": ["vault"]},
+    {"caller": "keeper", "credentials": "approved", "hop": [], "route": ["vault"]},
 ]
 
 

@@ -63,12 +63,12 @@ def hmac_of(words: str, key: bytes) -> str:
 
 
 def public(node: Fortress) -> bytes:
-    return bytes(node.clerk.as_pem(private=False))
+    return bytes(node.keeper.as_pem(private=False))
 
 
 def embedded(node: Fortress, told: Told) -> str:
     """Signed with a key that the proof itself brings along."""
-    words = unsigned(node, told, "EdDSA", jwk=STRANGER.as_dict(private=False), kid="clerk")
+    words = unsigned(node, told, "EdDSA", jwk=STRANGER.as_dict(private=False), kid="keeper")
     assert isinstance(STRANGER.private_key, Ed25519PrivateKey)
     signature = STRANGER.private_key.sign(words.encode())
     return f"{words}.{b64(signature)}"
@@ -90,7 +90,7 @@ FORGERIES: dict[str, Callable[[Fortress, Told], Any]] = {
     "the url": lambda node, told: told.get("url", "x"),
     "its own token": lambda node, told: MODEL,
     "a key of its own": lambda node, told: node.proof(told, STRANGER),
-    "a key of its own called clerk": embedded,
+    "a key of its own called keeper": embedded,
     "its own key, an anchor": lambda node, told: node.proof(told, node.own),
     "an engine for other tools": lambda node, told: node.proof(
         told, node.engine, nonce=told["nonce"]
@@ -143,7 +143,7 @@ def test_nothing_that_is_no_proof_opens_it(node: Fortress, forgery: str) -> None
                 continue  # by that door the caller is the node's own user, and not the model
             answer = face.confirm(told["confirmation_id"], FORGERIES[forgery](node, told))
             assert answer["error"]["code"] in (-31007, -31031, -32602), answer
-            # It was not spoilt either: it still waits for clerk.
+            # It was not spoilt either: it still waits for the keeper.
             again = face.call(arguments)["result"]["structuredContent"]
             assert again["confirmation_id"] == told["confirmation_id"]
 

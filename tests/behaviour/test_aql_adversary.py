@@ -84,7 +84,7 @@ class Keep(Fortress):
         super().__init__(folder, tokens=TOKENS, aql=config)
 
     def begin(self, model: View, element: str = "agent") -> str:
-        """An execution that clerk let begin."""
+        """An execution that the keeper let begin."""
         error = model.refused("execute_agent", element_name=element)
         assert error["code"] == "CONFIRMATION_REQUIRED", error
         self.approve_id(error["details"]["confirmation_token"].removeprefix("conf_"))
@@ -92,7 +92,7 @@ class Keep(Fortress):
         return started
 
     def approve_id(self, id: str) -> None:
-        """Clerk signs what she finds in the inbox."""
+        """The keeper signs what is found in the inbox."""
         approving = self.node.trust.approving
         assert approving is not None
         record = self.do(lambda: approving.approvals.find(id))
@@ -118,7 +118,7 @@ class Keep(Fortress):
         return found[-1]
 
     def code(self, id: str) -> str:
-        """What clerk is shown."""
+        """What the keeper is shown."""
         code = self.do(lambda: self.node.aql.codes.reveal(id))
         assert code is not None
         return code
@@ -256,7 +256,7 @@ def test_a_blocked_model_gets_nowhere_with_all_it_was_told(node: Keep) -> None:
     for code in codes:
         assert code not in told
         assert code.replace("-", "") not in told
-    # Clerk decides, and only then it goes on.
+    # The keeper decides, and only then it goes on.
     node.approve_id(node.waiting("aql.unblock"))
     assert not node.blocked()
     assert model.report("look at the vault", next_operation="vault_look")["continue"]
@@ -291,7 +291,7 @@ def test_a_pause_is_not_confirmed_by_whoever_paused(node: Keep) -> None:
     ):
         assert not model.raw(**sent)["success"]
     node.must_be_intact()
-    # Clerk approves it: then the same token collects what came of it, once.
+    # The keeper approves it: then the same token collects what came of it, once.
     node.allowed.append({})
     node.approve_id(token.removeprefix("conf_"))
     assert model.raw(operation="vault_open", _confirmation=token)["success"]
