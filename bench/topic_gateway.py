@@ -36,8 +36,10 @@ topics:
       access: public
       profile: full_access
       stalled: 10m
+      ping: 10m
 """
-"""Receivers are guests; the sender is known, and what it may say are patterns."""
+"""Receivers are guests; the sender is known, and what it may say are patterns. Nobody is pinged:
+what a receiver gets is counted by its bytes."""
 
 
 class Holds(msgspec.Struct):
