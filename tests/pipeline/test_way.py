@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.errors import ROUTE_MISMATCH
-from interlock.pipeline.way import HOP_SECONDS, limit_of
+from interlock.errors import ROUTE_MISMATCH, InterlockError
+from interlock.pipeline.way import HOP_SECONDS, Ways, limit_of
 from interlock.protocol.ax import Hop
 from tests.catalog.offers import definition, offer
 from tests.pipeline.calls import tool_call
@@ -80,6 +80,29 @@ def test_the_whole_route_is_there_to_be_read(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.DEBUG, "interlock.pipeline.way"):
         edge().begin(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
     assert "leaf.read, at 1 of the route ['infra', 'edge', 'leaf', 'read']" in caplog.text
+
+
+def test_a_way_that_was_right_is_right_for_the_same_call_alone() -> None:
+    ways, hop = Ways(), Hop(ROUTE, 1)
+    right = tool_call("leaf.read", hop=hop)
+    for _ in range(3):
+        ways.check(right, hop, "edge")
+    wrong = [("leaf.write", hop, "edge"), ("leaf.read", hop, "rim"), ("leaf.read", hop, "")]
+    wrong += [("leaf.read", Hop(ROUTE, 2), "edge"), ("leaf.read", Hop(("x", *ROUTE), 1), "edge")]
+    for name, way, own in wrong:
+        with pytest.raises(InterlockError) as caught:
+            ways.check(tool_call(name, hop=way), way, own)
+        assert caught.value.failure is ROUTE_MISMATCH
+        ways.check(right, hop, "edge")
+
+
+def test_what_a_caller_says_of_ways_is_left_out_of_every_call() -> None:
+    ways, hop = Ways(), Hop(ROUTE, 1)
+    ways.check(tool_call("leaf.read", hop=hop), hop, "edge")
+    call = tool_call("leaf.read", hop=hop)
+    call.meta = {"x-mcpax-route": Raw(b'["infra"]'), "mine": Raw(b"1")}
+    ways.check(call, hop, "edge")
+    assert call.meta == {"mine": Raw(b"1")}
 
 
 @pytest.mark.spec("AX-7.3-1", "AX-7.3-6")

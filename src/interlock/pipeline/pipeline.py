@@ -70,7 +70,7 @@ from interlock.pipeline.subscriptions import Subscriptions
 from interlock.pipeline.transparent import find_transparently, pass_on
 from interlock.pipeline.validate import validate
 from interlock.pipeline.wakeful import Wakeful
-from interlock.pipeline.way import check_way, limit_of, place
+from interlock.pipeline.way import Ways, limit_of, place
 from interlock.ports import Clock, Exchange, Upstream
 from interlock.protocol.ax import CONFIRM
 from interlock.protocol.mcp import (
@@ -121,7 +121,7 @@ class Pipeline:
         self._clock = clock
         self._timeout = timeout
         self._last_limit: tuple[Route | None, float | None, float, float] = (None, None, 0.0, 0.0)
-        self._own_segment = own_segment
+        self._own_segment, self._ways = own_segment, Ways()
         self.budgets = budgets or Budgets(clock)
         self.permit = Permit(catalog, self.budgets)
         self.measures = measures or Measures()
@@ -190,7 +190,7 @@ class Pipeline:
             verb = call.verb
             if verb == TOOLS_CALL:
                 if call.hop is not None:
-                    check_way(call, call.hop, self._own_segment())
+                    self._ways.check(call, call.hop, self._own_segment())
                 if self.transparent is not None:
                     find_transparently(call, self.transparent, self._catalog)
                 elif not checked:

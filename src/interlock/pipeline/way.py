@@ -18,6 +18,30 @@ _MOST_CHARACTERS: Final = 300
 _log = logging.getLogger("interlock.pipeline.way")
 
 
+class Ways:
+    """Looks at the way of each call, and longer at one that is not the last one again."""
+
+    __slots__ = ("_hop", "_name", "_own")
+
+    def __init__(self) -> None:
+        self._hop: Hop | None = None
+        self._name = self._own = ""
+
+    def check(self, call: Call, hop: Hop, own_segment: str) -> None:
+        """As `check_way`."""
+        meta = call.meta
+        if (
+            hop is not self._hop
+            or call.name != self._name
+            or own_segment != self._own
+            or (meta is not None and ROUTE in meta)
+        ):
+            check_way(call, hop, own_segment)
+            if not _log.isEnabledFor(logging.DEBUG):
+                # Who wants to read of ways wants to read of each.
+                self._hop, self._name, self._own = hop, call.name, own_segment
+
+
 def check_way(call: Call, hop: Hop, own_segment: str) -> None:
     """The segment at the cursor is this node's, and those behind it are the name. Raises
     InterlockError. Nothing of the caller's own words about ways is left in the call."""
