@@ -77,3 +77,27 @@ def test_calls_are_freed_by_their_references_alone(tmp_path: Path) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scene())
+
+
+def test_a_node_of_tools_alone_makes_no_operations(tmp_path: Path) -> None:
+    async def scene() -> None:
+        config = parse_config(
+            "listen: 127.0.0.1:0\nstate_dir: state\n"
+            f"servers: {{demo: {{command: {sys.executable}, args: [-m, interlock.demo]}}}}\n"
+        )
+        node = Node(config, base_dir=tmp_path)
+        node.start()
+        try:
+            await node.until_settled(20)
+            url = await node.listen()
+            port = int(url.split(":")[2].split("/")[0])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert b"characters" in await http_call(reader, writer, 1)
+            assert not node.aql._expected
+            assert not node.aql.stage.in_use
+            writer.close()
+        finally:
+            await node.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scene())

@@ -378,15 +378,22 @@ class Aql:
                 self._count_used()
                 if len(self.safety.blocks):
                     self.safety.looking.soon()
-                book = self.stage.book()
-                if book.number != number:
-                    number = book.number
-                    await asyncio.to_thread(self.searcher.prepare, book)
+                if self._expected or self.stage.in_use:
+                    book = self.stage.book()
+                    if book.number != number:
+                        number = book.number
+                        await asyncio.to_thread(self.searcher.prepare, book)
                 if self.usage.changed and time.monotonic() - kept > _KEPT_EVERY:
                     kept = time.monotonic()
                     await asyncio.to_thread(self._memory.keep_usage, self.usage)
             except Exception:
                 _log.exception("what is known about operations could not be brought up to date")
+
+    @property
+    def _expected(self) -> bool:
+        """Whether the config has somebody see operations."""
+        settings = self._settings
+        return settings.view != "plain" or bool(settings.clients) or settings.plain == "deny"
 
     def _count_used(self) -> None:
         while self._used:

@@ -192,6 +192,12 @@ class Stage:
         self._snapshot = None
         self._shortcut.forget()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody ever wanted operations here. A node of tools alone makes none: for
+        thousands of tools they, and what finds them, take more room than all the rest."""
+        return self._book is not None
+
     def book(self) -> OperationsAt:
         """The operations of now."""
         snapshot = self._catalog.current
