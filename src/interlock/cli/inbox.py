@@ -25,6 +25,7 @@ from interlock.node.approvals_socket import approvals_sockets
 from interlock.node.places import is_trusted, somebody_listens
 
 _WITHIN: Final = 5.0
+_LOOK_UP: Final = 0.5
 _CALL_WITHIN: Final = 660.0
 """An approved call is made while one waits, and may take its time."""
 BASE: Final = "/approvals"
@@ -156,7 +157,11 @@ class Inbox:
         now: dict[_Way, list[Waiting]] = {}
         left = len(ways)
         while left:
-            way, waiting = told.get()
+            try:
+                # An interrupt that comes just before a wait without an end would not end it.
+                way, waiting = told.get(timeout=_LOOK_UP)
+            except queue.Empty:
+                continue
             if isinstance(waiting, InterlockError):
                 raise waiting
             if waiting is None:
