@@ -142,4 +142,10 @@ def _sdk_source(folder: Path, version: str) -> None:
         for member in archive.getmembers():
             member.name = member.name.removeprefix(f"mcp-{version}/")
             if member.name.startswith("examples/servers/everything-server/"):
-                archive.extract(member, folder, filter="data")
+                # Not `filter=`: Python 3.11 has it from 3.11.4 on only, and Debian's is older.
+                if not member.isfile() or ".." in Path(member.name).parts:
+                    continue
+                target = folder / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = archive.extractfile(member)
+                target.write_bytes(b"" if content is None else content.read())
