@@ -15,6 +15,8 @@ from msgspec.structs import force_setattr, replace
 
 from interlock.config.aql import AqlConfig
 from interlock.config.automation import AutomationConfig
+from interlock.config.contracts import ContractsConfig
+from interlock.config.drivers import DriversConfig
 from interlock.config.quantities import (
     PATH_PATTERN,
     Address,
@@ -383,6 +385,8 @@ class Config(Section, frozen=True):
     aql: AqlConfig = field(default_factory=AqlConfig)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     automation: AutomationConfig = field(default_factory=AutomationConfig)
+    drivers: DriversConfig = field(default_factory=DriversConfig)
+    contracts: ContractsConfig = field(default_factory=ContractsConfig)
     state_dir: Annotated[
         Text | None,
         says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),
