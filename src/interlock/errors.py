@@ -266,6 +266,69 @@ UPSTREAM_ERROR = _row(
     "upstream_error", -32603, 200, "UNKNOWN", "INTERNAL_ERROR", _UPSTREAM,
 )  # fmt: skip
 
+# Why no driver serves a contract, or why one that does could not. Each row has the name that AIP-14
+# and AIP-30 give it.
+NO_ROUTE = _row(
+    "no_route", -31050, 200, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, ax_name="no_route",
+)  # fmt: skip
+NO_ROUTE_IN_REGION = _row(
+    "no_route_in_region", -31051, 200, "FAILED_PRECONDITION", "PERMISSION_DENIED", _NODE,
+    ax_name="no_route_in_region",
+)  # fmt: skip
+PINNED_PROVIDER_UNAVAILABLE = _row(
+    "pinned_provider_unavailable", -31052, 200, "UNAVAILABLE", "INTERNAL_ERROR", _NODE,
+    ax_name="pinned_provider_unavailable",
+)  # fmt: skip
+POLICY_VIOLATION = _row(
+    "policy_violation", -31053, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    ax_name="policy_violation", mcpx="capability_violation",
+)  # fmt: skip
+REGION_MISMATCH = _row(
+    "region_mismatch", -31054, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
+    ax_name="region_mismatch", mcpx="capability_violation",
+)  # fmt: skip
+INPUT_UNSUPPORTED = _row(
+    "input_unsupported", -31055, 400, "INVALID_ARGUMENT", "VALIDATION_INVALID_TYPE", _CALLER,
+    ax_name="input_unsupported",
+)  # fmt: skip
+AUTH_REQUIRED = _row(
+    "auth_required", -31056, 200, "FAILED_PRECONDITION", "PERMISSION_DENIED", _NODE,
+    ax_name="auth_required",
+)  # fmt: skip
+AUTH_FAILED = _row(
+    "auth_failed", -31057, 200, "FAILED_PRECONDITION", "PERMISSION_DENIED", _UPSTREAM,
+    ax_name="auth_failed",
+)  # fmt: skip
+VERSION_MISMATCH = _row(
+    "version_mismatch", -31058, 200, "FAILED_PRECONDITION", "CONFLICT_STATE", _NODE,
+    ax_name="version_mismatch",
+)  # fmt: skip
+INSTALL_FAILED = _row(
+    "install_failed", -31059, 200, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
+    ax_name="install_failed",
+)  # fmt: skip
+TOOL_UNAVAILABLE = _row(
+    "tool_unavailable", -31060, 200, "UNAVAILABLE", "INTERNAL_ERROR", _UPSTREAM,
+    ax_name="tool_unavailable",
+)  # fmt: skip
+EXECUTE_BINDING_MISMATCH = _row(
+    "execute_binding_mismatch", -31061, 200, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
+    ax_name="execute_binding_mismatch",
+)  # fmt: skip
+OUTPUT_PARSE_FAILED = _row(
+    "output_parse_failed", -31062, 200, "INTERNAL", "INTERNAL_ERROR", _UPSTREAM,
+    ax_name="output_parse_failed",
+)  # fmt: skip
+SANDBOX_UNAVAILABLE = _row(
+    "sandbox_unavailable", -31063, 200, "FAILED_PRECONDITION", "INTERNAL_ERROR", _NODE,
+    ax_name="sandbox_unavailable",
+)  # fmt: skip
+# A major version of a contract that is no longer served: the data says where to go on.
+DEPRECATED_VERSION = _row(
+    "deprecated_version", -31064, 410, "FAILED_PRECONDITION", "NOT_FOUND_OPERATION", _CALLER,
+    ax_name="deprecated_version",
+)  # fmt: skip
+
 # What the node itself could not do.
 INTERNAL = _row(
     "internal_error", -32603, 200, "INTERNAL", "INTERNAL_ERROR", _NODE,
