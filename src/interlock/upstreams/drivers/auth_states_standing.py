@@ -1,0 +1,276 @@
+"""Whether one user is signed in with one driver, in one workspace: found out, kept, refreshed.
+
+A driver without `auth` always is. One that only lists secrets is, as soon as all of them have a
+value. Of one with a login it is kept who is signed in, so that a restart changes nothing; another
+process, such as the command line, may sign somebody in meanwhile, which is noticed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.errors import AUTH_REQUIRED, InterlockError
+from interlock.manifests.driver import Auth, DriverManifest
+from interlock.upstreams.drivers.auth_states import Event, State, after
+from interlock.upstreams.drivers.auth_states_refresh import NotRefreshed, Refreshes
+from interlock.upstreams.drivers.auth_states_signs import Signs
+
+LOOK_AGAIN: Final = 1.0
+"""How often it is looked whether another process changed something."""
+TRY_KEYS_AGAIN: Final = 60.0
+"""Secrets that were refused may have been replaced after this time."""
+TRY_REFRESH_AGAIN: Final = 30.0
+LOGIN_COMMAND: Final = "interlock drivers login"
+
+_log = logging.getLogger("interlock.drivers")
+
+
+class Keeps(Protocol):
+    """Where it is kept who is signed in. Every call may block."""
+
+    def state(self, driver: str, workspace: str, user: str) -> tuple[bool, float] | None:
+        """Whether somebody is signed in, and since when that is fresh."""
+        ...
+
+    def keep(
+        self, driver: str, workspace: str, user: str, *, authed: bool, refreshed_at: float
+    ) -> None: ...
+
+
+async def _nothing_missing() -> Sequence[str]:
+    return ()
+
+
+class AuthState:
+    """The state of one (driver, workspace, user)."""
+
+    def __init__(
+        self,
+        manifest: DriverManifest,
+        *,
+        workspace: str,
+        user: str,
+        store: Keeps,
+        missing: Callable[[], Awaitable[Sequence[str]]] = _nothing_missing,
+        refresh: Refreshes | None = None,
+        now: Callable[[], float] = time.time,
+        warn: Callable[[str], None] = _log.warning,
+        on_change: Callable[[AuthState], None] | None = None,
+    ) -> None:
+        """`missing`: which of `auth.state.env` have no value (`vault_access.unresolved`).
+        `now` is on the wall clock: it is compared with what earlier runs kept."""
+        self.manifest = manifest
+        self.user = user
+        self.refreshed_at = 0.0
+        self.why = ""
+        """Why it is as it is, as the rest of a sentence; empty when there is nothing to say."""
+        auth = manifest.auth or Auth()
+        self._auth = auth
+        self._key = (manifest.id, workspace, user)
+        self._store = store
+        self._missing = missing
+        self._refresh = refresh
+        self._now = now
+        self._warn = warn
+        self._on_change = on_change
+        self._signs = Signs(auth.expiry_detect, warn=warn)
+        self._lock = asyncio.Lock()
+        """Held by who looks, refreshes or signs in: whoever calls meanwhile waits."""
+        self._looked_at = float("-inf")
+        self._refused_at = float("-inf")
+        self._tried_at = float("-inf")
+        self.always = not (auth.login or auth.state_env or auth.state_paths)
+        self.state = State.AUTHED if self.always else State.UNKNOWN
+
+    def __repr__(self) -> str:
+        return f"AuthState({self.manifest.id}, {self.user!r}, {self.state.value})"
+
+    @property
+    def authed(self) -> bool:
+        """As far as is known; `ready` finds out."""
+        return self.state is State.AUTHED
+
+    # -- what the runtime asks and tells
+
+    async def ready(self) -> None:
+        """Be signed in and fresh, or raise InterlockError with what to do. While somebody signs
+        in, this waits."""
+        if self.always or (self._settled() and not self._lock.locked()):
+            return
+        async with self._lock:
+            await self._look()
+            if self.state is State.EXPIRED or (self.state is State.AUTHED and self._is_due()):
+                await self._be_refreshed()
+            if self.state is not State.AUTHED:
+                raise self._required()
+
+    async def look(self) -> State:
+        """What it is now. Nothing is refreshed and nobody is asked."""
+        if not self.always:
+            async with self._lock:
+                await self._look()
+        return self.state
+
+    def saw(
+        self,
+        *,
+        exit_code: int | None = None,
+        http_status: int | None = None,
+        exception: BaseException | str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Something that the driver did; whether it is a sign that the sign-in has ended."""
+        line = self._signs.seen(
+            exit_code=exit_code, http_status=http_status, exception=exception, headers=headers
+        )
+        if line is None:
+            return False
+        self._refused_at = self._now()
+        self._happened(Event.REFUSED, f"the driver was refused ({line})")
+        return True
+
+    async def sign_in(self, login: Callable[[], Awaitable[None]]) -> None:
+        """Let a human sign in (`sign_in.sign_in`); calls wait until that is over. Raises what
+        `login` raises."""
+        async with self._lock:
+            self._happened(Event.LOGIN)
+            try:
+                await login()
+            except BaseException as error:
+                why = error.message if isinstance(error, InterlockError) else "it was given up"
+                self._happened(Event.FAILED, why)
+                # Not in another thread: who is cancelled is not to wait, and not to forget it.
+                self._store.keep(*self._key, authed=False, refreshed_at=0.0)
+                raise
+            await self._is_fresh(Event.COMPLETED)
+
+    async def sign_out(self) -> None:
+        async with self._lock:
+            self._happened(Event.SIGNED_OUT, "somebody signed out")
+            await self._keep(authed=False)
+
+    # -- finding out
+
+    def _settled(self) -> bool:
+        now = self._now()
+        return (
+            self.state is State.AUTHED
+            and 0 <= now - self._looked_at < LOOK_AGAIN
+            and not self._is_due()
+        )
+
+    async def _look(self) -> None:
+        """Make the state what the secrets, or the store, say."""
+        if self._auth.login is None:
+            await self._look_for_keys()
+        else:
+            await self._look_into_store()
+        self._looked_at = self._now()
+
+    async def _look_for_keys(self) -> None:
+        if self.state is State.EXPIRED and self._refresh is None:
+            self._happened(Event.NOT_REFRESHED, self.why)
+        absent = [*await self._missing(), *self._absent_paths()]
+        if absent:
+            self._happened(Event.KEYS_MISSING, f"it has no {', '.join(absent)}")
+        elif self.state is not State.EXPIRED and (
+            self._now() - self._refused_at >= TRY_KEYS_AGAIN or self.state is State.AUTHED
+        ):
+            self._happened(Event.KEYS_FOUND)
+
+    def _absent_paths(self) -> list[str]:
+        folder = self.manifest.folder
+        return [
+            path
+            for path in self._auth.state_paths
+            if not (folder / Path(path).expanduser()).exists()
+        ]
+
+    async def _look_into_store(self) -> None:
+        kept = await asyncio.to_thread(self._store.state, *self._key)
+        authed, refreshed_at = kept or (False, 0.0)
+        if authed and (self.state is not State.EXPIRED or refreshed_at > self.refreshed_at):
+            self.refreshed_at = refreshed_at
+            self._happened(Event.RESTORED)
+        elif not authed and self.state is State.UNKNOWN:
+            self._happened(Event.READY)
+        elif not authed and self.state in (State.AUTHED, State.EXPIRED):
+            self._happened(Event.SIGNED_OUT, "somebody signed out")
+
+    # -- refreshing
+
+    def _is_due(self) -> bool:
+        refresh = self._auth.refresh
+        if self._refresh is None or refresh is None or refresh.every is None:
+            return False
+        now = self._now()
+        return (
+            now - self.refreshed_at >= refresh.every and now - self._tried_at >= TRY_REFRESH_AGAIN
+        )
+
+    async def _be_refreshed(self) -> None:
+        why = self.why
+        try:
+            if self._refresh is None:
+                raise NotRefreshed(why, passing=False)
+            self._tried_at = self._now()
+            await self._refresh()
+        except NotRefreshed as failed:
+            if failed.passing:
+                # It may work at the next call. Whether one that was only due has ended, the
+                # driver will say.
+                self._warn(f"{self.manifest.id} could not be refreshed: {failed.why}")
+                return
+            self._happened(Event.NOT_REFRESHED, failed.why)
+            if self.state is State.EXPIRED:
+                self._happened(Event.NOT_REFRESHED, failed.why)
+            await self._keep(authed=False)
+        else:
+            await self._is_fresh(Event.REFRESHED)
+
+    async def _is_fresh(self, event: Event) -> None:
+        self.refreshed_at = self._now()
+        self._refused_at = float("-inf")
+        self._happened(event)
+        await self._keep(authed=True)
+        self._looked_at = self._now()
+
+    # -- the state
+
+    async def _keep(self, *, authed: bool) -> None:
+        if self._auth.login is not None:
+            refreshed_at = self.refreshed_at if authed else 0.0
+            keeping = asyncio.to_thread(
+                self._store.keep, *self._key, authed=authed, refreshed_at=refreshed_at
+            )
+            await asyncio.shield(keeping)
+
+    def _happened(self, event: Event, why: str = "") -> None:
+        then = after(self.state, event)
+        if then is None:
+            return
+        before, self.state, self.why = self.state, then, why
+        if then is not before and self._on_change is not None:
+            self._on_change(self)
+
+    def _required(self) -> InterlockError:
+        driver = self.manifest.id
+        why = f": {self.why}" if self.why else ""
+        data: dict[str, Any] = {"driver": driver, "state": self.state.value}
+        if self._auth.login is None:
+            how = "Give it what it lists under auth, and call again."
+        else:
+            data["login"] = {
+                name: value
+                for name, value in msgspec.to_builtins(self._auth.login).items()
+                if value
+            }
+            how = f"Run `{LOGIN_COMMAND} {driver}`, and call again."
+        return InterlockError(AUTH_REQUIRED, f"{driver} is not signed in{why}. {how}", data)

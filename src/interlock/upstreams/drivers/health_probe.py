@@ -1,0 +1,40 @@
+"""One request of a manifest to an HTTP server, of whose answer only the status matters.
+
+The same plain HTTP as for sign-ins (`upstreams/oauth/fetch.py`): no redirect is followed,
+certificates are verified, and without TLS only this machine is spoken to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from interlock.manifests.driver import HttpProbe
+from interlock.upstreams.oauth.addresses import is_secure
+from interlock.upstreams.oauth.fetch import fetch
+from interlock.upstreams.oauth.trouble import Trouble
+
+
+class NoAnswer(Exception):
+    """Why there was no answer, as the rest of a sentence."""
+
+
+class Asks(Protocol):
+    """Makes the request; the status of its answer. Raises NoAnswer."""
+
+    async def __call__(self, probe: HttpProbe, *, within: float) -> int: ...
+
+
+async def ask(probe: HttpProbe, *, within: float, headers: Mapping[str, str] | None = None) -> int:
+    """The status of the answer. Raises NoAnswer."""
+    if not is_secure(probe.url):
+        raise NoAnswer(f"{probe.url} is neither https nor on this machine")
+    try:
+        async with asyncio.timeout(within):
+            answer = await fetch(probe.method, probe.url, {"Accept": "*/*", **(headers or {})})
+    except TimeoutError:
+        raise NoAnswer(f"{probe.url} did not answer within {within:g} s") from None
+    except Trouble as trouble:
+        raise NoAnswer(trouble.why.rstrip(".")) from None
+    return answer.status
