@@ -1,0 +1,242 @@
+"""JSONPath: what the subset finds, what it refuses to read, and that nothing else happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.errors import ProtocolError
+from interlock.protocol.jsonpath import (
+    MAX_PATH,
+    MAX_STEPS,
+    Every,
+    Index,
+    Name,
+    NotFound,
+    Path,
+    Where,
+    compile_path,
+)
+from tests.protocol import json_values
+
+ROWS = {
+    "rows": [
+        {"id": 1, "kind": "a", "on": True, "none": None},
+        {"id": 2, "kind": "b", "on": False},
+        {"id": 1.0, "kind": "a", "tags": ["x", "y"]},
+        "stray",
+    ],
+    "contents": "text",
+    "odd name": {"it's": [10, 20, 30]},
+    "größe": 5,
+    "nothing": None,
+}
+
+
+@pytest.mark.spec("DR-31.jsonpath-1", "DR-32.pertool-3")
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("$", ROWS),
+        ("$.contents", "text"),
+        ("$['contents']", "text"),
+        ('$["contents"]', "text"),
+        ("$.größe", 5),
+        ("$.nothing", None),
+        ("$.rows[0].id", 1),
+        ("$.rows[-2].kind", "a"),
+        ("$['odd name']['it\\'s'][-1]", 30),
+        ('$["odd name"]["it\'s"][1]', 20),
+        ("$.rows[*]", ROWS["rows"]),
+        ("$.rows[*].id", [1, 2, 1.0]),
+        ("$.rows[*].tags[*]", ["x", "y"]),
+        ("$.rows[?(@.kind=='b')].id", [2]),
+        ("$.rows[?@.kind=='b'].id", [2]),
+        ('$.rows[?@["kind"] == "b"]', [ROWS["rows"][1]]),
+        ("$.rows[?@.id==1].kind", ["a", "a"]),
+        ("$.rows[?@.id==1.0].kind", ["a", "a"]),
+        ("$.rows[?@.id==10e-1].kind", ["a", "a"]),
+        ("$.rows[?@.on==true].id", [1]),
+        ("$.rows[?@.on==false].id", [2]),
+        ("$.rows[?@.none==null].id", [1]),
+        ("$.rows[?@.kind=='none']", []),
+        ("$.rows[?@.id=='1']", []),
+        ("$['odd name'][*]", [[10, 20, 30]]),
+        ("$ .rows [ 0 ] ['id']", 1),
+        ("$.rows[? ( @.kind == 'b' ) ].id", [2]),
+    ],
+)
+def test_what_a_path_finds(path: str, found: Any) -> None:
+    value = compile_path(path).find(ROWS)
+    assert value == found
+    assert type(value) is type(found)
+
+
+def test_true_is_not_one() -> None:
+    rows = [{"v": 1}, {"v": True}, {"v": "1"}, {"v": None}]
+    assert compile_path("$[?@.v==1]").find(rows) == [{"v": 1}]
+    assert compile_path("$[?@.v==true]").find(rows)[0]["v"] is True
+    assert compile_path("$[?@.v==null]").find(rows) == [{"v": None}]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("$.missing", "no member 'missing'"),
+        ("$.rows[9]", "4 items and none with the index 9"),
+        ("$.rows[-5]", "the index -5"),
+        ("$.contents.x", "a string and no object"),
+        ("$.contents[0]", "a string and no array"),
+        ("$.größe[*]", "a number, which has no items"),
+        ("$.nothing.x", "null and no object"),
+        ("$.rows[0].on.x", "a boolean and no object"),
+        ("$.rows.x", "an array and no object"),
+        ("$['odd name'][0]", "an object and no array"),
+        ("$.contents[?@.k=='v']", "a string, which has no items"),
+    ],
+)
+def test_a_path_that_leads_nowhere_says_how_far_it_came(path: str, words: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        compile_path(path).find(ROWS)
+    assert words in str(caught.value)
+    assert path in str(caught.value)
+
+
+def test_nothing_of_the_value_is_in_the_sentence() -> None:
+    with pytest.raises(NotFound) as caught:
+        compile_path("$.a.b").find({"a": "hunter2", "hunter2": 1})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.spec("DR-31.jsonpath-1")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "begins with `$`"),
+        ("contents", "begins with `$`"),
+        ("$..x", "`..` is not supported"),
+        ("$[0:2]", "slices are not supported"),
+        ("$[:2]", "slices are not supported"),
+        ("$[0,1]", "one selector"),
+        ("$['a','b']", "one selector"),
+        ("$.*", "write `[*]`"),
+        ("$.", "expected a name"),
+        ("$.0", "expected a name"),
+        ("$.a-b", "a name with a dash"),
+        ("$x", "expected `.name` or `[`"),
+        ("$[", "expected a quoted name"),
+        ("$[]", "expected a quoted name"),
+        ("$[a]", "expected a quoted name"),
+        ("$[01]", "leading zeros"),
+        ("$[-0]", "expected a quoted name"),
+        ("$[0", "expected `]`"),
+        ("$['a", "has no end"),
+        ("$['a\\x']", "no such escape"),
+        ("$['\\u12']", "four hexadecimal digits"),
+        ("$['\\ud800']", "surrogates"),
+        ("$['\\ud800\\u0041']", "surrogates"),
+        ("$['\\udc00']", "surrogates"),
+        ("$['a\nb']", "control character"),
+        ("$[9007199254740992]", "too large"),
+        ("$[?@.k]", "the only comparison"),
+        ("$[?@.k>1]", "the only comparison"),
+        ("$[?@.k!='v']", "the only comparison"),
+        ("$[?@.k=='v' && @.l=='w']", "expected `]`"),
+        ("$[?(@.k=='v']", "expected `)`"),
+        ("$[?@=='v']", "compares a member"),
+        ("$[?'v'==@.k]", "compares a member"),
+        ("$[?@..k=='v']", "expected a name"),
+        ("$[?@.k==v]", "expected a quoted string"),
+        ("$[?@.k==01]", "leading zeros"),
+        ("$[?@.k==1e999]", "too large"),
+        ("$[?length(@.k)==1]", "compares a member"),
+        ("$.a ", "blanks behind"),
+        (" $.a", "begins with `$`"),
+        ("$" + ".a" * (MAX_STEPS + 1), "at most"),
+        ("$" + " " * MAX_PATH, "at most"),
+    ],
+)
+def test_what_is_no_path_is_refused_with_a_sentence(text: str, words: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        compile_path(text)
+    assert words in caught.value.message
+    assert caught.value.message.endswith(".")
+
+
+def test_escapes_in_names() -> None:
+    path = compile_path("$['\\u0041\\n\\t\\b\\f\\r\\/\\\\\\'\\ud83d\\ude00']")
+    assert path.steps == (Name("A\n\t\b\f\r/\\'😀"),)
+    assert compile_path('$["\\""]').steps == (Name('"'),)
+    # The other quote needs no escape, and has none.
+    with pytest.raises(ProtocolError):
+        compile_path("$['\\\"']")
+
+
+# --- what is written is read again ---
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+scalars = (
+    names
+    | st.booleans()
+    | st.none()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+steps = (
+    st.builds(Name, names)
+    | st.builds(Index, st.integers(-(2**53) + 1, 2**53 - 1))
+    | st.just(Every())
+    | st.builds(Where, names, scalars)
+)
+
+
+@given(st.lists(steps, max_size=8))
+def test_every_path_survives_being_written(made: list[Any]) -> None:
+    path = Path("made", tuple(made))
+    again = compile_path(str(path))
+    assert again == path
+    assert again.steps == path.steps
+    assert str(again) == str(path)
+
+
+@given(json_values.values, st.lists(steps, max_size=4))
+def test_a_path_finds_a_value_or_nothing(value: Any, made: list[Any]) -> None:
+    path = Path("made", tuple(made))
+    try:
+        found = path.find(value)
+    except NotFound:
+        return
+    if path.multiple:
+        assert isinstance(found, list)
+
+
+@given(json_values.values)
+def test_every_place_of_a_value_is_found(value: Any) -> None:
+    def walk(here: Any, at: tuple[Any, ...]) -> None:
+        path = compile_path(str(Path("", at)))
+        assert path.find(value) is here
+        if isinstance(here, dict):
+            for name, one in here.items():
+                walk(one, (*at, Name(name)))
+            assert compile_path(str(Path("", (*at, Every())))).find(value) == list(here.values())
+        elif isinstance(here, list):
+            for place, one in enumerate(here):
+                walk(one, (*at, Index(place)))
+                assert (
+                    compile_path(str(Path("", (*at, Index(place - len(here)))))).find(value) is one
+                )
+
+    walk(value, ())
+
+
+@given(st.text(st.sampled_from("$.[]*?@='\"()\\ab01- :,u") | st.characters(), max_size=20))
+def test_any_text_is_a_path_or_is_refused(text: str) -> None:
+    for one in (text, "$" + text):
+        try:
+            path = compile_path(one)
+        except ProtocolError:
+            continue
+        assert compile_path(str(path)) == path
