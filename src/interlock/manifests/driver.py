@@ -243,8 +243,19 @@ class DriverManifest(Struct, frozen=True):
     timeout_override_ms: int | None = None
     retry: Retry | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    runner: dict[str, Any] | str = field(default_factory=dict)
+    """AIP-17's block, or the path of a RUNNER.md that was not read yet. Empty: a subprocess."""
+    source: dict[str, Any] = field(default_factory=dict)
+    """The front matter as it was read, deprecated fields translated."""
     digest: str = ""
     """SHA-256 of the file, in hex."""
+
+    @property
+    def engine(self) -> str:
+        """What runs it."""
+        if isinstance(self.runner, str):
+            return "subprocess"
+        return str(self.runner.get("engine", "subprocess"))
 
     @property
     def folder(self) -> Path:

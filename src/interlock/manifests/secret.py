@@ -34,8 +34,12 @@ class SecretEntry(Struct, frozen=True):
     classification: tuple[str, ...] = ()
     env: str = ""
     """The variable that it is bound to, where an exposure or metadata.bindings.env says so."""
+    env_names: tuple[str, ...] = ()
+    """All such variables; `env` is the first."""
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    line: int = 0
+    """Where the entry stands in the file."""
 
 
 class SecretsInventory(Struct, frozen=True):

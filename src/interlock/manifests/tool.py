@@ -17,6 +17,7 @@ class Example(Struct, frozen=True):
     output: Any = None
     has_output: bool = False
     note: str = ""
+    name: str = ""
 
 
 class Needs(Struct, frozen=True):

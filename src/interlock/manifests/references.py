@@ -1,0 +1,120 @@
+"""References as AIP-27 writes them, `<kind>:<body>`. Parsing touches nothing outside the text.
+
+A kind is known from the start (`local`, `url`, …) or registered: every driver resource that is
+integrated as `ref_kind` registers one, whose bodies are the URIs of the server's template.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from interlock.config.problems import BadValue, quoted
+from interlock.manifests.driver import DriverManifest
+from interlock.manifests.explaining import nearest
+from interlock.protocol.uri_templates import plain, read_template
+
+_KIND: Final = re.compile(r"[a-z][a-z0-9_]*")
+_MOST_CHARACTERS: Final = 4096
+
+BodyCheck = Callable[[str], bool]
+
+
+class Reference(Struct, frozen=True):
+    """Something that is referred to. `known` is False for a kind that was let through."""
+
+    kind: str
+    body: str
+    known: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.body}"
+
+
+def _is_local(body: str) -> bool:
+    if body.startswith("/") or "\\" in body:
+        return False
+    return bool(body) and posixpath.normpath(body).split("/")[0] != ".."
+
+
+def _is_url(body: str) -> bool:
+    return body.startswith(("http://", "https://"))
+
+
+def _is_anything(body: str) -> bool:
+    return bool(body)
+
+
+_BASE_KINDS: Final[dict[str, BodyCheck]] = {
+    "local": _is_local,
+    "url": _is_url,
+    **dict.fromkeys(
+        ("git", "github", "ipfs", "email", "operator", "user", "persona", "eth_tx", "ots"),
+        _is_anything,
+    ),
+}
+
+
+class ReferenceKinds:
+    """The kinds that are known: those of AIP-27, and those that were registered."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, BodyCheck] = dict(_BASE_KINDS)
+        self._owners: dict[str, str] = dict.fromkeys(_BASE_KINDS, "AIP-27")
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._checks)
+
+    def register(self, kind: str, check: BodyCheck = _is_anything, *, owner: str = "") -> None:
+        """Make a kind known. Raises BadValue for a name that is none, or that another has."""
+        if not _KIND.fullmatch(kind):
+            raise BadValue(
+                f"{quoted(kind)} cannot be a kind of reference",
+                "write small letters, digits and _, a letter first",
+            )
+        if kind in self._checks and self._owners[kind] != owner:
+            raise BadValue(
+                f"the kind {kind} is {self._owners[kind] or 'somebody'}'s already",
+                "use another name",
+            )
+        self._checks[kind] = check
+        self._owners[kind] = owner
+
+    def register_driver(self, driver: DriverManifest) -> None:
+        """Make the kinds of a driver's resources known. Raises BadValue."""
+        for resource in driver.resources:
+            if resource.integrate_as == "ref_kind":
+                check = _template_check(resource.uri_template)
+                self.register(resource.ref_kind_id, check, owner=driver.key)
+
+    def parse(self, text: str, *, strict: bool = True) -> Reference:
+        """What a text refers to. Raises BadValue; not `strict`: an unknown kind is let through."""
+        kind, colon, body = text.partition(":")
+        if not colon or not _KIND.fullmatch(kind) or len(text) > _MOST_CHARACTERS:
+            raise BadValue(f"{quoted(text)} is not a reference", "write <kind>:<body>")
+        check = self._checks.get(kind)
+        if check is None:
+            if not strict:
+                return Reference(kind, body, known=False)
+            meant = nearest(kind, self._checks)
+            raise BadValue(
+                f"there is no kind of reference {quoted(kind)}",
+                f'did you mean "{meant}"?' if meant else "register it first",
+            )
+        if not check(body):
+            raise BadValue(
+                f"{quoted(body)} is not what {kind} refers to", "check what follows the :"
+            )
+        return Reference(kind, body)
+
+
+def _template_check(text: str) -> BodyCheck:
+    template = read_template(text)
+    if template is None:
+        return _is_anything
+    return lambda body: bool(body) and template.matches(plain(body))

@@ -1,0 +1,378 @@
+"""All drivers, contracts and secrets of a workspace, bound to each other.
+
+Contracts are read first, then drivers, then the two are bound. A file that is broken takes only
+itself out: what is wrong with it is said under its path, and everything else works.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, structs
+
+from interlock.config.problems import BadValue, ConfigError, Problem
+from interlock.manifests import lint, placeholders
+from interlock.manifests.binding import (
+    TOOL_UNAVAILABLE,
+    Binding,
+    check_binding,
+    choose_contract,
+)
+from interlock.manifests.document import read_document
+from interlock.manifests.driver import DriverManifest, Implements
+from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
+from interlock.manifests.findings import Caution, Reading
+from interlock.manifests.front_matter import read_source
+from interlock.manifests.identity import successor_problems
+from interlock.manifests.paths import Finder, is_path
+from interlock.manifests.scanning import ReadFiles, below, children_with, leads_out
+from interlock.manifests.secret import SecretEntry, SecretsInventory
+from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory, names_of_secrets
+from interlock.manifests.tool import ToolContract
+from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
+
+BROKEN: Final = "config_error"
+
+
+class Refusal(Struct, frozen=True):
+    """Why a file is not used: a code for programs, problems for people."""
+
+    code: str
+    problems: tuple[Problem, ...]
+
+
+class Workspace:
+    """What was found. It does not change: `reload` makes the next one."""
+
+    def __init__(self, settings: _Settings, files: ReadFiles) -> None:
+        self.root = settings.root
+        self.drivers: dict[str, DriverManifest] = {}
+        """By `id@major`; only those that can be used."""
+        self.contracts: dict[str, ToolContract] = {}
+        """By `id@major`."""
+        self.bindings: dict[str, tuple[Binding, ...]] = {}
+        """What each driver serves, by the driver's `id@major`."""
+        self.serving: dict[str, tuple[str, ...]] = {}
+        """Which drivers serve a contract, by the contract's `id@major`."""
+        self.secrets = SecretsInventory()
+        self.secret_names: dict[str, str] = {}
+        """The name that a manifest uses for a secret → its slug."""
+        self.refused: dict[Path, Refusal] = {}
+        self.cautions: dict[Path, tuple[Caution, ...]] = {}
+        self.registered: dict[str, DriverManifest] = dict(settings.registered)
+        """The last version of each driver that was accepted, to hold the next one against."""
+        self._settings = settings
+        self._files = files
+
+    @property
+    def problems(self) -> dict[Path, tuple[Problem, ...]]:
+        """Everything that is wrong, by file."""
+        return {path: refusal.problems for path, refusal in self.refused.items()}
+
+    @property
+    def read_files(self) -> tuple[Path, ...]:
+        """The files that were read to make this, rather than known from before."""
+        return tuple(Path(path) for path in self._files.read)
+
+    def versions(self, contract_id: str) -> list[ToolContract]:
+        """All majors of a contract."""
+        return [one for one in self.contracts.values() if one.id == contract_id]
+
+    def reload(self, changed: Iterable[Path] = ()) -> Workspace:
+        """The workspace as it is now. Only files that have changed are read again."""
+        settings = structs.replace(self._settings, registered=self.registered)
+        return _gather(settings, self._files, changed)
+
+
+class _Settings(Struct, frozen=True):
+    root: Path
+    folders: tuple[str, ...]
+    contract_folders: tuple[str, ...]
+    secrets_folder: str
+    plain_http: bool
+    registered: Mapping[str, DriverManifest]
+
+
+def load_workspace(
+    root: Path,
+    *,
+    folders: Sequence[str | Path] = (".drivers",),
+    contract_folders: Sequence[str | Path] = ("tools", ".tools"),
+    secrets_folder: str | Path = ".secrets",
+    plain_http: bool = False,
+    registered: Mapping[str, DriverManifest] | None = None,
+) -> Workspace:
+    """Reads everything. Folders are relative to `root`, or stand anywhere.
+
+    `registered` are drivers as they were accepted before, by `id@major`: one that changes what
+    needs a new major, and has none, is refused.
+    """
+    real = os.path.realpath(root)
+
+    def places(names: Sequence[str | Path]) -> tuple[str, ...]:
+        return tuple(os.path.realpath(os.path.join(real, name)) for name in names)
+
+    settings = _Settings(
+        root=Path(real),
+        folders=places(folders),
+        contract_folders=places(contract_folders),
+        secrets_folder=os.path.realpath(os.path.join(real, secrets_folder)),
+        plain_http=plain_http,
+        registered=registered or {},
+    )
+    return _gather(settings, ReadFiles(), ())
+
+
+def _gather(settings: _Settings, files: ReadFiles, changed: Iterable[Path]) -> Workspace:
+    workspace = Workspace(settings, files)
+    files.begin(changed)
+    _Gathering(workspace, settings, files).run()
+    files.end()
+    return workspace
+
+
+class _Gathering:
+    """One walk: contracts, drivers, secrets, bindings."""
+
+    def __init__(self, workspace: Workspace, settings: _Settings, files: ReadFiles) -> None:
+        self._found = workspace
+        self._settings = settings
+        self._files = files
+        self._finder = Finder(settings.root)
+        self._by_id: dict[str, list[ToolContract]] = {}
+        self._secrets: dict[str, SecretEntry] = {}
+        self._usable_inventories: set[str] = set()
+
+    def run(self) -> None:
+        for folder in self._settings.contract_folders:
+            for path in below(folder, CONTRACT_FILE):
+                self._contract(path)
+        drivers = self._drivers()
+        for path in below(self._settings.secrets_folder, INVENTORY_FILE):
+            self._inventory(path)
+        inventories = {driver.file: self._own_inventory(driver) for driver in drivers}
+        self._found.secrets = SecretsInventory(self._secrets)
+        self._found.secret_names = names_of_secrets(self._found.secrets)
+        for driver in drivers:
+            self._bind(driver, inventories[driver.file])
+
+    def _refuse(self, path: str | Path, code: str, problems: Sequence[Problem]) -> None:
+        self._found.refused[Path(path)] = Refusal(code, tuple(problems))
+
+    def _caution(self, path: Path, cautions: Iterable[Caution]) -> None:
+        both = (*self._found.cautions.get(path, ()), *cautions)
+        if both:
+            self._found.cautions[path] = both
+
+    def _contract(self, path: str) -> ToolContract | None:
+        """The contract in a file, made known under its id; None when it cannot be used."""
+        reading = self._files.reading(path, load_contract)
+        if reading is None:
+            return None
+        contract = reading.value
+        if contract is None:
+            self._refuse(path, BROKEN, reading.problems)
+            return None
+        known = self._found.contracts.get(contract.key)
+        if known is None:
+            self._found.contracts[contract.key] = contract
+            self._by_id.setdefault(contract.id, []).append(contract)
+            self._caution(contract.file, reading.cautions)
+            return contract
+        if known.digest == contract.digest:
+            return known
+        self._refuse(
+            path,
+            BROKEN,
+            [
+                Problem(
+                    path, 0, 0, "id", f"{contract.key} is declared already in {known.file}",
+                    "keep one of the two, or give this one another id or major version",
+                )
+            ],
+        )  # fmt: skip
+        return None
+
+    def _drivers(self) -> list[DriverManifest]:
+        root, plain_http = self._settings.root, self._settings.plain_http
+
+        def read(path: Path) -> Reading[DriverManifest]:
+            return load_driver(path, root=root, plain_http=plain_http)
+
+        drivers: dict[str, DriverManifest] = {}
+        for folder in self._settings.folders:
+            for path, inside in children_with(folder, MANIFEST_FILE, (folder, str(root))):
+                reading = self._files.reading(path, read) if inside else leads_out(path)
+                if reading is None:
+                    continue
+                driver = reading.value
+                self._caution(Path(path), reading.cautions)
+                if driver is None:
+                    self._refuse(path, BROKEN, reading.problems)
+                elif driver.key in drivers:
+                    if drivers[driver.key].file != driver.file:
+                        self._refuse(path, BROKEN, [_twice(driver, drivers[driver.key])])
+                else:
+                    drivers[driver.key] = driver
+        return list(drivers.values())
+
+    def _inventory(self, path: str) -> list[Problem]:
+        """Adds the secrets of a file to the workspace's. What is wrong is refused and returned."""
+        if path in self._usable_inventories:
+            return []
+        reading = self._files.reading(path, load_inventory)
+        problems: list[Problem] = []
+        if reading is not None and reading.value is None:
+            problems = reading.problems
+        elif reading is not None and reading.value is not None:
+            entries = reading.value.entries
+            problems = [
+                Problem(
+                    path, entry.line, 1, "secrets",
+                    f"{entry.slug} is listed already in {self._secrets[entry.slug].file}",
+                    "keep one of the two",
+                )
+                for entry in entries.values()
+                if entry.slug in self._secrets
+            ]  # fmt: skip
+            for slug, entry in entries.items():
+                self._secrets.setdefault(slug, entry)
+        if problems:
+            self._refuse(path, BROKEN, problems)
+        else:
+            self._usable_inventories.add(path)
+        return problems
+
+    def _own_inventory(self, driver: DriverManifest) -> list[Problem]:
+        """Reads what `auth.ref` names. What is wrong with it is wrong with the driver."""
+        if driver.auth is None or not driver.auth.ref:
+            return []
+        try:
+            path = self._finder.find(driver.auth.ref, str(driver.folder))
+        except BadValue as bad:
+            return [_problem(driver, "auth.ref", bad.message, bad.hint)]
+        problems = self._inventory(path)
+        if not problems:
+            return []
+        return [
+            _problem(
+                driver, "auth.ref", f"{driver.auth.ref} cannot be used: {problems[0].message}",
+                f"see {problems[0].file}",
+            )
+        ]  # fmt: skip
+
+    def _bind(self, driver: DriverManifest, problems: list[Problem]) -> None:
+        found = self._found
+        code = BROKEN
+        problems = problems + self._unknown_secrets(driver)
+        driver, more = self._with_runner(driver)
+        problems += more
+        bindings: list[Binding] = []
+        for index, entry in enumerate(driver.implements):
+            try:
+                contract = self._served(driver, entry)
+            except BadValue as bad:
+                code = TOOL_UNAVAILABLE
+                place = f"implements[{index}]"
+                problems.append(
+                    Problem(str(driver.file), entry.line, 1, place, bad.message, bad.hint)
+                )
+                continue
+            problems += check_binding(driver, index, contract)
+            bindings.append(Binding(entry, contract))
+        served = [binding.contract.key for binding in bindings]
+        problems += [
+            Problem(
+                str(driver.file), binding.entry.line, 1, "implements",
+                f"{binding.contract.key} is served by two entries", "keep one of the two",
+            )
+            for index, binding in enumerate(bindings)
+            if binding.contract.key in served[:index]
+        ]  # fmt: skip
+        earlier = found.registered.get(driver.key)
+        if earlier is not None and earlier.digest != driver.digest:
+            problems += successor_problems(earlier, driver)
+        if problems:
+            self._refuse(driver.file, code, problems)
+            return
+        self._caution(driver.file, lint.lint_bindings(driver, bindings, self._skill_exists))
+        found.drivers[driver.key] = found.registered[driver.key] = driver
+        found.bindings[driver.key] = tuple(bindings)
+        for key in served:
+            found.serving[key] = (*found.serving.get(key, ()), driver.key)
+
+    def _served(self, driver: DriverManifest, entry: Implements) -> ToolContract:
+        """The contract of an entry. Raises BadValue."""
+        if not is_path(entry.tool):
+            versions = self._by_id.get(entry.tool)
+            if not versions:
+                raise BadValue(
+                    f"there is no contract {entry.tool}", "check the id, or write a TOOL.md for it"
+                )
+            return choose_contract(entry.tool, entry.version, versions)
+        path = self._finder.find(entry.tool, str(driver.folder))
+        contract = self._contract(path)
+        if contract is None:
+            raise BadValue(f"the contract in {entry.tool} cannot be used", f"see {path}")
+        return choose_contract(contract.id, entry.version, [contract])
+
+    def _unknown_secrets(self, driver: DriverManifest) -> list[Problem]:
+        return [
+            _problem(
+                driver, "server", f"there is no secret {name} in any inventory of the workspace",
+                "list it in the SECRETS.md that auth.ref names",
+            )
+            for name in secrets_used(driver)
+            if name not in self._found.secret_names
+        ]  # fmt: skip
+
+    def _with_runner(self, driver: DriverManifest) -> tuple[DriverManifest, list[Problem]]:
+        """The driver with the RUNNER.md in it that it names."""
+        if not isinstance(driver.runner, str):
+            return driver, []
+        try:
+            path = self._finder.find(driver.runner, str(driver.folder))
+            block = read_document(read_source(Path(path)).text, path).value
+        except BadValue as bad:
+            return driver, [_problem(driver, "runner", bad.message, bad.hint)]
+        except ConfigError as error:
+            return driver, [_problem(driver, "runner", error.problems[0].message, f"see {path}")]
+        return structs.replace(driver, runner=block), []
+
+    def _skill_exists(self, driver: DriverManifest, path: str) -> bool:
+        try:
+            self._finder.find(path, str(driver.folder))
+        except BadValue:
+            return False
+        return True
+
+
+def secrets_used(driver: DriverManifest) -> tuple[str, ...]:
+    """The names of the secrets that are needed to start a driver's server or to reach it."""
+    server = driver.server
+    if server is None:
+        return ()
+    found: dict[str, None] = {}
+    for text in server.env.values():
+        found.update(dict.fromkeys(placeholders.names(text)))
+    if server.auth is not None:
+        found[server.auth.secret] = None
+    elif server.kind == "remote" and driver.auth is not None and driver.auth.state_env:
+        found[driver.auth.state_env[0]] = None
+    return tuple(found)
+
+
+def _twice(driver: DriverManifest, other: DriverManifest) -> Problem:
+    return _problem(
+        driver,
+        "id",
+        f"{driver.key} is declared already in {other.file}",
+        "give this one another id or major version",
+    )
+
+
+def _problem(driver: DriverManifest, path: str, message: str, hint: str) -> Problem:
+    return Problem(str(driver.file), 0, 0, path, message, hint)
