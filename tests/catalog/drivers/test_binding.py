@@ -185,7 +185,7 @@ def test_a_tool_that_fits() -> None:
     assert findings.warnings == ()
 
 
-@pytest.mark.spec("DR-32.pertool-1", "DR-32.mapping-2")
+@pytest.mark.spec("DR-32.pertool-1")
 def test_a_tool_that_the_server_does_not_list() -> None:
     listed = {"read_file": {**TOOL, "name": "read_file"}, "write_file": TOOL}
     findings = check_listed(READ, entry("read_fiel"), listed)

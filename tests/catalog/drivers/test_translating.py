@@ -55,7 +55,7 @@ def refused(of: ToolContract, result: dict[str, Any], **said: Any) -> InterlockE
 # --- the way out ---
 
 
-@pytest.mark.spec("DR-32.pertool-2", "DR-32.principles-3")
+@pytest.mark.spec("DR-32.pertool-2")
 def test_arguments_are_the_inputs_unless_they_are_renamed() -> None:
     of = contract(inputs=inputs("sql", sql="string"))
     assert arguments({"sql": "select 1"}, of, argument_mapping={"sql": "query"}) == {
@@ -171,7 +171,6 @@ def test_inputs_are_checked_with_pointers() -> None:
     assert at_the_root.value.data["problems"][0]["field"] == "inputs"
 
 
-@pytest.mark.spec("DR-14.define-3")
 def test_the_context_is_checked_where_the_contract_says_what_is_in_it() -> None:
     ContractShape(contract()).check_context({})
     shape = ContractShape(contract(context_schema=inputs("tenant_id", tenant_id="string")))
