@@ -276,6 +276,13 @@ def own_offering(root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offe
     return _read("", "", root_segment or "", terms, tools, registered="")
 
 
+def contract_offering(key: str, root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offering:
+    """Contracts that drivers serve: their ids are their names, dots included. `key`: the upstream
+    that takes their calls."""
+    terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False)
+    return _read(key, "", root_segment or "", terms, tools, registered="", rule=Rule.DOTTED)
+
+
 def _slowest(*classes: str | None) -> str:
     slowest = LATENCY_CLASSES[0]
     for one in classes:
@@ -297,9 +304,10 @@ def _read(
     registered: Registered,
     http: bool = False,
     serves_resources: bool = False,
+    rule: Rule | None = None,
 ) -> Offering:
     server, transparent = terms.server, terms.transparent
-    rule = _RULES[registered]
+    rule = rule or _RULES[registered]
     asides = {kind: SetAsides(kind) for kind in ("tool", "prompt", "resource", "template")}
     flagged = SetAsides("tool")
     wanted = sift_tools(tools, server, asides["tool"], http=http)

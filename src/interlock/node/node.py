@@ -25,6 +25,8 @@ from interlock.node.access_watch import Revoked
 from interlock.node.aql import Aql
 from interlock.node.automation import Automation
 from interlock.node.doors import Doors
+from interlock.node.drivers import Drivers
+from interlock.node.faring import node_status, node_tree
 from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.identity import EverybodyBut
 from interlock.node.places import (
@@ -39,7 +41,7 @@ from interlock.node.roster import Roster
 from interlock.node.status import NodeStatus
 from interlock.node.topics import Topics
 from interlock.node.tree import Tree
-from interlock.node.tree_view import TreeNode, gather, own_part, read_asked
+from interlock.node.tree_view import TreeNode
 from interlock.node.trust import Trust
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.breaker import Breakers
@@ -197,7 +199,7 @@ class Node:
             url=lambda: self.url,
             seals=seals,
             recorder=self._journal,
-            children=self._nodes_below,
+            children=self.nodes_below,
         )
         self.aql = Aql(
             config,
@@ -232,6 +234,17 @@ class Node:
             roster=self.roster,
             recorder=self._journal,
         )
+        self.drivers = Drivers(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            own_info=self._own_info,
+            catalog=self.catalog,
+            pipeline=self.pipeline,
+            upstreams=self.roster.upstreams,
+            audit=self.audit,
+            breakers=self._breakers,
+        )
         self.doors = Doors(
             config,
             environ=environ,
@@ -260,6 +273,7 @@ class Node:
         self.hops.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
+        self.drivers.start()
         self.topics.start()
         self._choose_transparent()
 
@@ -327,6 +341,7 @@ class Node:
         await self.aql.close()
         await self.automation.close()
         await self.trust.close()
+        await self.drivers.close()
         await self.roster.close()
         await self._keyring.close()
         if self._journal is not None:
@@ -368,6 +383,7 @@ class Node:
         self.pipeline.latency_in_results = config.latency_in_results
         await self.tree.configure(config)
         await self.roster.apply(config, change)
+        await self.drivers.configure(config)
         self.automation.configure(config)
         self.topics.configure(config, self.doors.guard)
         self._choose_transparent()
@@ -423,7 +439,7 @@ class Node:
         if self.trust.approving is not None:
             self.trust.approving.end_of(callers)
 
-    def _nodes_below(self) -> dict[str, Peer]:
+    def nodes_below(self) -> dict[str, Peer]:
         """The nodes that are registered here now, by the keys of their upstreams."""
         return {
             key: supervisor.peer
@@ -442,47 +458,27 @@ class Node:
     # -- how it fares
 
     def status(self) -> NodeStatus:
-        journal = None if self._journal is None else self._journal.health()._asdict()
-        return NodeStatus(
-            version=__version__,
-            pid=os.getpid(),
-            url=self.url,
-            uptime=time.monotonic() - self._started,
-            upstreams=self.roster.status(),
-            tools=len(self.catalog.current.tools),
-            calls=self.audit.total.calls,
-            failed=self.audit.total.failed,
-            sessions=len(self._sessions),
-            listeners=len(self._listeners),
-            under_way=len(list(self.pipeline.under_way())),
-            tasks=len(asyncio.all_tasks()),
-            journal=journal,
-            parent=None if self.tree.registrant is None else self.tree.registrant.status(),
-            held=sorted(held.tool for held in self.trust.pins.held.values()),
-            waiting=self.trust.waiting,
-            topics=self.topics.status(),
-            problems=self.trust.problems(),
-        )
+        return node_status(self)
 
     async def tree_below(self, params: Raw | UnsetType = UNSET) -> TreeNode:
         """The tree from this node down. `params`: how far and how long a parent wants to look."""
-        within, levels = read_asked(params)
-        registrant = self.tree.registrant
-        above = None if registrant is None else registrant.status()
-        subservers = self.tree.subservers()
-        own = own_part(
-            name=self.tree.own_segment or "root",
-            id=self.tree.id,
-            parent=None if above is None else above.url,
-            problem=None if above is None else above.problem,
-            since=time.time() - (time.monotonic() - self._started),
-            under_way=len(list(self.pipeline.under_way())),
-            upstreams=self.roster.status(),
-            servers=self.config.servers,
-            subservers=subservers,
-        )
-        below = {subservers[key].segment: peer for key, peer in self._nodes_below().items()}
-        return await gather(own, below, within=within, levels=levels)
+        return await node_tree(self, params)
+
+    @property
+    def uptime(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def journal_health(self) -> dict[str, Any] | None:
+        return None if self._journal is None else self._journal.health()._asdict()
+
+    @property
+    def open_sessions(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def open_listeners(self) -> int:
+        return len(self._listeners)
 
     def supervisor(self, key: str) -> Supervisor:
         return self.roster.supervisors[key]

@@ -19,6 +19,7 @@ from interlock.errors import CONFIG, InterlockError
 _SOCKET_NAME: Final = "node.sock"
 _SUBSERVER_SOCKET_NAME: Final = "ax.sock"
 _TOKENS_NAME: Final = "tokens.db"
+_DRIVER_STATES_NAME: Final = "driver-states.db"
 _log = logging.getLogger("interlock.node")
 _SEAL_KEY_NAME: Final = "seal.key"
 _LONGEST_SOCKET_PATH: Final = 100
@@ -96,6 +97,39 @@ def access_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
 def signing_keys_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
     """The keys by which the node signs the tokens that it makes for the next hop."""
     return state_dir(config, environ, base_dir) / "signing_keys.json"
+
+
+def driver_states_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Who is signed in with which driver: of a user rather than of a node, as with tokens."""
+    if config.state_dir is not None:
+        return state_dir(config, environ, base_dir) / _DRIVER_STATES_NAME
+    return state_home(environ) / _DRIVER_STATES_NAME
+
+
+def installed_drivers_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """What drivers had installed. Not in the state folder: that is hidden from their servers."""
+    if config.state_dir is not None:
+        state = state_dir(config, environ, base_dir)
+        return state.with_name(f"{state.name}-installed")
+    home = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "interlock"
+
+
+def registered_drivers_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The drivers as they were accepted last, to hold the next ones against."""
+    return state_dir(config, environ, base_dir) / "drivers.json"
+
+
+def hidden_from_drivers(
+    config: Config, environ: Mapping[str, str], base_dir: Path
+) -> tuple[Path, ...]:
+    """What no server of a driver may see: the node's files and the sockets that let its user in."""
+    places = {
+        state_dir(config, environ, base_dir),
+        state_home(environ),
+        socket_path(config, environ, base_dir).parent,
+    }
+    return tuple(sorted(places))
 
 
 def decisions_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:

@@ -8,6 +8,7 @@ import msgspec
 
 from interlock.catalog.offering import Offering
 from interlock.faces.ax.standing import ParentStatus
+from interlock.node.driver_status import ContractStatus, DriverStatus
 from interlock.pipeline.audit import Tally
 from interlock.pipeline.breaker import Circuit
 from interlock.upstreams.supervisor import Supervisor
@@ -70,6 +71,10 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """Calls that wait for a human."""
     topics: dict[str, TopicStatus] = {}
     """Topics that are open, by name."""
+    drivers: list[DriverStatus] = []
+    """Drivers of the workspace, also those that cannot be used."""
+    contracts: list[ContractStatus] = []
+    """Contracts that drivers serve."""
     problems: list[str] = []
     """What is wrong with the node's own files, and with those whose tokens it believes."""
 

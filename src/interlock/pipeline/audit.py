@@ -189,6 +189,26 @@ class Audit:
             detail = detail[:_MOST_CHARACTERS]
             self._recorder.record((self._wall_clock(), "", "", what, name, "", "", word, 0, detail))
 
+    def record_part(
+        self,
+        call: Call,
+        what: str,
+        name: str,
+        upstream: str,
+        outcome: str,
+        duration_us: int,
+        detail: str,
+    ) -> None:
+        """A step of a call that has more than one. `detail` is whole: nobody else wrote it."""
+        if self._recorder is not None:
+            caller = "" if call.caller is None else _whom(call.caller)
+            self._recorder.record(
+                (
+                    self._wall_clock(), caller, call.face, what, name, upstream, call.effect,
+                    outcome, duration_us, detail,
+                )
+            )  # fmt: skip
+
     def record_question(
         self,
         method: str,

@@ -62,6 +62,8 @@ class Permit:
         """Operations of the node's own that are judged as a list of tools is."""
         self.floors: Mapping[str, Decision] = {}
         """What operations of the node's own wait for at least."""
+        self.contract_floors: Mapping[str, Decision] = {}
+        """What calls of contracts wait for at least, by canonical name. Empty: nobody need ask."""
         self.firm_floors: Collection[str] = ()
         """Those of them that no rule has a say in: nobody calls them but the gate."""
         self.danger: Callable[[Call, Decision], Decision] = lambda _, decision: decision
@@ -107,6 +109,11 @@ class Permit:
             decision = self.policy.decide(call)
         if call.proposal is not None and decision.action < Action.CONFIRM:
             decision = PROPOSED
+        if self.contract_floors and route is not None:
+            # The stricter of what the contract asks for and what the rules say.
+            floor = self.contract_floors.get(route.canonical)
+            if floor is not None and floor.action > decision.action:
+                decision = floor
         if decision.gated and self.learned is not None:
             decision = self.learned(call, decision)
         if call.view is not None or self.danger_everywhere:

@@ -15,6 +15,7 @@ from interlock.config.quantities import is_confidential
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.pipeline.minting import Stamps
 from interlock.ports import Clock
+from interlock.protocol import mcp
 from interlock.protocol.ax import ID_VARIABLE, SEGMENT_VARIABLE
 from interlock.upstreams.ax.dial_in import kinds_of, retry_ms_of, speak
 from interlock.upstreams.ax.plain import (
@@ -132,6 +133,8 @@ class Connector:
         """Lines that were not MCP, in the last attempt that failed."""
         # Some processes end when the first thing they hear is not `initialize`.
         self._session_first = False
+        self._revision = mcp.LATEST_SESSION
+        """What a session server is asked to speak."""
 
     async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
         """An open peer. Raises InterlockError.
@@ -352,7 +355,12 @@ class Connector:
         peer = Peer(self._key, link, self._own_info, mask=self.mask)
         peer.promises = promises
         try:
-            await open_peer(peer, session_first=session_first, timeout=server.start_timeout)
+            await open_peer(
+                peer,
+                session_first=session_first,
+                timeout=server.start_timeout,
+                revision=self._revision,
+            )
         except BaseException:
             self.noise = peer.noise
             await peer.close()

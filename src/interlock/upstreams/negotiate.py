@@ -23,11 +23,14 @@ _REDIRECTS: Final = (301, 302, 307, 308)
 _MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
 
 
-async def open_peer(peer: Peer, *, session_first: bool, timeout: float) -> None:
-    """Agree on a revision. Raises InterlockError with the reason when that fails."""
+async def open_peer(
+    peer: Peer, *, session_first: bool, timeout: float, revision: str = mcp.LATEST_SESSION
+) -> None:
+    """Agree on a revision; `revision` is the one that a session server is asked for. Raises
+    InterlockError with the reason when that fails."""
     try:
         async with asyncio.timeout(timeout):
-            await _open(peer, session_first)
+            await _open(peer, session_first, revision)
     except UpstreamGoneError as gone:
         if peer.link.is_http or not peer.closed.done():
             raise
@@ -49,14 +52,14 @@ class _Refused(InterlockError):
     """The server answered `initialize` with an error."""
 
 
-async def _open(peer: Peer, session_first: bool) -> None:
+async def _open(peer: Peer, session_first: bool, revision: str) -> None:
     if session_first:
-        await _initialize(peer)
+        await _initialize(peer, revision)
         return
     if peer.link.is_http:
         found = await _discover(peer)
         if found is None:
-            await _initialize(peer)
+            await _initialize(peer, revision)
         else:
             _adopt(peer, found)
         return
@@ -67,7 +70,7 @@ async def _open(peer: Peer, session_first: bool) -> None:
         if found is None:
             # Some old ones leave the probe unanswered.
             try:
-                await _initialize(peer)
+                await _initialize(peer, revision)
                 return
             except _Refused:
                 # Not old, but slow to start: it reads in order, and has answered the probe now.
@@ -140,12 +143,12 @@ def _adopt(peer: Peer, found: mcp.DiscoverResult) -> None:
     peer.server_info = _about(peer, info if isinstance(info, dict) else {})
 
 
-async def _initialize(peer: Peer) -> None:
+async def _initialize(peer: Peer, revision: str) -> None:
     link = peer.link
-    peer.adopt(mcp.Era.SESSION, mcp.LATEST_SESSION)
+    peer.adopt(mcp.Era.SESSION, revision)
     link.say_nothing()
     params = {
-        "protocolVersion": mcp.LATEST_SESSION,
+        "protocolVersion": revision,
         "capabilities": Raw(peer.promises),
         "clientInfo": Raw(peer.own_info),
     }

@@ -1,0 +1,37 @@
+"""Whether a driver may be used at all: signed by somebody who is trusted, and asking for no more of
+the network than the operator grants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from interlock.config import Config
+from interlock.errors import InterlockError
+from interlock.manifests.driver import DriverManifest
+from interlock.manifests.signatures import SignatureProblem, read_public_key, verify
+from interlock.upstreams.egress.patterns import Egress
+from interlock.upstreams.egress.remote import check_remote
+
+
+def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
+    """Why a driver is not used, in a sentence. Empty: it may be."""
+    settings = config.drivers
+    if settings.trust:
+        try:
+            keys = [read_public_key(base_dir / Path(one).expanduser()) for one in settings.trust]
+            verify(manifest.folder, keys)
+        except SignatureProblem as problem:
+            return str(problem)
+    try:
+        Egress.compile(manifest.egress, any_egress=settings.any_egress)
+    except ValueError as exc:
+        return f"network.egress: {exc}."
+    server = manifest.server
+    if server is not None and server.kind == "remote":
+        try:
+            check_remote(
+                server.url, manifest.egress, any_egress=settings.any_egress, key=manifest.id
+            )
+        except InterlockError as error:
+            return error.message
+    return ""

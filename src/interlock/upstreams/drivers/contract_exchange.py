@@ -1,0 +1,316 @@
+"""One call of a contract on its way: the driver that has it now, and who is next if that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.call import Ask, Call, ClientSession, Outcome, UpstreamGoneError
+from interlock.catalog.drivers.limits import Attempts, may_repeat
+from interlock.catalog.drivers.resolver import Candidate
+from interlock.errors import (
+    AUTH_FAILED,
+    AUTH_REQUIRED,
+    CIRCUIT_OPEN,
+    DEADLINE_EXCEEDED,
+    INSTALL_FAILED,
+    SANDBOX_UNAVAILABLE,
+    TOO_BUSY,
+    TOOL_UNAVAILABLE,
+    VERSION_MISMATCH,
+    InterlockError,
+)
+from interlock.ports import Back, Exchange
+from interlock.protocol.headers import HeaderParam
+from interlock.protocol.jsonrpc import decode_value, encode_value
+from interlock.protocol.mcp import COMPLETE, Era, glance_at
+from interlock.upstreams.drivers.waking import BodyExchange
+
+if TYPE_CHECKING:
+    from interlock.upstreams.drivers.contract_upstream import ContractUpstream, Served
+    from interlock.upstreams.drivers.driver import Binding, Driver
+
+META_DEPRECATION: Final = "deprecation"
+"""In the `_meta` of a result whose contract is on its way out."""
+_NEVER_SENT: Final = frozenset(
+    one.name
+    for one in (
+        AUTH_REQUIRED, AUTH_FAILED, INSTALL_FAILED, VERSION_MISMATCH, TOOL_UNAVAILABLE,
+        SANDBOX_UNAVAILABLE, TOO_BUSY, CIRCUIT_OPEN,
+    )
+)  # fmt: skip
+"""What goes wrong before a server has heard of a call."""
+
+
+class DriverRoute(msgspec.Struct):
+    """Where a contract's call leads: one tool of a driver's server."""
+
+    canonical: str
+    upstream: str
+    upstream_name: str
+    upstream_name_json: bytes
+    header_params: tuple[HeaderParam, ...] = ()
+    limit: float | None = None
+    way: bytes = b""
+
+
+class ContractExchange:
+    """Stands for the call until it is answered, given up, or every driver has failed."""
+
+    def __init__(
+        self,
+        upstream: ContractUpstream,
+        call: Call,
+        back: Back,
+        served: Served,
+        inputs: Mapping[str, Any],
+        context: Any,
+        order: tuple[Candidate, ...],
+    ) -> None:
+        self._upstream = upstream
+        self._call = call
+        self._back = back
+        self._served = served
+        self._inputs = inputs
+        self._context = context
+        self._order = order
+        self._place = 0
+        self._attempts: Attempts | None = None
+        """Those of the driver of now."""
+        self._retries = 0
+        self._driver: Driver | None = None
+        self._child: Call | None = None
+        self._exchange: Exchange | None = None
+        self._pause: Any = None
+        self._sent_at = 0.0
+        self.open = True
+
+    # -- out
+
+    def begin(self) -> None:
+        """Ask the best driver."""
+        candidate = self._order[self._place]
+        served = self._served
+        driver = self._driver = self._upstream.driver_of(served, candidate)
+        binding = driver.bindings[served.contract.key]
+        call = self._call
+        if self._attempts is None:
+            self._attempts = Attempts(served.contract, candidate.driver, candidate.entry)
+        self._sent_at = now = self._upstream.clock()
+        call.upstream = driver.key
+        call.deadline = min(call.deadline, now + self._upstream.limit(served, candidate))
+        if binding.executes:
+            self._execute(driver, binding)
+            return
+        assert binding.entry.mcp is not None
+        name = binding.entry.mcp.tool_name
+        try:
+            if driver.hooks is not None:
+                arguments = driver.hooks.arguments(
+                    binding, self._inputs, self._context, call.caller
+                )
+            else:
+                arguments = binding.bound.arguments(self._inputs)
+            self._child = Call(
+                verb=call.verb,
+                face=call.face,
+                credentials=call.credentials,
+                client=call.client,
+                name=name,
+                owner=call.owner,
+                arguments=encode_value(arguments),
+                meta=call.meta,
+                extra=call.extra,
+                on_notification=call.on_notification,
+                session=call.session,
+                started=call.started,
+                caller=call.caller,
+                route=DriverRoute(served.contract.id, driver.key, name, encode_value(name)),
+                upstream=driver.key,
+                effect=call.effect,
+                deadline=call.deadline,
+                hard_deadline=call.hard_deadline,
+                timeout=call.timeout,
+            )
+            driver.under_way += 1
+            driver.calls += 1
+            self._exchange = driver.start(self._child, self)
+        except InterlockError as error:
+            if self._child is not None:
+                driver.under_way -= 1
+            self._failed(error)
+
+    def _execute(self, driver: Driver, binding: Binding) -> None:
+        """Have driver.py serve it."""
+        driver.under_way += 1
+        driver.calls += 1
+
+        def over(value: Any, error: InterlockError | None) -> None:
+            driver.under_way -= 1
+            if not self.open:
+                return
+            if error is not None:
+                self._failed(error)
+            else:
+                made = self._result({}, value)
+                self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+
+        self._exchange = BodyExchange(
+            driver.hooks.execute(binding, self._inputs, self._context, self._call.caller), over
+        )
+
+    # -- back: what the driver's server says
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        driver = self._driver
+        if call is not self._child or driver is None or not self.open:
+            return
+        self._child = None
+        driver.under_way -= 1
+        driver.used()
+        if error is not None:
+            if isinstance(error, UpstreamGoneError):
+                driver.unreachable(error.message)
+                driver.noticed(error)
+            self._failed(error)
+            return
+        assert outcome is not None
+        driver.answered()
+        glance = outcome.glance
+        if glance is not None and glance.result_type and glance.result_type != COMPLETE:
+            # It wants to know something first: that is between it and the caller.
+            self._over(outcome, None)
+            return
+        binding = driver.bindings[self._served.contract.key]
+        try:
+            result = decode_value(outcome.result)
+            if driver.hooks is not None:
+                value = driver.hooks.value(binding, result, self._context)
+            else:
+                value = binding.bound.value(result).value
+        except InterlockError as unusable:
+            self._failed(unusable)
+            return
+        made = self._result(result, value)
+        self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if self.open and call is self._child:
+            self._back.heard(self._call, method, params)
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        self._back.asked(ask, self._call if call is self._child else call, session)
+
+    def _result(self, result: Any, value: Any) -> bytes:
+        """The contract's output as the result of a tool."""
+        told: dict[str, Any] = {}
+        if isinstance(value, dict) and value.keys() == {"content"} and "content" in result:
+            # Pictures and the like stay what they are.
+            told["content"] = result["content"]
+        else:
+            text = value if isinstance(value, str) else encode_value(value).decode()
+            told["content"] = [{"type": "text", "text": text}]
+        if isinstance(value, dict):
+            told["structuredContent"] = value
+        told["isError"] = False
+        deprecation = self._served.deprecation
+        if deprecation is not None:
+            told["_meta"] = {META_DEPRECATION: deprecation.notice()}
+        return encode_value(told)
+
+    # -- when it fails
+
+    def _failed(self, error: InterlockError) -> None:
+        self._record(error)
+        assert self._driver is not None
+        sent = not (
+            error.failure.name in _NEVER_SENT
+            or (isinstance(error, UpstreamGoneError) and not error.sent)
+        )
+        self._child, self._exchange = None, None
+        if error.failure is DEADLINE_EXCEEDED:
+            self._end(error)
+            return
+        assert self._attempts is not None
+        pause = self._attempts.again(error, executed=sent)
+        if pause is not None:
+            self._retries += 1
+            self._pause = self._upstream.call_later(pause, self._again)
+        elif self._goes_elsewhere(error, sent=sent):
+            self._place += 1
+            self._attempts = None
+            self._retries += 1
+            self.begin()
+        else:
+            self._end(error)
+
+    def _goes_elsewhere(self, error: InterlockError, *, sent: bool) -> bool:
+        """Whether the next driver is asked: it must not be done twice, and a server that answered
+        has answered."""
+        if self._place + 1 >= len(self._order):
+            return False
+        if not sent:
+            return True
+        return isinstance(error, UpstreamGoneError) and may_repeat(self._served.contract)
+
+    def _again(self) -> None:
+        self._pause = None
+        if self.open:
+            self.begin()
+
+    def _end(self, error: InterlockError) -> None:
+        if self.open:
+            self.open = False
+            self._record_whole(ok=False)
+            self._back.settled(self._call, None, error)
+
+    def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
+        self._record(None)
+        self.open = False
+        self._record_whole(ok=True)
+        self._back.settled(self._call, outcome, error)
+
+    def _record(self, error: InterlockError | None) -> None:
+        assert self._driver is not None
+        took = self._upstream.clock() - self._sent_at
+        self._upstream.rows.invoked(
+            self._call, self._served.contract, self._driver, self._order[self._place].entry,
+            self._inputs, took, error,
+        )  # fmt: skip
+
+    def _record_whole(self, *, ok: bool) -> None:
+        took = self._upstream.clock() - self._call.started
+        self._upstream.rows.tool(
+            self._call, self._served.contract, self._driver, self._inputs, took, self._retries,
+            ok=ok,
+        )  # fmt: skip
+
+    # -- what the pipeline wants of it
+
+    def abandon(self, reason: str) -> None:
+        self.open = False
+        self._let_go()
+        if self._exchange is not None:
+            self._exchange.abandon(reason)
+
+    def expire(self) -> None:
+        if self._exchange is not None:
+            self._exchange.expire()
+        elif self.open:
+            self._let_go()
+            name = self._served.contract.id
+            self._failed(InterlockError(DEADLINE_EXCEEDED, f"{name} was not served in time."))
+
+    def _let_go(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if self._child is not None and self._driver is not None:
+            self._child = None
+            self._driver.under_way -= 1
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        self._call, self._back = call, back

@@ -1,0 +1,158 @@
+"""The upstream of contracts: a call of one goes to a driver that serves it.
+
+Which driver, is decided by the resolver for every call; how input and result are translated, by
+the contract's binding. When a driver fails, the next one is tried where that can do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from interlock.call import Call, ClientSession
+from interlock.catalog.drivers.contract_shape import ContractShape
+from interlock.catalog.drivers.limits import effective_timeout_ms
+from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Workspace, route
+from interlock.catalog.drivers.versions import Deprecation, Versions
+from interlock.errors import UNKNOWN_TOOL, InterlockError
+from interlock.manifests.tool import ToolContract
+from interlock.ports import Back, Clock, Exchange
+from interlock.protocol.jsonrpc import decode_value
+from interlock.upstreams.drivers.contract_exchange import ContractExchange
+from interlock.upstreams.drivers.driver import Driver
+from interlock.upstreams.drivers.rows import Rows
+
+KEY: Final = "drivers:"
+"""The upstream of every contract. No server can have this key."""
+META_DRIVER: Final = "dev.interlock/driver"
+"""In the `_meta` of a call: the driver that it has to go to."""
+META_CONTEXT: Final = "dev.interlock/context"
+"""Likewise: what the contract's context schema asks for."""
+
+
+class Served(Struct):
+    """A contract, and who serves it."""
+
+    contract: ToolContract
+    shape: ContractShape
+    drivers: list[Driver] = []
+    deprecation: Deprecation | None = None
+    """Its time is running out."""
+
+
+class ContractUpstream:
+    """Takes the calls of all contracts."""
+
+    key = KEY
+    timeout: float | None = None
+    capabilities: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        wall_clock: Clock,
+        call_later: Callable[[float, Callable[[], None]], Any],
+        rows: Rows,
+        machine: Machine,
+        circuit_open: Callable[[str], bool],
+    ) -> None:
+        self.served: dict[str, Served] = {}
+        """By the key of the contract."""
+        self.versions = Versions(())
+        """Which contract a name means."""
+        self.workspace = Workspace()
+        self.clock = clock
+        self.call_later = call_later
+        self.rows = rows
+        self._wall_clock = wall_clock
+        self._machine = machine
+        self._circuit_open = circuit_open
+
+    # -- what the pipeline asks
+
+    def start(self, call: Call, back: Back) -> Exchange:
+        served = self._served(call)
+        contract = served.contract
+        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
+        context = _context(call, served)
+        decision = self.decide(served, inputs.keys(), pinned=_pinned(call))
+        self.rows.resolved(call, contract, decision)
+        if decision.selected is None:
+            raise decision.error()
+        exchange = ContractExchange(self, call, back, served, inputs, context, decision.order)
+        exchange.begin()
+        return exchange
+
+    def decide(self, served: Served, inputs: Any, *, pinned: str | None = None) -> Decision:
+        """Which driver a call with these inputs goes to, and why not to others."""
+        candidates = []
+        for driver in served.drivers:
+            binding = driver.bindings[served.contract.key]
+            standing = driver.standing
+            standing.circuit_open = self._circuit_open(driver.key)
+            if not binding.counts and not standing.refused:
+                standing = replace(standing, refused=" ".join((*binding.wrong, *binding.problems)))
+            candidates.append(Candidate(driver.manifest, binding.entry, standing))
+        return route(
+            served.contract,
+            candidates,
+            inputs,
+            workspace=self.workspace,
+            machine=self._machine,
+            pinned=pinned,
+            now=self._wall_clock(),
+        )
+
+    def driver_of(self, served: Served, candidate: Candidate) -> Driver:
+        return next(one for one in served.drivers if one.manifest is candidate.driver)
+
+    def limit(self, served: Served, candidate: Candidate) -> float:
+        """How long a call may take there, in seconds."""
+        return effective_timeout_ms(served.contract, candidate.driver, candidate.entry) / 1000
+
+    def _served(self, call: Call) -> Served:
+        name = "" if call.route is None else call.route.upstream_name
+        contract = self.versions.find(name)
+        served = None if contract is None else self.served.get(contract.key)
+        if served is None:
+            raise InterlockError(UNKNOWN_TOOL, f"No contract is called {name[:100]!r} here.")
+        return served
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        for served in self.served.values():
+            for driver in served.drivers:
+                driver.set_level(level, session)
+
+    def apart(self, call: Call) -> object | None:
+        return None
+
+    async def watch(self, uri: str, call: Call | None) -> None:
+        """Contracts have no resources."""
+
+    async def unwatch(self, uri: str, call: Call | None) -> None:
+        """Contracts have no resources."""
+
+    async def until_ready(self, seconds: float) -> bool:
+        return True
+
+
+def _pinned(call: Call) -> str | None:
+    value = _meta(call, META_DRIVER)
+    return value if isinstance(value, str) and value else None
+
+
+def _context(call: Call, served: Served) -> Any:
+    """What the call brings beside its input. Raises InterlockError."""
+    context = _meta(call, META_CONTEXT)
+    if served.contract.context_schema is not None:
+        served.shape.check_context({} if context is None else context)
+    return context
+
+
+def _meta(call: Call, name: str) -> Any:
+    raw: Raw | None = None if call.meta is None else call.meta.get(name)
+    return None if raw is None else decode_value(raw)

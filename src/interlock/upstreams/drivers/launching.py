@@ -1,0 +1,186 @@
+"""From a manifest to a running server: what is started or connected to, with which environment,
+behind which confinement, in which revision of MCP."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from interlock.call import UpstreamGoneError
+from interlock.config import ServerConfig
+from interlock.errors import TOOL_UNAVAILABLE, InterlockError
+from interlock.manifests import placeholders
+from interlock.manifests.driver import DriverManifest, ServerBlock
+from interlock.ports import Clock
+from interlock.protocol import mcp
+from interlock.upstreams.connect import Connector
+from interlock.upstreams.drivers.processes import minimal_environment
+from interlock.upstreams.egress.docker import docker_argv
+from interlock.upstreams.egress.patterns import Egress
+from interlock.upstreams.links.stdio import StdioLink
+from interlock.upstreams.peer import Peer
+
+_REFUSALS: Final = range(400, 500)
+
+Secrets = Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]
+"""Gives the secrets of these names. Raises InterlockError where one is not to be had."""
+
+
+class Confines(Protocol):
+    """What keeps a started server from the network that it did not declare."""
+
+    def argv(self, argv: list[str]) -> list[str]: ...
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]: ...
+
+
+Confine = Callable[[], Awaitable[Confines | None]]
+"""Gives the confinement of a server that is to be started. None: it goes unconfined."""
+
+
+def server_config(
+    manifest: DriverManifest, *, workspace: Path, installed: Path | None, confined: bool = True
+) -> ServerConfig:
+    """The server that a manifest declares, in the words of the config. `installed`: the program of
+    a package that was installed; `confined`: whether a container is kept from the network."""
+    server = manifest.server
+    assert server is not None, "only drivers of kind mcp have a server"
+    base = ServerConfig(
+        segment="",
+        cwd=str(workspace),
+        start_timeout=max(manifest.connection.timeout_ms / 1000, 1.0),
+        description=manifest.name,
+    )
+    if server.kind == "remote":
+        return replace(
+            base,
+            url=server.url,
+            transport="sse" if manifest.transport == "sse" else "http",
+            headers=_headers(manifest, server),
+        )
+    if manifest.transport != "stdio":
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            f"{manifest.id}: a container that is spoken to over {manifest.transport} is not run by "
+            "this node; use transport: stdio, or start it yourself and use server.kind: remote.",
+        )
+    argv = command_of(manifest, workspace=workspace, installed=installed, confined=confined)
+    # Without arguments the config takes a command for a whole line.
+    command = argv[0] if len(argv) > 1 else shlex.quote(argv[0])
+    return replace(base, command=command, args=argv[1:], env=dict(server.env), transport="stdio")
+
+
+def command_of(
+    manifest: DriverManifest, *, workspace: Path, installed: Path | None, confined: bool = True
+) -> list[str]:
+    """What is started for a manifest whose server is a process of this machine."""
+    server = manifest.server
+    assert server is not None, "only drivers of kind mcp have a server"
+    if server.kind == "binary":
+        return [_program(server.path, manifest.folder, workspace), *server.args]
+    if server.kind == "npm":
+        if installed is not None:
+            return [str(installed), *server.args]
+        # What is not installed is not fetched behind anybody's back.
+        return ["npx", "--no-install", server.package, *server.args]
+    return docker_argv(
+        server.image,
+        server.args,
+        sorted(server.env),
+        egress=Egress.compile(manifest.egress, any_egress=not confined),
+        port=server.port,
+        advisory=not confined,
+        key=manifest.id,
+    )
+
+
+def _program(path: str, folder: Path, workspace: Path) -> str:
+    """A program by its name is looked for on the PATH, one with a slash beside the driver."""
+    if "/" not in path or path.startswith("/"):
+        return path
+    beside = folder / path
+    return str(beside if beside.exists() else workspace / path)
+
+
+def _headers(manifest: DriverManifest, server: ServerBlock) -> dict[str, str]:
+    """How a remote server is shown who calls: as `server.auth` says, else the first secret of the
+    driver as a bearer token."""
+    auth = server.auth
+    if auth is not None:
+        value = f"${{secrets.{auth.secret}}}"
+        return {auth.header: f"Bearer {value}" if auth.type == "bearer" else value}
+    if server.kind == "remote" and manifest.auth is not None and manifest.auth.state_env:
+        return {"Authorization": f"Bearer ${{secrets.{manifest.auth.state_env[0]}}}"}
+    return {}
+
+
+class DriverConnector(Connector):
+    """Opens connections to the server of one driver."""
+
+    def __init__(
+        self,
+        key: str,
+        manifest: DriverManifest,
+        server: ServerConfig,
+        *,
+        own_info: bytes,
+        clock: Clock,
+        secrets: Secrets,
+        confine: Confine,
+        passed_on: Mapping[str, str] | None = None,
+    ) -> None:
+        """`passed_on`: variables of the node's own environment that the server may have."""
+        super().__init__(
+            key, server, own_info=own_info, resolve=lambda _: self._filled, clock=clock
+        )
+        self._declared = server
+        self._give_secrets = secrets
+        self._confine = confine
+        self._passed_on = dict(passed_on or {})
+        self._filled = server
+        version = manifest.protocol_version
+        self._pinned = version in mcp.SESSION_REVISIONS
+        if self._pinned:
+            self._revision = version
+
+    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
+        self._filled = await self._with_secrets()
+        session_first = session_first or self._pinned
+        try:
+            return await super().connect(promises, session_first=session_first)
+        except UpstreamGoneError as gone:
+            if self._filled.transport != "sse" or gone.status not in _REFUSALS:
+                raise
+            # There is no event stream of the old kind: most of today's servers speak this one.
+            self._filled = replace(self._filled, transport="http")
+            return await super().connect(promises, session_first=session_first)
+
+    async def _with_secrets(self) -> ServerConfig:
+        """What was declared, with the secrets in their places. Asked for every attempt: one that
+        was missing, or is a new one, may be there now."""
+        server = self._declared
+        texts = {**server.env, **server.headers}
+        names = frozenset().union(*(placeholders.names(text) for text in texts.values()))
+        values = await self._give_secrets(names) if names else {}
+        self.mask.learn(values.values())
+        return replace(
+            server,
+            env={name: placeholders.fill(text, values) for name, text in server.env.items()},
+            headers={
+                name: placeholders.fill(text, values) for name, text in server.headers.items()
+            },
+        )
+
+    async def _start(self, server: ServerConfig) -> StdioLink:
+        argv = self._argv(server)
+        env = minimal_environment({**self._passed_on, **server.env})
+        confinement = await self._confine()
+        if confinement is not None:
+            argv, env = confinement.argv(argv), confinement.environment(env)
+        return await StdioLink.start(
+            self._key, argv, env=env, cwd=server.cwd, stderr=self.stderr, mask=self.mask
+        )
