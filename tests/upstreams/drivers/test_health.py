@@ -213,7 +213,6 @@ def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
 # -- who hangs
 
 
-@pytest.mark.spec("DR-30.health-1")
 def test_the_time_for_an_answer(tmp_path: Path) -> None:
     assert HealthCheck("ping").timeout_ms == 5000
 

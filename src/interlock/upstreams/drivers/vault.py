@@ -28,7 +28,7 @@ _LONGEST_FILE: Final = 1024 * 1024
 _MILLISECONDS_FROM: Final = 1e11
 """A moment as large as this is in milliseconds: in seconds it is the year 5138."""
 _NO_NAME: Final = re.compile(r"[^A-Z0-9]")
-_LINE: Final = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=[ \t]*(.*?)\s*")
+_LEFT_SIDE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)")
 _QUOTED: Final = re.compile(r"(['\"])(.*)\1")
 
 _log = logging.getLogger("interlock.drivers")
@@ -148,14 +148,15 @@ class Configured:
 
 
 def read_env_file(text: str) -> dict[str, str]:
-    """`NAME=value` lines, as many programs write them: `export`, `#` and quotes are understood,
+    """Lines of `NAME=value`, as many programs write them: `export`, `#` and quotes are understood,
     nothing is expanded. Of a name that comes twice the last one counts."""
     values: dict[str, str] = {}
     for line in text.split("\n"):
-        found = _LINE.fullmatch(line)
-        if found is not None:
-            quoted = _QUOTED.fullmatch(found[2])
-            values[found[1]] = found[2] if quoted is None else quoted[2]
+        left, equals, right = line.partition("=")
+        found, value = _LEFT_SIDE.fullmatch(left.strip()), right.strip()
+        if equals and found is not None:
+            quoted = _QUOTED.fullmatch(value)
+            values[found[1]] = value if quoted is None else quoted[2]
     return values
 
 
