@@ -1,0 +1,1 @@
+"""Where the servers of drivers may connect to, and how they are kept from everything else."""

@@ -1,0 +1,43 @@
+"""Whether a remote server of a driver is where the driver may reach.
+
+Nothing of a remote driver runs here, so its egress confines the node's own connection: the host of
+its URL has to be in it. An empty egress means no network, for a remote server as for any other;
+the refusal says what to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlock.errors import CONFIG, POLICY_VIOLATION, InterlockError
+from interlock.upstreams.egress.patterns import Egress, Place, normal_host
+from interlock.upstreams.oauth.addresses import is_loopback, parts
+
+
+def check_remote(
+    url: str, egress: Sequence[str] | Egress, *, any_egress: bool = False, key: str = "The driver"
+) -> None:
+    """Raises InterlockError unless a remote server at this URL may be connected to."""
+    try:
+        found = parts(url)
+        host = normal_host(found.hostname or "")
+        compiled = (
+            egress if isinstance(egress, Egress) else Egress.compile(egress, any_egress=any_egress)
+        )
+    except ValueError as exc:
+        # What the URL holds besides its host may be a secret.
+        raise InterlockError(CONFIG, f"{key}: server.url or egress is wrong: {exc}.") from None
+    if found.scheme != "https" and not is_loopback(host):
+        raise InterlockError(
+            POLICY_VIOLATION,
+            f"{key}: its server at {host} is to be reached over plain http, where anybody on the "
+            "way can read and change what is said. Use https.",
+        )
+    place = Place(host, found.port or (443 if found.scheme == "https" else 80))
+    if not compiled.allows(*place):
+        pattern = host if place.port in (80, 443) and ":" not in host else str(place)
+        raise InterlockError(
+            POLICY_VIOLATION,
+            f"{key}: its server is at {place}, which is not in its network.egress. If it is meant "
+            f'to be reached, write egress: ["{pattern}"].',
+        )

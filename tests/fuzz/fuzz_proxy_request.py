@@ -1,0 +1,53 @@
+"""Proxy requests: any bytes are a place and a lawful head or a ProtocolError, in any pieces."""
+
+from __future__ import annotations
+
+from interlock.errors import ProtocolError
+from interlock.upstreams.egress.patterns import normal_host
+from interlock.upstreams.egress.proxy_request import ProxyRequest, ProxyRequestReader
+
+SEEDS = [
+    b"\x03CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n\x16\x03\x01",
+    b"\x00CONNECT [2001:db8::1]:22 HTTP/1.0\r\n\r\n",
+    b"\x09GET http://a.example/x?y HTTP/1.1\r\nHost: b\r\nConnection: close, X\r\nX: 1\r\n\r\n{}",
+    b"\x40POST HTTP://10.0.0.5:8080 HTTP/1.1\r\nContent-Length: 2\r\nProxy-Connection:\r\n\r\n{}",
+    b"\x05GET / HTTP/1.1\r\n\r\n",
+    b"\x01CONNECT user@a.example:443 HTTP/1.1\r\n\r\n",
+    b"\x20GET http://a.example#x HTTP/1.1\r\n folded: \r\n:\r\n\r\n",
+    b"\x07GET http://a.example/\xff HTTP/1.1\r\nX: \xe9\x80\r\n\r\n",
+]
+
+
+def TestOneInput(data: bytes) -> None:
+    """The first byte is the size of a read."""
+    if not data:
+        return
+    step, stream = 1 + data[0], data[1:]
+    expected = _read(stream, len(stream) or 1)
+    assert _read(stream, step) == expected
+    if expected is None:
+        return
+    request, _ = expected
+    host, port = request.place
+    assert normal_host(host) == host
+    assert 0 < port < 65536
+    if request.tunnel:
+        return
+    lines = request.head.split(b"\r\n")
+    assert lines[-2:] == [b"", b""]
+    assert b"" not in lines[:-2]
+    assert not any(b"\n" in line or b"\r" in line or b"\0" in line for line in lines)
+    names = [line.partition(b":")[0].lower() for line in lines[1:-2]]
+    assert names.count(b"host") == names.count(b"connection") == 1
+
+
+def _read(stream: bytes, step: int) -> tuple[ProxyRequest, bytes] | None:
+    reader = ProxyRequestReader()
+    for start in range(0, len(stream), step):
+        try:
+            request = reader.feed(stream[start : start + step])
+        except ProtocolError:
+            return None
+        if request is not None:
+            return request, reader.rest + stream[start + step :]
+    return None
