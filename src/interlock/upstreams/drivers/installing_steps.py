@@ -18,7 +18,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from interlock.manifests.driver import DriverManifest
-from interlock.upstreams.drivers import installing_download
 from interlock.upstreams.drivers.installing_bin import DOWNLOAD, VENV
 from interlock.upstreams.drivers.processes import Ran, Runs
 from interlock.upstreams.links.process import child_environment
@@ -39,6 +38,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # which run nothing of what they install.
 _SETTINGS: Final = ("PIP_", "NPM_CONFIG_", "npm_config_", "DOCKER_")
 _CHUNK: Final = 1024 * 1024
+_DOWNLOADER: Final = Path(__file__).with_name("installing_download.py")
 
 
 class StepFailed(Exception):
@@ -161,9 +161,7 @@ async def download(site: Site, settings: Mapping[str, Any]) -> None:
     target.mkdir(mode=0o700)
     name = Path(_text(settings, "bin")).name or Path(url.partition("?")[0]).name
     # A process of its own: it can be ended in the middle, and reads strangers' archives.
-    await site.ran(
-        [sys.executable, "-I", installing_download.__file__, url, str(target), name, wanted]
-    )
+    await site.ran([sys.executable, "-I", str(_DOWNLOADER), url, str(target), name, wanted])
 
 
 STEPS: Final[dict[str, Callable[[Site, Mapping[str, Any]], Awaitable[None]]]] = {
