@@ -1,0 +1,1 @@
+"""What may change in a contract without breaking who relies on it: versions, changes, verdicts."""

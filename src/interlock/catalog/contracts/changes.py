@@ -1,0 +1,139 @@
+"""What can change between two versions of a contract, and for whom that breaks something.
+
+A contract is seen from one of three sides. Callers *send* what an input schema describes: it must
+not ask for more than before. They *read* what an output schema describes: it must not offer more
+than they know. A stored type is written and read by everybody: what was written must stay valid,
+and what readers depend on must stay there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+Role = Literal["input", "output", "both"]
+ROLES: Final[tuple[Role, ...]] = ("input", "output", "both")
+
+_MOST_CHARACTERS: Final = 400
+
+
+class ChangeReason(StrEnum):
+    """The class of a change. The first eight are those of the typed protocol stack, 4.5.3."""
+
+    FIELD_REMOVED = "FIELD_REMOVED"
+    FIELD_TYPE_CHANGED = "FIELD_TYPE_CHANGED"
+    REQUIRED_FIELD_ADDED = "REQUIRED_FIELD_ADDED"
+    ENUM_VALUE_REMOVED = "ENUM_VALUE_REMOVED"
+    FIELD_NUMBER_CHANGED = "FIELD_NUMBER_CHANGED"
+    FIELD_ADDED_OPTIONAL = "FIELD_ADDED_OPTIONAL"
+    ENUM_VALUE_ADDED = "ENUM_VALUE_ADDED"
+    DESCRIPTION_CHANGED = "DESCRIPTION_CHANGED"
+
+    # JSON Schema.
+    FIELD_TYPE_NARROWED = "FIELD_TYPE_NARROWED"
+    FIELD_TYPE_WIDENED = "FIELD_TYPE_WIDENED"
+    REQUIRED_FIELD_DROPPED = "REQUIRED_FIELD_DROPPED"
+    FIELD_CLAIMED = "FIELD_CLAIMED"
+    FIELD_ADDED_TO_CLOSED = "FIELD_ADDED_TO_CLOSED"
+    CONSTRAINT_TIGHTENED = "CONSTRAINT_TIGHTENED"
+    CONSTRAINT_LOOSENED = "CONSTRAINT_LOOSENED"
+    CONSTRAINT_CHANGED = "CONSTRAINT_CHANGED"
+    ADDITIONAL_PROPERTIES_CLOSED = "ADDITIONAL_PROPERTIES_CLOSED"
+    ADDITIONAL_PROPERTIES_OPENED = "ADDITIONAL_PROPERTIES_OPENED"
+    COMPOSITION_NARROWED = "COMPOSITION_NARROWED"
+    COMPOSITION_WIDENED = "COMPOSITION_WIDENED"
+    COMPOSITION_CHANGED = "COMPOSITION_CHANGED"
+    DEFAULT_CHANGED = "DEFAULT_CHANGED"
+    DEFAULT_ADDED = "DEFAULT_ADDED"
+    FORMAT_CHANGED = "FORMAT_CHANGED"
+    ANNOTATION_CHANGED = "ANNOTATION_CHANGED"
+    REFERENCE_UNRESOLVED = "REFERENCE_UNRESOLVED"
+    REWRITTEN = "REWRITTEN"
+    UNDECIDED = "UNDECIDED"
+    UNREADABLE = "UNREADABLE"
+
+    # Tools.
+    TOOL_REMOVED = "TOOL_REMOVED"
+    TOOL_ADDED = "TOOL_ADDED"
+    TOOL_RENAMED = "TOOL_RENAMED"
+    OUTPUT_REMOVED = "OUTPUT_REMOVED"
+    OUTPUT_ADDED = "OUTPUT_ADDED"
+    EFFECT_RAISED = "EFFECT_RAISED"
+    EFFECT_LOWERED = "EFFECT_LOWERED"
+
+    # Protobuf.
+    FIELD_RENAMED = "FIELD_RENAMED"
+    JSON_NAME_CHANGED = "JSON_NAME_CHANGED"
+    FIELD_LABEL_CHANGED = "FIELD_LABEL_CHANGED"
+    FIELD_PRESENCE_CHANGED = "FIELD_PRESENCE_CHANGED"
+    ONEOF_CHANGED = "ONEOF_CHANGED"
+    ENUM_VALUE_RENAMED = "ENUM_VALUE_RENAMED"
+    ENUM_VALUE_NUMBER_CHANGED = "ENUM_VALUE_NUMBER_CHANGED"
+    MESSAGE_REMOVED = "MESSAGE_REMOVED"
+    MESSAGE_ADDED = "MESSAGE_ADDED"
+    ENUM_REMOVED = "ENUM_REMOVED"
+    ENUM_ADDED = "ENUM_ADDED"
+    SERVICE_REMOVED = "SERVICE_REMOVED"
+    SERVICE_ADDED = "SERVICE_ADDED"
+    METHOD_REMOVED = "METHOD_REMOVED"
+    METHOD_ADDED = "METHOD_ADDED"
+    METHOD_SIGNATURE_CHANGED = "METHOD_SIGNATURE_CHANGED"
+    METHOD_STREAMING_CHANGED = "METHOD_STREAMING_CHANGED"
+    PACKAGE_CHANGED = "PACKAGE_CHANGED"
+    SYNTAX_CHANGED = "SYNTAX_CHANGED"
+    RESERVED_REUSED = "RESERVED_REUSED"
+    RESERVED_DROPPED = "RESERVED_DROPPED"
+    RESERVED_ADDED = "RESERVED_ADDED"
+    DEPRECATED = "DEPRECATED"
+
+
+ONLY_WORDS: Final = frozenset(
+    {
+        ChangeReason.DESCRIPTION_CHANGED,
+        ChangeReason.ANNOTATION_CHANGED,
+        ChangeReason.REWRITTEN,
+        ChangeReason.DEPRECATED,
+        ChangeReason.RESERVED_ADDED,
+    }
+)
+"""What leaves a contract as it was: a new patch version is enough."""
+
+
+class Change(Struct, frozen=True, omit_defaults=True):
+    """One change: of which class, where, whether it breaks somebody, and why, for a person."""
+
+    reason: ChangeReason
+    path: str
+    """A JSON pointer into the schema, or the full name of a Protobuf element."""
+    breaking: bool
+    sentence: str
+    before: Any = None
+    after: Any = None
+
+
+def breaking(changes: Iterable[Change]) -> list[Change]:
+    """Those that break somebody."""
+    return [change for change in changes if change.breaking]
+
+
+def below(prefix: str, changes: Iterable[Change]) -> list[Change]:
+    """The same changes of a contract that is part of a larger one."""
+    return [msgspec.structs.replace(change, path=prefix + change.path) for change in changes]
+
+
+def shown(value: Any) -> Any:
+    """A value as it stands in a change: large ones are cut, and become text."""
+    encoded = msgspec.json.encode(value)
+    if len(encoded) <= _MOST_CHARACTERS:
+        return value
+    return encoded[:_MOST_CHARACTERS].decode(errors="ignore") + "…"
+
+
+def inline(value: Any, most: int = 60) -> str:
+    """A value inside a sentence."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,0 +1,345 @@
+"""A JSON Schema as it was written: its subschemas by their pointers, and where its references lead.
+
+Nothing is ever fetched: a reference that leads out of the document leads to an address and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote, unquote, urldefrag, urljoin
+
+import jsonschema_rs
+
+from interlock.catalog.contracts.drafts import (
+    BRANCHES,
+    Schema,
+    UnreadableSchema,
+    check,
+    draft_of,
+    escaped,
+    in_latest,
+    inner,
+    measured,
+)
+
+_OWN_URI: Final = "urn:interlock:contract"
+
+
+class Node:
+    """One subschema at its place. There is one Node per place, so nodes compare by identity."""
+
+    __slots__ = ("document", "kinds", "path", "renamed", "resource", "value", "words")
+
+    def __init__(self, document: Document, path: str, value: Schema, resource: str) -> None:
+        self.document = document
+        self.path = path
+        self.value = value
+        self.resource = resource
+        """The pointer of the schema resource (`$id`) that it belongs to."""
+        self.words, self.renamed = in_latest(value, document.draft)
+        self.kinds: int | None = None
+        """The kinds of its instances, once somebody found out."""
+
+    @property
+    def never(self) -> bool:
+        return self.value is False
+
+    def one(self, word: str) -> Node:
+        """The subschema under a word that has one."""
+        return self.document.below(self, word)
+
+    def named(self, word: str, name: str) -> Node:
+        """A subschema under a word that has several by name."""
+        return self.document.below(self, word, name)
+
+    def listed(self, word: str) -> list[Node]:
+        """The subschemas under a word that has a list of them."""
+        return [self.document.below(self, word, at) for at in range(len(self.words[word]))]
+
+    def part(self, *words: str) -> Node:
+        """A schema that says only this much of it."""
+        return self.document.part(self, words)
+
+    def place(self, *tokens: str) -> str:
+        """The pointer of something below it."""
+        first = self.renamed.get(tokens[0], tokens[0])
+        return self.path + "".join(f"/{escaped(token)}" for token in (first, *tokens[1:]))
+
+    def __repr__(self) -> str:
+        return f"<Node {self.path or '/'}>"
+
+
+class Document:
+    """A whole schema. Raises UnreadableSchema when it is none."""
+
+    def __init__(self, root: Any, *, formats: bool = False) -> None:
+        self.root = root
+        marked = measured(root)
+        self.draft = draft_of(root)
+        self.checks_formats = formats or self.draft <= 7
+        """Whether `format` is an assertion: up to draft 7 it was, since then it is a note."""
+        check(root)
+        self._nodes: dict[str, Node] = {}
+        self._parts: dict[tuple[str, tuple[str, ...]], Node] = {}
+        self._demands: dict[str, Node] = {}
+        self._resources: dict[str, str] = {}
+        self._anchors: dict[tuple[str, str], str] = {}
+        self._validators: dict[int, Any] = {}
+        self._patterns: dict[str, Any] = {}
+        self._registry: jsonschema_rs.Registry | None = None
+        base = root.get("$id") if isinstance(root, dict) else None
+        self._bases = {"": urljoin(_OWN_URI, base) if isinstance(base, str) else _OWN_URI}
+        self._resources[urldefrag(self._bases[""]).url] = ""
+        if marked:
+            self._index(root)
+        self.one_resource = len(self._bases) == 1
+        """Whether every reference starts from the same place, as it nearly always does."""
+        self.top = self.at("")
+        if self.turns_in_circles():
+            raise UnreadableSchema("a reference leads back to itself without going into the value")
+
+    # -- places
+
+    def at(self, path: str, value: Schema | None = None, resource: str = "") -> Node:
+        node = self._nodes.get(path)
+        if node is None:
+            shape: Schema = self.root if value is None else value
+            if isinstance(shape, dict) and path in self._bases:
+                resource = path
+            node = self._nodes[path] = Node(self, path, shape, resource)
+        return node
+
+    def below(self, node: Node, word: str, token: str | int | None = None) -> Node:
+        value: Any = node.words[word]
+        path = f"{node.path}/{escaped(node.renamed.get(word, word))}"
+        if token is not None:
+            value = value[token]
+            path = f"{path}/{escaped(str(token))}"
+        return self.at(path, value, node.resource)
+
+    def part(self, node: Node, words: tuple[str, ...]) -> Node:
+        key = (node.path, words)
+        made = self._parts.get(key)
+        if made is None:
+            value = {word: node.words[word] for word in words if word in node.words}
+            made = self._parts[key] = Node(self, node.path, value, node.resource)
+            made.words, made.renamed = value, node.renamed
+        return made
+
+    def demanding(self, name: str) -> Node:
+        """A schema that says only that there is a member of this name."""
+        made = self._demands.get(name)
+        if made is None:
+            made = self._demands[name] = Node(self, "", {"required": [name]}, "")
+        return made
+
+    # -- references
+
+    def reference(self, node: Node) -> tuple[Node | None, str] | None:
+        """Where the reference of a node leads, and its absolute address. None: it has none.
+
+        No node: it leads out of the document, to nothing, or who reads it decides where.
+        """
+        for word in ("$ref", "$dynamicRef", "$recursiveRef"):
+            target = node.words.get(word)
+            if isinstance(target, str):
+                if word != "$ref" and not self.one_resource:
+                    return None, f"{word} {target} {id(node)}"
+                return self._resolve(node, target)
+        return None
+
+    def resolve(self, target: str) -> tuple[Node | None, str]:
+        """Where a reference leads that stands in the outermost resource."""
+        return self._resolve(self.top, target)
+
+    def _resolve(self, node: Node, target: str) -> tuple[Node | None, str]:
+        address, fragment = urldefrag(urljoin(self._bases[node.resource], target))
+        resource = node.resource if target.startswith("#") else self._resources.get(address)
+        if resource is None:
+            return None, f"{address}#{fragment}"
+        absolute = f"{address}#{fragment}"
+        if fragment and not fragment.startswith("/"):
+            path = self._anchors.get((resource, unquote(fragment)))
+            return (None if path is None else self.walk("", path)), absolute
+        return self.walk(resource, unquote(fragment)), absolute
+
+    def walk(self, resource: str, pointer: str) -> Node | None:
+        """The schema at a pointer that starts at a resource."""
+        path = resource + pointer
+        known = self._nodes.get(path)
+        if known is not None:
+            return known
+        value: Any = self.root
+        inside = ""
+        walked = ""
+        for token in path.split("/")[1:]:
+            plain = token.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and plain in value:
+                value = value[plain]
+            elif isinstance(value, list) and plain.isdecimal() and int(plain) < len(value):
+                value = value[int(plain)]
+            else:
+                return None
+            walked += f"/{token}"
+            if walked in self._bases:
+                inside = walked
+        if not isinstance(value, dict | bool):
+            return None
+        return self.at(path, value, inside)
+
+    def turns_in_circles(self) -> bool:
+        """Whether a schema holds only if it holds itself, for the same value: that means nothing.
+
+        References that come back deeper in the value are trees and lists, and fine.
+        """
+        done: set[int] = set()
+        for start in self._targets():
+            on_the_way: dict[int, None] = {id(start): None}
+            steps = [iter(in_place(start))]
+            while steps:
+                node = next(steps[-1], None)
+                if node is None:
+                    steps.pop()
+                    done.add(on_the_way.popitem()[0])
+                elif id(node) in on_the_way:
+                    return True
+                elif id(node) not in done:
+                    on_the_way[id(node)] = None
+                    steps.append(iter(in_place(node)))
+        return False
+
+    def _targets(self) -> Iterator[Node]:
+        """Everything that a reference leads to."""
+        waiting: list[tuple[str, Any]] = [("", self.root)]
+        while waiting:
+            path, value = waiting.pop()
+            if not isinstance(value, dict):
+                continue
+            if "$ref" in value or "$dynamicRef" in value or "$recursiveRef" in value:
+                node = self.walk("", path)
+                reference = node and self.reference(node)
+                if reference and reference[0] is not None:
+                    yield reference[0]
+            waiting += [(f"{path}{step}", one) for step, one in inner(value)]
+
+    def _index(self, root: Any) -> None:
+        """Finds every `$id` and `$anchor`; only for documents that have some."""
+        waiting: list[tuple[str, Any, str]] = [("", root, "")]
+        while waiting:
+            path, value, resource = waiting.pop()
+            if not isinstance(value, dict):
+                continue
+            address = value.get("$id")
+            if path and isinstance(address, str) and not address.startswith("#"):
+                if "$schema" in value and draft_of(value) != self.draft:
+                    raise UnreadableSchema(f"{path} is written in another draft than the rest")
+                self._bases[path] = urljoin(self._bases[resource], address)
+                self._resources[urldefrag(self._bases[path]).url] = path
+                resource = path
+            for word in ("$anchor", "$dynamicAnchor"):
+                if isinstance(value.get(word), str):
+                    self._anchors[(resource, value[word])] = path
+            if isinstance(address, str) and address.startswith("#") and self.draft <= 7:
+                self._anchors[(resource, address[1:])] = path
+            waiting += [(f"{path}{step}", one, resource) for step, one in inner(value)]
+
+    # -- values
+
+    def accepts(self, node: Node, value: Any) -> bool | None:
+        """Whether a value is valid for a subschema; None where that cannot be found out."""
+        validator = self._validators.get(id(node), self)
+        if validator is self:
+            validator = self._validators[id(node)] = self._compile(node)
+        if validator is None:
+            return None
+        try:
+            return bool(validator.is_valid(value))
+        except ValueError:
+            return None
+
+    def _compile(self, node: Node) -> Any:
+        written = node.value
+        if isinstance(written, dict):
+            if self._nodes.get(node.path) is node:
+                if self._registry is None:
+                    self._registry = jsonschema_rs.Registry(
+                        [(_OWN_URI, self.root)], draft=_NUMBERS[self.draft], retriever=_no_retrieval
+                    )
+                written = {"$ref": f"{_OWN_URI}#{_percent(node.path)}"}
+            elif self.draft != 2020 or _refers(written):
+                # A part of a schema, in words that its draft may not have.
+                return None
+        return self._validator(written)
+
+    def _validator(self, written: Schema) -> Any:
+        try:
+            return _VALIDATORS[self.draft](
+                written,
+                registry=self._registry,
+                retriever=_no_retrieval,
+                validate_formats=self.checks_formats,
+            )
+        except (ValueError, jsonschema_rs.ReferencingError):
+            return None
+
+    def matches(self, pattern: str, text: str) -> bool | None:
+        """Whether a pattern is found in a text, as validators see it; None: it is no pattern."""
+        validator = self._patterns.get(pattern, self)
+        if validator is self:
+            validator = self._patterns[pattern] = self._validator({"pattern": pattern})
+        if validator is None:
+            return None
+        try:
+            return bool(validator.is_valid(text))
+        except ValueError:
+            return None
+
+
+_NUMBERS: Final = {6: jsonschema_rs.Draft6, 7: jsonschema_rs.Draft7,
+                   2019: jsonschema_rs.Draft201909, 2020: jsonschema_rs.Draft202012}  # fmt: skip
+_VALIDATORS: Final[dict[int, Any]] = {
+    6: jsonschema_rs.Draft6Validator,
+    7: jsonschema_rs.Draft7Validator,
+    2019: jsonschema_rs.Draft201909Validator,
+    2020: jsonschema_rs.Draft202012Validator,
+}
+
+
+def in_place(node: Node) -> Iterator[Node]:
+    """The schemas that a schema puts to the same value."""
+    reference = node.document.reference(node)
+    if reference is not None and reference[0] is not None:
+        yield reference[0]
+    words = node.words
+    for word in BRANCHES:
+        if word in words:
+            yield from node.listed(word)
+    for word in ("not", "if", "then", "else"):
+        if word in words:
+            yield node.one(word)
+    for name in words.get("dependentSchemas", ()):
+        yield node.named("dependentSchemas", name)
+
+
+def _percent(path: str) -> str:
+    return quote(path, safe="/~")
+
+
+def _refers(value: Any) -> bool:
+    """Whether a reference is anywhere in it."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            if "$ref" in one or "$dynamicRef" in one or "$recursiveRef" in one:
+                return True
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return False
+
+
+def _no_retrieval(uri: str) -> Any:
+    # A schema from a stranger must not make anybody fetch anything.
+    raise ValueError(f"schemas may not refer to {uri}")

@@ -1,0 +1,227 @@
+"""Which subschemas of two documents say the same, whatever they are called and however ordered.
+
+Every schema object gets a number; equal numbers mean equal instances. What differs in words that
+are for people, in the order of a list where order means nothing, or in how a number is written, is
+the same. A reference counts by its own text only where what it leads to is the same in both
+documents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from interlock.catalog.contracts.documents import Document, Node
+from interlock.catalog.contracts.drafts import Schema, in_latest
+
+_REFERENCES: Final = re.compile(rb'"\$(?:ref|dynamicRef|recursiveRef)":("(?:[^"\\]|\\.)*")')
+_MOST_BYTES: Final = 40_000_000
+_TRUE: Final = -1
+_FALSE: Final = -2
+
+NULL, BOOLEAN, OBJECT, ARRAY, STRING, INTEGER, FRACTION = (1 << bit for bit in range(7))
+NUMBER: Final = INTEGER | FRACTION
+ANYTHING: Final = (1 << 7) - 1
+KINDS: Final = {
+    "null": NULL,
+    "boolean": BOOLEAN,
+    "object": OBJECT,
+    "array": ARRAY,
+    "string": STRING,
+    "integer": INTEGER,
+    "number": NUMBER,
+}
+_FLOORS: Final = ("minLength", "minItems", "minProperties")
+_PLAIN: Final = (
+    "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf", "maxLength",
+    "maxItems", "maxProperties", *_FLOORS,
+)  # fmt: skip
+
+
+def kinds_of(written: str | list[str]) -> int:
+    """What the word `type` lets through."""
+    names = [written] if isinstance(written, str) else written
+    found = 0
+    for name in names:
+        found |= KINDS.get(name, 0)
+    return found
+
+
+def kind_of(value: Any) -> int:
+    """The kind of a value. A number without a fraction is an integer, however it is written."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, int):
+        return INTEGER
+    if isinstance(value, float):
+        return INTEGER if value.is_integer() else FRACTION
+    if isinstance(value, str):
+        return STRING
+    return ARRAY if isinstance(value, list) else OBJECT
+
+
+def as_key(value: Any) -> Any:
+    """A value as JSON Schema compares values: 1 is 1.0, and true is not 1."""
+    if isinstance(value, bool) or value is None:
+        return ("word", value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, list):
+        return ("list", tuple(as_key(one) for one in value))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, as_key(one)) for name, one in value.items()))
+    return value
+
+
+def text_of(value: Any) -> bytes:
+    """A schema as bytes that are the same when every word of it is."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+class Meanings:
+    """The numbers of everything in two documents."""
+
+    def __init__(self, one: Document, other: Document) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._known: dict[int, int] = {}
+        self._words: dict[int, dict[str, Any]] = {}
+        self._first = one
+        self._kept: list[Any] = []
+        self._same = _same_references(one, other)
+
+    def of(self, node: Node) -> int:
+        """The number of a subschema."""
+        return self._schema(node.value, node.document, node.words)
+
+    def said(self, node: Node) -> dict[str, Any]:
+        """What each word of a subschema means, for comparing."""
+        if self.of(node) in (_TRUE, _FALSE):
+            return {}
+        return self._words[id(node.value)]
+
+    def alike(self, olds: Iterable[Node], news: Iterable[Node]) -> bool:
+        """Whether every word is the same, those for people included."""
+        return self._texts(olds) == self._texts(news)
+
+    def _texts(self, nodes: Iterable[Node]) -> list[Any]:
+        texts: list[Any] = []
+        for node in nodes:
+            text = text_of(node.value)
+            if not self._same.issuperset(_references(text)):
+                texts.append(id(node))
+            texts.append(text)
+        return texts
+
+    def _schema(
+        self, value: Schema, document: Document, words: dict[str, Any] | None = None
+    ) -> int:
+        if isinstance(value, bool):
+            return _TRUE if value else _FALSE
+        known = self._known.get(id(value))
+        if known is not None:
+            return known
+        if words is None:
+            words, _ = in_latest(value, document.draft)
+        said: dict[str, Any] = {}
+        for word in words:
+            meant = self._word(word, words, document)
+            if meant is not None:
+                said[word] = meant
+        if "const" in said and "enum" not in said:
+            said["enum"] = said.pop("const")
+        # The value is kept, so that its identity stays its own.
+        self._kept.append(value)
+        self._words[id(value)] = said
+        number = self._number(frozenset(said.items())) if said else _TRUE
+        self._known[id(value)] = number
+        return number
+
+    def _number(self, key: Any) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _word(self, word: str, words: dict[str, Any], document: Document) -> Any:
+        said = words[word]
+        if word in _PLAIN:
+            return None if word in _FLOORS and said == 0 else as_key(said)
+        if word == "type":
+            kinds = kinds_of(said)
+            return None if kinds == ANYTHING else kinds
+        if word in ("properties", "patternProperties", "dependentSchemas"):
+            return frozenset((name, self._schema(one, document)) for name, one in said.items())
+        if word == "required":
+            return frozenset(said) or None
+        if word in (
+            "items", "additionalProperties", "propertyNames", "not", "unevaluatedItems",
+            "unevaluatedProperties",
+        ):  # fmt: skip
+            return self._schema(said, document)
+        if word in ("allOf", "oneOf"):
+            return tuple(sorted(self._schema(one, document) for one in said))
+        if word == "anyOf":
+            return frozenset(self._schema(one, document) for one in said)
+        if word == "prefixItems":
+            return tuple(self._schema(one, document) for one in said)
+        if word in ("enum", "const"):
+            return frozenset(map(as_key, said if word == "enum" else [said]))
+        if word == "contains":
+            most, least = words.get("maxContains"), words.get("minContains", 1)
+            return self._schema(said, document), as_key(least), as_key(most)
+        if word == "if":
+            arms = (said, words.get("then", True), words.get("else", True))
+            return tuple(self._schema(one, document) for one in arms)
+        if word == "dependentRequired":
+            return frozenset((name, frozenset(others)) for name, others in said.items())
+        if word in ("$ref", "$dynamicRef", "$recursiveRef"):
+            return self._reference(said, document)
+        if word == "pattern":
+            return said
+        if word == "format":
+            return said if document.checks_formats else None
+        if word in ("contentEncoding", "contentMediaType"):
+            return said if document.draft <= 7 else None
+        return said or None if word == "uniqueItems" else None
+
+    def _reference(self, said: str, document: Document) -> Any:
+        if said in self._same:
+            return said
+        # Where it starts from is part of where it leads.
+        return (document is self._first if document.one_resource else object(), said)
+
+
+def _references(text: bytes) -> set[str]:
+    return {msgspec.json.decode(one, type=str) for one in _REFERENCES.findall(text)}
+
+
+def _same_references(one: Document, other: Document) -> frozenset[str]:
+    """References that lead to the same in both documents, through everything they lead on to."""
+    if not (one.one_resource and other.one_resource):
+        return frozenset()
+    shared = _references(text_of(one.root)) & _references(text_of(other.root))
+    onward: dict[str, set[str]] = {}
+    looked = 0
+    for target in shared:
+        (here, address), (there, elsewhere) = one.resolve(target), other.resolve(target)
+        if here is None or there is None:
+            # Out of both documents, to one address: whatever is there is the same for both.
+            outside = here is there and address == elsewhere and not target.startswith("#")
+            if outside:
+                onward[target] = set()
+            continue
+        text = text_of(here.value)
+        looked += len(text)
+        if looked > _MOST_BYTES:
+            return frozenset()
+        if text == text_of(there.value):
+            onward[target] = _references(text)
+    changed = True
+    while changed:
+        astray = [target for target, more in onward.items() if not onward.keys() >= more]
+        for target in astray:
+            del onward[target]
+        changed = bool(astray)
+    return frozenset(onward)
