@@ -1,0 +1,124 @@
+"""Runs the Protobuf compiler: texts of `.proto` files in, what they say out.
+
+The compiler is a process of its own, because it writes what is wrong to its own stderr. It is part
+of an extra, and asked for only when there is something to compile.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from interlock.catalog.schemas.descriptors import read_descriptors
+from interlock.catalog.schemas.problems import Problem, SchemasWrong
+from interlock.catalog.schemas.proto import Protos
+from interlock.errors import CONFIG, InterlockError
+
+PROTO: Final = "proto"
+"""The folder of the sources, below that of the schemas; imports are relative to it."""
+_WITHIN: Final = 60.0
+_SAID: Final = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+):(?P<column>\d+): (?P<words>.*)$")
+_OF_FILE: Final = re.compile(r"^(?P<file>[^:\s]+\.proto): (?P<words>.*)$")
+_WARNING: Final = "warning: "
+
+
+def require_extra() -> None:
+    """Raises InterlockError, with what to install, when there is no Protobuf here."""
+    for package in ("google.protobuf", "grpc_tools"):
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise InterlockError(
+                CONFIG,
+                "Protobuf needs a part of Interlock that is not installed: "
+                "pip install 'interlock[contracts]', or '.[contracts]' in a checkout.",
+            )
+
+
+def include_folder() -> Path:
+    """The `.proto` files that everybody may import: options for HTTP and JSON."""
+    return Path(str(files("interlock.catalog.schemas") / "include"))
+
+
+def compile_protos(sources: Mapping[str, str]) -> Protos:
+    """What these files say, by the names by which they import each other.
+
+    Raises SchemasWrong, with file and line, for what is no Protobuf; InterlockError when there is
+    no compiler.
+    """
+    return read_descriptors(descriptor_set(sources), only=sources)
+
+
+def descriptor_set(sources: Mapping[str, str]) -> bytes:
+    """The same, as the bytes of a `FileDescriptorSet` with everything they import."""
+    if not sources:
+        return b""
+    require_extra()
+    with tempfile.TemporaryDirectory(prefix="interlock-protoc-") as folder:
+        below = Path(folder, "sources")
+        for name, text in sources.items():
+            _check_name(name)
+            path = below / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        out = Path(folder, "descriptors")
+        # A folder that brings a file of ours, or the whole of it, is read by its own.
+        command = [
+            *(sys.executable, "-P", "-m", "grpc_tools.protoc"),
+            *("-I.", f"-I{include_folder()}"),
+            *("--include_imports", "--include_source_info", f"--descriptor_set_out={out}"),
+            *sorted(sources),
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=below,
+                env={**os.environ, "GRPC_PYTHON_DISABLE_DYNAMIC_STUBS": "1"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_WITHIN,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise InterlockError(
+                CONFIG, f"The Protobuf compiler did not end within {_WITHIN:.0f} s."
+            ) from None
+        if done.returncode != 0:
+            raise SchemasWrong(problems_of(done.stderr.decode("utf-8", "replace")))
+        return out.read_bytes()
+
+
+def problems_of(said: str) -> list[Problem]:
+    """What the compiler said, with the places in the folder of schemas."""
+    found = []
+    for line in said.splitlines():
+        placed = _SAID.match(line)
+        words = placed["words"] if placed is not None else line
+        if not words.strip() or words.startswith(_WARNING):
+            continue
+        if placed is not None:
+            file = f"{PROTO}/{placed['file']}"
+            found.append(Problem(file, words, int(placed["line"]), int(placed["column"])))
+            continue
+        of_file = _OF_FILE.match(line)
+        if of_file is not None:
+            found.append(Problem(f"{PROTO}/{of_file['file']}", of_file["words"]))
+        else:
+            found.append(Problem(PROTO, words))
+    return found or [Problem(PROTO, "the Protobuf compiler failed, and did not say why")]
+
+
+def _check_name(name: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or name.startswith("-"):
+        raise SchemasWrong([Problem(name, "a file of Protobuf lies inside its folder")])

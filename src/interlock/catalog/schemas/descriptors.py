@@ -1,0 +1,256 @@
+"""Reads what the Protobuf compiler wrote, into the plain data of `proto.py`.
+
+The only room that knows Protobuf's own classes. They are imported when they are needed: they belong
+to an extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from importlib import import_module
+from typing import Any, Final
+
+from interlock.catalog.schemas.proto import (
+    Api,
+    EnumType,
+    EnumValue,
+    Field,
+    HttpRule,
+    Message,
+    Method,
+    ProtoFile,
+    Protos,
+    Service,
+)
+
+_HTTP: Final = "google.api.http"
+_BEHAVIOR: Final = "google.api.field_behavior"
+_JSON: Final = "interlock.schema.json"
+_API: Final = "interlock.schema.api"
+_CLOSED: Final = "interlock.schema.closed"
+_INLINE: Final = "interlock.schema.inline"
+_ACCESS: Final = "interlock.schema.access"
+_PLAIN: Final = 1
+_ACCESSES: Final = {1: "anybody", 2: "operator", 3: "signed_in"}
+_BEHAVIORS: Final = {1: "OPTIONAL", 2: "REQUIRED"}
+# The numbers by which a descriptor says where a comment stands.
+_FILE_MESSAGE, _FILE_ENUM, _FILE_SERVICE, _FILE_SYNTAX = 4, 5, 6, 12
+_MESSAGE_FIELD, _MESSAGE_NESTED, _MESSAGE_ENUM = 2, 3, 4
+_ENUM_VALUE, _SERVICE_METHOD = 2, 2
+_VERBS: Final = ("get", "put", "post", "delete", "patch")
+_Path = tuple[int, ...]
+
+
+def read_descriptors(data: bytes, *, only: Container[str]) -> Protos:
+    """What a `FileDescriptorSet` says of these files, and of what they import."""
+    if not data:
+        return Protos([])
+    descriptor_pb2 = import_module("google.protobuf.descriptor_pb2")
+    whole = descriptor_pb2.FileDescriptorSet.FromString(data)
+    options = _Options(whole)
+    files = [_File(one, options).read() for one in whole.file]
+    return Protos(
+        [one for one in files if one.name in only],
+        [one for one in files if one.name not in only],
+    )
+
+
+class _Options:
+    """Options that are not Protobuf's own, read by the definitions that came along."""
+
+    def __init__(self, whole: Any) -> None:
+        pool_of = import_module("google.protobuf.descriptor_pool")
+        self._factory = import_module("google.protobuf.message_factory")
+        self._pool = pool_of.DescriptorPool()
+        for file in whole.file:
+            self._pool.Add(file)
+        self._known: dict[str, Any] = {}
+
+    def get(self, options: Any, name: str) -> Any:
+        """The value of an option; None: it is not set, or nobody defined it."""
+        extension = self._extension(name)
+        if extension is None:
+            return None
+        of = self._factory.GetMessageClass(extension.containing_type)
+        read = of.FromString(options.SerializeToString())
+        if extension.is_repeated:
+            return list(read.Extensions[extension]) or None
+        return read.Extensions[extension] if read.HasExtension(extension) else None
+
+    def _extension(self, name: str) -> Any:
+        if name not in self._known:
+            try:
+                found = self._pool.FindExtensionByName(name)
+                # Makes the classes of this file, with the extension among what they know.
+                self._factory.GetMessageClassesForFiles([found.file.name], self._pool)
+            except KeyError:
+                found = None
+            self._known[name] = found
+        return self._known[name]
+
+
+class _File:
+    """One file, while it is read."""
+
+    def __init__(self, file: Any, options: _Options) -> None:
+        self._file = file
+        self._options = options
+        self._package: str = file.package
+        self._plain = options.get(file.options, _JSON) == _PLAIN
+        self._comments: dict[_Path, str] = {
+            tuple(one.path): tidy(one.leading_comments or one.trailing_comments)
+            for one in file.source_code_info.location
+        }
+
+    def read(self) -> ProtoFile:
+        file = self._file
+        messages, enums = [], []
+        for path, scope, message in self._messages():
+            messages.append(self._message(path, scope, message))
+            enums += [
+                self._enum((*path, _MESSAGE_ENUM, number), f"{scope}.{message.name}", one)
+                for number, one in enumerate(message.enum_type)
+            ]
+        enums += [
+            self._enum((_FILE_ENUM, number), self._package, one)
+            for number, one in enumerate(file.enum_type)
+        ]
+        api = self._options.get(file.options, _API)
+        return ProtoFile(
+            name=file.name,
+            package=self._package,
+            imports=tuple(file.dependency),
+            messages=tuple(messages),
+            enums=tuple(enums),
+            services=tuple(
+                self._service((_FILE_SERVICE, number), one)
+                for number, one in enumerate(file.service)
+            ),
+            api=None if api is None else _api(api),
+            about=self._comments.get((_FILE_SYNTAX,), ""),
+        )
+
+    def _messages(self) -> Iterator[tuple[_Path, str, Any]]:
+        """Every message but those that stand for the entries of a map, in the order of the file."""
+
+        def walk(path: _Path, scope: str, found: Any) -> Iterator[tuple[_Path, str, Any]]:
+            for number, one in enumerate(found):
+                if one.options.map_entry:
+                    continue
+                here = (*path, number)
+                yield here, scope, one
+                inside = f"{scope}.{one.name}".lstrip(".")
+                yield from walk((*here, _MESSAGE_NESTED), inside, one.nested_type)
+
+        yield from walk((_FILE_MESSAGE,), self._package, self._file.message_type)
+
+    def _message(self, path: _Path, scope: str, message: Any) -> Message:
+        full_name = f"{scope}.{message.name}".lstrip(".")
+        entries = {
+            f".{full_name}.{one.name}": one for one in message.nested_type if one.options.map_entry
+        }
+        fields = []
+        for number, one in enumerate(message.field):
+            about = self._comments.get((*path, _MESSAGE_FIELD, number), "")
+            fields.append(self._field(one, about, message, entries.get(one.type_name)))
+        return Message(
+            full_name=full_name,
+            file=self._file.name,
+            package=self._package,
+            fields=tuple(fields),
+            about=self._comments.get(path, ""),
+            plain=self._plain,
+            closed=bool(self._options.get(message.options, _CLOSED)),
+            inline=bool(self._options.get(message.options, _INLINE)),
+            deprecated=message.options.deprecated,
+        )
+
+    def _field(self, field: Any, about: str, message: Any, entry: Any) -> Field:
+        value = field if entry is None else entry.field[1]
+        behaviors = self._options.get(field.options, _BEHAVIOR) or []
+        in_oneof = field.HasField("oneof_index") and not field.proto3_optional
+        return Field(
+            name=field.name,
+            json_name=field.json_name,
+            number=field.number,
+            kind=_kind(value),
+            type=value.type_name.removeprefix("."),
+            repeated=entry is None and field.label == field.LABEL_REPEATED,
+            optional=field.proto3_optional,
+            behaviors=tuple(_BEHAVIORS[one] for one in behaviors if one in _BEHAVIORS),
+            oneof=message.oneof_decl[field.oneof_index].name if in_oneof else "",
+            about=about,
+            deprecated=field.options.deprecated,
+            secret=field.options.debug_redact,
+            key="" if entry is None else _kind(entry.field[0]),
+        )
+
+    def _enum(self, path: _Path, scope: str, enum: Any) -> EnumType:
+        return EnumType(
+            full_name=f"{scope}.{enum.name}".lstrip("."),
+            file=self._file.name,
+            package=self._package,
+            values=tuple(
+                EnumValue(
+                    one.name, one.number, self._comments.get((*path, _ENUM_VALUE, number), "")
+                )
+                for number, one in enumerate(enum.value)
+            ),
+            about=self._comments.get(path, ""),
+            plain=self._plain,
+        )
+
+    def _service(self, path: _Path, service: Any) -> Service:
+        return Service(
+            full_name=f"{self._package}.{service.name}".lstrip("."),
+            file=self._file.name,
+            methods=tuple(
+                self._method((*path, _SERVICE_METHOD, number), one)
+                for number, one in enumerate(service.method)
+            ),
+            about=self._comments.get(path, ""),
+        )
+
+    def _method(self, path: _Path, method: Any) -> Method:
+        access = self._options.get(method.options, _ACCESS)
+        rule = self._options.get(method.options, _HTTP)
+        return Method(
+            name=method.name,
+            input=method.input_type.removeprefix("."),
+            output=method.output_type.removeprefix("."),
+            http=() if rule is None else tuple(_rules(rule)),
+            streams=method.server_streaming,
+            access=_ACCESSES.get(access or 0, ""),
+            about=self._comments.get(path, ""),
+            deprecated=method.options.deprecated,
+        )
+
+
+def _rules(rule: Any) -> Iterator[HttpRule]:
+    verb = rule.WhichOneof("pattern")
+    if verb in _VERBS:
+        yield HttpRule(verb, getattr(rule, verb), rule.body, rule.response_body)
+    for one in rule.additional_bindings:
+        yield from _rules(one)
+
+
+def _api(said: Any) -> Api:
+    return Api(said.title, said.version, said.error, said.session_header)
+
+
+def _kind(field: Any) -> str:
+    """`TYPE_INT64` → `int64`."""
+    name: str = field.Type.Name(field.type)
+    return name.removeprefix("TYPE_").lower()
+
+
+def tidy(comment: str) -> str:
+    """A comment as text: lines of a paragraph are one line, an empty line parts paragraphs."""
+    paragraphs: list[list[str]] = [[]]
+    for line in comment.splitlines():
+        words = line.strip()
+        if words:
+            paragraphs[-1].append(words)
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    return "\n\n".join(" ".join(one) for one in paragraphs if one)
