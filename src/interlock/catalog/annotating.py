@@ -16,7 +16,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.catalog.definitions import Definition
-from interlock.catalog.effects import Effect, EffectLevel, classify, with_capability
+from interlock.catalog.effects import Annotations, Effect, EffectLevel, classify, with_capability
 from interlock.catalog.set_aside import value_of
 from interlock.config import ServerConfig
 from interlock.errors import ProtocolError
@@ -58,10 +58,21 @@ class Terms(NamedTuple):
     degraded: bool
     own: bool = False
     """The node's own: there is no hop to them."""
+    levels: Mapping[str, EffectLevel] | None = None
+    """Where it is known what each tool does, by a contract: own name → level."""
 
     @property
     def transparent(self) -> bool:
         return self.server.expose == "transparent"
+
+    def effect_of(self, name: str, hints: Annotations | None) -> Effect:
+        """What one tool does to the world."""
+        if self.levels is not None and name in self.levels:
+            level = self.levels[name]
+            idempotent = hints is not None and bool(hints.idempotent_hint)
+            return Effect(level, idempotent or level is EffectLevel.READ_ONLY, "contract")
+        server = self.server
+        return classify(name, hints, server.effects, trusted=server.trust_annotations)
 
     def floor_of(self, name: str) -> str:
         """The same for one tool."""
@@ -122,11 +133,11 @@ def _without_capability(
     terms: Terms,
     problems: tuple[str, ...] = (),
 ) -> Annotated:
-    name, server, hints = definition.name, terms.server, definition.annotations
+    name, hints = definition.name, definition.annotations
     flagged = meta is not None and _flagged_below(meta)
     if flagged:
         hints = with_capability(hints, {}, (), flagged=True)
-    effect = classify(name, hints, server.effects, trusted=server.trust_annotations)
+    effect = terms.effect_of(name, hints)
     if not terms.transparent:
         floor = terms.floor_of(name)
         if meta is None:
@@ -168,13 +179,13 @@ def _with_capability(
     terms: Terms,
 ) -> Annotated:
     """`said`: the members of the annotation, of which there are some."""
-    name, server = definition.name, terms.server
+    name = definition.name
     values, wrong = read_values(said)
     derived = _derived_names(meta)
     declared = values.keys() - derived
     flagged = _flagged_below(meta)
     hints = with_capability(definition.annotations, values, declared, flagged=flagged)
-    effect = classify(name, hints, server.effects, trusted=server.trust_annotations)
+    effect = terms.effect_of(name, hints)
     fallback = _derived(effect, terms.transport)
     capability = filled(values, fallback)
     if terms.transparent:

@@ -45,7 +45,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     level: EffectLevel
     idempotent: bool
     source: str
-    """`config`, `annotations` or `default`."""
+    """`config`, `contract`, `annotations` or `default`."""
 
     @property
     def repeatable(self) -> bool:

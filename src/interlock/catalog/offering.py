@@ -276,10 +276,15 @@ def own_offering(root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offe
     return _read("", "", root_segment or "", terms, tools, registered="")
 
 
-def contract_offering(key: str, root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offering:
+def contract_offering(
+    key: str,
+    root_segment: str | None,
+    tools: Iterable[Raw | bytes],
+    effects: Mapping[str, EffectLevel],
+) -> Offering:
     """Contracts that drivers serve: their ids are their names, dots included. `key`: the upstream
-    that takes their calls."""
-    terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False)
+    that takes their calls; `effects`: what the contracts say of themselves, by name."""
+    terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, levels=effects)
     return _read(key, "", root_segment or "", terms, tools, registered="", rule=Rule.DOTTED)
 
 

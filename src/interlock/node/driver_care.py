@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from interlock.call import UpstreamGoneError
 from interlock.config import Config
 from interlock.config.secrets import resolve
 from interlock.errors import TOO_BUSY, InterlockError
@@ -268,6 +269,7 @@ class DriverCare:
 
     def look_after(self, driver: Driver) -> None:
         """Begin to look whether it works."""
+        driver.on_sign = lambda gone: self._sign(driver, gone)
         driver.health = health = Health(
             driver.manifest,
             ping=lambda: self._ping(driver),
@@ -278,6 +280,11 @@ class DriverCare:
             self._watching[driver.key] = asyncio.get_running_loop().create_task(
                 health.watch(), name=f"health:{driver.key}"
             )
+
+    def _sign(self, driver: Driver, gone: UpstreamGoneError) -> None:
+        """Why a call failed: perhaps somebody has to sign in again."""
+        if self.auth(driver).saw(http_status=gone.status or None, exception=gone):
+            _log.info("%s has to be signed in again", driver.manifest.id)
 
     def _health_changed(self, driver: Driver, health: Health) -> None:
         driver.note_health()

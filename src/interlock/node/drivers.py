@@ -20,7 +20,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.drivers.binding import check_entry
 from interlock.catalog.drivers.candidates import Machine, Workspace, tag_warnings
 from interlock.catalog.drivers.contract_shape import ContractShape
-from interlock.catalog.drivers.contract_tool import approval_floor, definition
+from interlock.catalog.drivers.contract_tool import approval_floor, definition, effect_level
 from interlock.catalog.drivers.translating import NO_TRANSFORMS, BoundEntry
 from interlock.catalog.drivers.versions import Deprecation, Versions
 from interlock.catalog.offering import contract_offering, read_offering
@@ -338,7 +338,8 @@ class Drivers:
             )
             for name, contract in versions.names.items()
         ]
-        offering = contract_offering(KEY, self._config.root_segment, tools)
+        effects = {name: effect_level(contract) for name, contract in versions.names.items()}
+        offering = contract_offering(KEY, self._config.root_segment, tools, effects)
         for one in offering.set_aside:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
         self._pipeline.permit.contract_floors = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from msgspec import Raw
 from interlock.call import Ask, Call, ClientSession, Outcome, UpstreamGoneError
 from interlock.catalog.drivers.limits import Attempts, may_repeat
 from interlock.catalog.drivers.resolver import Candidate
+from interlock.catalog.drivers.uris import check_uris
 from interlock.errors import (
     AUTH_FAILED,
     AUTH_REQUIRED,
@@ -108,6 +110,7 @@ class ContractExchange:
         assert binding.entry.mcp is not None
         name = binding.entry.mcp.tool_name
         try:
+            check_uris(served.contract, self._inputs, driver.roots, resolve=os.path.realpath)
             if driver.hooks is not None:
                 arguments = driver.hooks.arguments(
                     binding, self._inputs, self._context, call.caller

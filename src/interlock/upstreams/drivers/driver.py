@@ -128,6 +128,9 @@ class Driver:
         self.code_digest = ""
         """Of its driver.py."""
         self.last_used = around.clock()
+        self.roots = _folders(manifest)
+        """The folders that its server was given, when it was given any: no file elsewhere may be
+        named to it."""
         self._around = around
         self._waking: asyncio.Task[DriverSupervisor] | None = None
         self._idling: Any = None
@@ -341,6 +344,13 @@ class Driver:
         """Whether it can be asked for a contract, as far as is known."""
         binding = self.bindings.get(contract)
         return binding is not None and binding.counts and not self.standing.refused
+
+
+def _folders(manifest: DriverManifest) -> tuple[str, ...] | None:
+    server = manifest.server
+    if server is None or server.kind == "remote":
+        return None
+    return tuple(one for one in server.args if one.startswith("/")) or None
 
 
 def _by_name(tools: list[Raw]) -> dict[str, dict[str, Any]]:
