@@ -1,7 +1,7 @@
 """A typed client of Interlock 1.0.0. Longer than 500 lines because it is generated."""
 # Generated from proto/interlock/v1/api.proto by interlock-contracts 1.
 # Edit that, not this.
-# sha256:a7460f841b3d0d1be6fdf53a4ce2217938e89b12b42e0d3284873ef0beb86458
+# sha256:842acde8a0140479c72601512fa8bb2383dfb19d5e006c8fc99b9d6e910ba9a4
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ ApprovalState = Literal[
 """What became of an approval."""
 Circuit = Literal["closed", "open", "half_open"]
 """Whether calls are let through to an upstream that failed."""
+ContractProtocol = Literal["json-schema", "protobuf", "openapi", "mcp-tool"]
+"""In which language a contract is written."""
 DriverState = Literal["running", "ready", "unverified", "unauthed", "failing", "refused"]
 """Whether calls are sent to a driver."""
 JournalState = Literal["ok", "failing"]
@@ -301,8 +303,8 @@ class ContractDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Its version (SemVer)."""
     domain: str
     """To what it belongs."""
-    protocol: str
-    """In which language it is written: `json-schema`, `protobuf`, `openapi` or `mcp-tool`."""
+    protocol: ContractProtocol
+    """In which language it is written."""
     digest: str
     """The SHA-256, in hex, of the document as canonical JSON; of Protobuf, of its bytes."""
     path: str
@@ -366,8 +368,8 @@ class ContractSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Its version (SemVer)."""
     domain: str
     """To what it belongs."""
-    protocol: str
-    """In which language it is written: `json-schema`, `protobuf`, `openapi` or `mcp-tool`."""
+    protocol: ContractProtocol
+    """In which language it is written."""
     digest: str
     """The SHA-256, in hex, of the document as canonical JSON; of Protobuf, of its bytes."""
     path: str
@@ -387,7 +389,7 @@ class ContractValidation(msgspec.Struct, kw_only=True, omit_defaults=True):
     """By which contract."""
     version: str
     """By which version of it."""
-    protocol: str
+    protocol: ContractProtocol
     """In which language that is written."""
     errors: list[ContractViolation]
     """What is wrong; the first of it."""
@@ -1026,7 +1028,7 @@ class Client:
         name: str | None = None,
         version: str | None = None,
         domain: str | None = None,
-        protocol: str | None = None,
+        protocol: ContractProtocol | None = None,
         source: str | None = None,
         generator_version: str | None = None,
         since: str | None = None,
@@ -1057,7 +1059,7 @@ class Client:
         *,
         version: str | None = None,
         domain: str | None = None,
-        protocol: str | None = None,
+        protocol: ContractProtocol | None = None,
     ) -> ContractDocument:
         """One contract: the newest version in a range, with where it came from."""
         answer: ContractDocument = self._ask(
@@ -1083,7 +1085,7 @@ class Client:
         *,
         version: str | None = None,
         domain: str | None = None,
-        protocol: str | None = None,
+        protocol: ContractProtocol | None = None,
         part: str | None = None,
     ) -> ContractValidation:
         """Whether a payload is what a contract asks for."""

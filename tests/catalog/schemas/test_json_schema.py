@@ -64,7 +64,8 @@ PLAIN = """
       repeated Node below = 6;
       string key = 7 [debug_redact = true];
     }
-    enum TreeState { TREE_STATE_UNSPECIFIED = 0; TREE_STATE_READY = 1; TREE_STATE_HALF_OPEN = 2; }
+    enum TreeState { TREE_STATE_UNSPECIFIED = 0; TREE_STATE_READY = 1; TREE_STATE_HALF_OPEN = 2;
+      TREE_STATE_GONE = 3 [(interlock.schema.word) = "gone-away"]; }
     message Choice {
       option (interlock.schema.inline) = true;
       oneof what { Node node = 1; Other other = 2; }
@@ -176,7 +177,7 @@ def test_the_plain_style() -> None:
     assert schema["properties"]["at"] == {"type": "string"}
     assert schema["properties"]["key"] == {"type": "string", "format": "password"}
     assert schema["additionalProperties"] is False
-    assert schema["$defs"]["TreeState"]["enum"] == ["ready", "half_open"]
+    assert schema["$defs"]["TreeState"]["enum"] == ["ready", "half_open", "gone-away"]
     # It speaks of itself, so it stands among its definitions.
     assert set(schema["$defs"]) == {"Node", "TreeState"}
     node = {"calls": 2**60, "tree_state": "ready", "problem": None, "above": None, "key": ""}

@@ -29,6 +29,7 @@ _JSON: Final = "interlock.schema.json"
 _API: Final = "interlock.schema.api"
 _CLOSED: Final = "interlock.schema.closed"
 _INLINE: Final = "interlock.schema.inline"
+_WORD: Final = "interlock.schema.word"
 _ACCESS: Final = "interlock.schema.access"
 _PLAIN: Final = 1
 _ACCESSES: Final = {1: "anybody", 2: "operator", 3: "signed_in"}
@@ -192,7 +193,10 @@ class _File:
             package=self._package,
             values=tuple(
                 EnumValue(
-                    one.name, one.number, self._comments.get((*path, _ENUM_VALUE, number), "")
+                    name=one.name,
+                    number=one.number,
+                    about=self._comments.get((*path, _ENUM_VALUE, number), ""),
+                    word=self._options.get(one.options, _WORD) or "",
                 )
                 for number, one in enumerate(enum.value)
             ),

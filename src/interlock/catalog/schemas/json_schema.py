@@ -163,11 +163,13 @@ def enum_schema(enum: EnumType) -> Schema:
 def words_of(enum: EnumType) -> list[str]:
     """The words of an enum. Plainly written, that nothing was said (0) is no word."""
     if not enum.plain:
-        return list(dict.fromkeys(one.name for one in enum.values))
+        return list(dict.fromkeys(one.word or one.name for one in enum.values))
     prefix = _upper_snake(enum.full_name.rpartition(".")[2]) + "_"
     return list(
         dict.fromkeys(
-            one.name.removeprefix(prefix).lower() for one in enum.values if one.number != 0
+            one.word or one.name.removeprefix(prefix).lower()
+            for one in enum.values
+            if one.number != 0
         )
     )
 

@@ -61,6 +61,8 @@ class EnumValue(msgspec.Struct, frozen=True):
     name: str
     number: int
     about: str = ""
+    word: str = ""
+    """What is written for it, where that is said."""
 
 
 class EnumType(msgspec.Struct, frozen=True):

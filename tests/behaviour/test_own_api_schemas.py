@@ -1,0 +1,508 @@
+"""The node's own API and its schemas: what a live node answers is what `schemas/` says, the
+generated client can ask for all of it, and no field of a struct is missing there."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+from websockets.asyncio.client import connect
+
+from interlock.catalog.routes import Entry
+from interlock.catalog.schemas.building import build_all
+from interlock.catalog.schemas.drift import Side, differences
+from interlock.catalog.schemas.openapi_checks import faults
+from interlock.catalog.schemas.reading import read_json, read_yaml
+from interlock.config import ParentConfig, TopicsConfig
+from interlock.config.aql import AqlConfig, SafetyConfig
+from interlock.faces.ax.standing import ParentStatus, State
+from interlock.faces.http import approvals as approvals_face
+from interlock.faces.http import verification
+from interlock.faces.http.resource_metadata import ResourceMetadata
+from interlock.faces.topics import admin
+from interlock.node import operators
+from interlock.node.driver_status import BindingStatus, ContractStatus, DriverStatus
+from interlock.node.status import NodeStatus, TopicStatus, UpstreamStatus
+from interlock.node.tree_view import TreeNode
+from interlock.pipeline.approval import record
+from interlock.pipeline.approval.passkeys import Creation
+from interlock.pipeline.breaker import Circuit
+from interlock.pipeline.topics.gateway import Connection
+from interlock.pipeline.topics.seat import Change
+from interlock.stores import contract_records
+from interlock.stores.journal import JournalHealth
+from interlock.stores.operators import Invitation
+from interlock.upstreams.supervisor import State as UpstreamState
+from tests.behaviour.adversary import CHILD, CLERK, MODEL, TOKENS, Fortress, Stateless, fresh
+from tests.behaviour.test_aql_adversary import Keep, View
+from tests.faces.running import Running
+from tests.faces.workshop import Workshop
+from tests.pipeline.approval.gated import sign
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = ROOT / "schemas"
+JSON = SCHEMAS / "json" / "interlock" / "v1"
+PATIENCE = 20.0
+ROOM = "ops-1"
+
+
+# -- the schemas, and how strictly they are taken
+
+
+def strictly(schema: Any) -> Any:
+    """The same, with every member that is not declared refused: nothing may be written that is in
+    no schema."""
+    if isinstance(schema, list):
+        return [strictly(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict = {key: strictly(one) for key, one in schema.items()}
+    if "properties" in strict and isinstance(strict["properties"], dict):
+        strict.setdefault("additionalProperties", False)
+    return strict
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    return read_json(name, (JSON / f"{name}.schema.json").read_text(encoding="utf-8"))
+
+
+def must_be(name: str, value: Any) -> None:
+    """Whether this is a NAME, with nothing missing and nothing more."""
+    validator = jsonschema_rs.validator_for(strictly(schema_of(name)))
+    wrong = [
+        f"{'/'.join(map(str, one.instance_path))}: {one.message}"
+        for one in validator.iter_errors(value)
+    ]
+    assert wrong == [], (name, wrong)
+
+
+# -- a node with everything
+
+
+class Office(Keep):
+    """A node with a child, a topic, the safety loop, and somebody for each of its doors."""
+
+    def __init__(self, folder: Path) -> None:
+        topics: dict[str, Any] = {
+            "admins": ["clerk"],
+            "rooms": {"ops-*": {"seats": [{"callers": ["model"], "profile": "full_access"}]}},
+        }
+        Fortress.__init__(
+            self,
+            folder,
+            tokens=TOKENS,
+            aql=AqlConfig(safety=SafetyConfig(mode="enforcing")),
+            topics=msgspec.convert(topics, TopicsConfig),
+        )
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def told(self, path: str, token: str | None = CLERK, sent: Any = None, **headers: str) -> Any:
+        """What it answers, as JSON."""
+        return self.answer(path, token, sent, **headers)[1]
+
+    def answer(
+        self, path: str, token: str | None = CLERK, sent: Any = None, **headers: str
+    ) -> tuple[int, Any]:
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            fields["Authorization"] = f"Bearer {token}"
+        body = None if sent is None else json.dumps(sent).encode()
+        if body is not None:
+            fields["Content-Type"] = "application/json"
+        request = urllib.request.Request(f"{self.base}{path}", body, fields)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refused:
+            return refused.code, json.load(refused)
+
+    def sign_in(self, question: dict[str, Any]) -> dict[str, str]:
+        """What the keeper answers to be let in."""
+        now = int(time.time())
+        claims = {
+            "aud": question["aud"],
+            "jti": "inbox",
+            "args_sha256": question["nonce"],
+            "decision": "approve",
+            "iat": now,
+            "exp": now + 300,
+        }
+        return {"nonce": question["nonce"], "proof": sign(self.keeper, claims)}
+
+    def signed(self, approval: Any, decision: str = "approve") -> str:
+        """What the keeper decides about an approval."""
+        return self.proof(
+            {
+                "aud": approval["aud"],
+                "confirmation_id": approval["id"],
+                "args_sha256": approval["args_sha256"],
+            },
+            decision=decision,
+        )
+
+
+class Caller(Stateless):
+    """Somebody who calls tools, and is not watched by the safety loop."""
+
+    token = CLERK
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    node = Office(tmp_path_factory.mktemp("office") / "node")
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.fixture(scope="module")
+def child(office: Office, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node below it, with a server of its own."""
+    parent = ParentConfig(
+        url=f"ws://127.0.0.1:{office.port}/ax", segment="edge", token="${env:PARENT_TOKEN}"
+    )
+    node = Running(
+        tmp_path_factory.mktemp("child"),
+        workshops={"shop": Workshop()},
+        environ={"PARENT_TOKEN": CHILD},
+        parent=parent,
+    )
+    try:
+        node.do(node.node.register)
+        office.until(
+            lambda: any("edge.shop." in one for one in office.node.catalog.current.by_name),
+            "the child's tools",
+        )
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.fixture(scope="module")
+def client_module() -> Iterator[Any]:
+    path = SCHEMAS / "python" / "interlock_v1_client.py"
+    spec = importlib.util.spec_from_file_location("interlock_v1_client", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["interlock_v1_client"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["interlock_v1_client"]
+
+
+# -- nothing drifts
+
+
+@pytest.mark.spec("ST-4.6.2-1", "ST-4.6.3-5")
+def test_what_is_committed_is_what_the_source_gives() -> None:
+    built = build_all(SCHEMAS)
+    assert [str(one) for one in built.problems] == []
+    assert [str(one) for one in built.differing()] == []
+    kinds = {one.kind for one in built.files}
+    assert kinds == {"proto", "json", "openapi", "python"}
+
+
+@pytest.mark.spec("ST-4.6.1-1")
+def test_each_of_the_three_validates_by_its_own_tool() -> None:
+    protos = build_all(SCHEMAS).protos
+    assert "interlock.v1.NodeStatus" in protos.messages
+    for path in sorted(JSON.glob("*.schema.json")):
+        schema = read_json(path.name, path.read_text(encoding="utf-8"))
+        assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+        jsonschema_rs.meta.validate(schema)
+    assert faults(_openapi()) == []
+
+
+def test_everything_is_described() -> None:
+    protos = build_all(SCHEMAS).protos
+    for file in protos.files.values():
+        assert file.about, file.name
+        for message in file.messages:
+            assert message.about, message.full_name
+            assert all(one.about for one in message.fields), message.full_name
+        for enum in file.enums:
+            assert enum.about, enum.full_name
+            assert enum.values[0].name.endswith("_UNSPECIFIED")
+            assert enum.values[0].number == 0
+            assert all(one.about for one in enum.values), enum.full_name
+        for service in file.services:
+            assert all(one.about for one in service.methods), service.full_name
+
+
+def _openapi() -> dict[str, Any]:
+    path = SCHEMAS / "openapi" / "interlock.v1.yaml"
+    return read_yaml(path.name, path.read_text(encoding="utf-8"))
+
+
+STRUCTS: dict[str, Any] = {
+    "NodeStatus": NodeStatus,
+    "UpstreamStatus": UpstreamStatus,
+    "TopicStatus": TopicStatus,
+    "ParentStatus": ParentStatus,
+    "DriverStatus": DriverStatus,
+    "BindingStatus": BindingStatus,
+    "ContractStatus": ContractStatus,
+    "TreeNode": TreeNode,
+    "Route": Entry,
+    "Decision": approvals_face.Decision,
+    "SessionAnswer": approvals_face.Answered,
+    "Enrolment": operators._Asked,
+    "PasskeyCreation": Creation,
+    "SafetyRequest": verification.Wanted,
+    "CapabilityChange": admin.Asked,
+    "CapabilitiesChanged": Change,
+    "Participant": Connection,
+    "ContractProvenance": contract_records.Provenance,
+    "ContractDeprecation": contract_records.Deprecation,
+    "ContractCommit": contract_records.Commit,
+    "ContractValidation": contract_records.Validation,
+    "ContractViolation": contract_records.Wrong,
+    "RegistryMetrics": contract_records.Metrics,
+}
+"""What is read or written as it is, and the type that describes it."""
+SAID_MORE_CLOSELY = {
+    "NodeStatus": ("upstreams[].set_aside[].", "journal."),
+    "UpstreamStatus": ("set_aside[].",),
+    "Route": ("capability is",),
+}
+"""Where a struct says less than the schema: what a live node answers shows that it is so."""
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_every_field_of_a_struct_is_in_the_source(name: str) -> None:
+    struct = msgspec.json.schema(STRUCTS[name])
+    ours = schema_of(name)
+    found = [
+        one
+        for one in differences(Side("the code", struct, struct), Side("schemas/", ours, ours))
+        # What is always written has a default in the code, or is a word of an enum there.
+        if " is required in schemas/ only" not in one and "certain words in schemas/" not in one
+    ]
+    known = SAID_MORE_CLOSELY.get(name, ())
+    assert [one for one in found if not one.startswith(known or ("\0",))] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "words"),
+    [
+        ("NodeStatus", "UpstreamState", [one.value for one in UpstreamState]),
+        ("NodeStatus", "Circuit", [one.value for one in Circuit]),
+        ("NodeStatus", "ParentState", [one.value for one in State]),
+        ("Approval", "ApprovalState", [*record.TRANSITIONS, "passed_on"]),
+    ],
+)
+def test_every_word_of_an_enum_is_in_the_source(file: str, name: str, words: list[str]) -> None:
+    assert set(schema_of(file)["$defs"][name]["enum"]) == set(words)
+
+
+def test_the_journal_tells_what_the_source_says() -> None:
+    assert list(schema_of("JournalHealth")["properties"]) == list(JournalHealth._fields)
+
+
+def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
+    paths = set(_openapi()["paths"])
+    served = {*office.node.doors._shown, *office.node.doors._public, "/healthz"}
+    assert served <= paths
+    unknown = office.told("/no/such/path")["message"]
+    for path in sorted(paths):
+        if path.startswith("/contracts") or "oauth-protected-resource" in path:
+            # There where the config wants them; their own tests show it.
+            continue
+        told = office.told(path.replace("{id}", "x"), MODEL)
+        assert told != {"error": "not_found", "message": unknown}, path
+
+
+# -- what a live node answers
+
+
+def test_how_it_fares(office: Office, child: Running) -> None:
+    must_be("Health", office.told("/healthz", None))
+    status = office.told("/status")
+    must_be("NodeStatus", status)
+    assert {one["key"] for one in status["upstreams"]} == {"vault", "ax:edge"}
+    assert status["journal"]["state"] == "ok"
+    with urllib.request.urlopen(f"http://127.0.0.1:{child.port}/status") as answer:
+        below = json.load(answer)
+    must_be("NodeStatus", below)
+    assert below["parent"]["state"] == "registered"
+    tree = office.told("/tree")
+    must_be("TreeNode", tree)
+    assert tree["children"][0]["children"][0]["name"] == "shop"
+    routes = office.told("/routes")
+    must_be("RoutingTable", {"routes": routes})
+    assert any(name.startswith("edge.shop.") for name in routes)
+    must_be("KeySet", office.told("/.well-known/jwks.json", None))
+
+
+def test_where_tokens_are(office: Office) -> None:
+    metadata = ResourceMetadata("https://a.example/mcp", ["https://b.example"], mcp_path="/mcp")
+    office.do(lambda: office.node.doors.tell_where_tokens_are(metadata))
+    try:
+        must_be("ResourceMetadata", office.told("/.well-known/oauth-protected-resource", None))
+    finally:
+        office.do(lambda: office.node.doors.tell_where_tokens_are(None))
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        ("/status", None, 401),
+        ("/nowhere", CLERK, 404),
+        ("/approvals", MODEL, 403),
+        ("/approvals/unknown", CLERK, 404),
+        ("/admin/participants", MODEL, 403),
+        ("/approvals/codes", CLERK, 403),
+    ],
+)
+def test_what_it_refuses(office: Office, path: str, token: str | None, status: int) -> None:
+    got, told = office.answer(path, token)
+    assert got == status
+    must_be("Error", told)
+
+
+def test_a_call_that_waits(office: Office) -> None:
+    model = Caller(office)
+    arguments = fresh()
+    result = model.call(arguments)["result"]
+    must_be("ToolCallResult", {key: one for key, one in result.items() if key != "resultType"})
+    must_be("HeldCall", result["structuredContent"])
+    must_be("ToolCallRequest", {"name": "vault.open", "arguments": arguments})
+    id = result["structuredContent"]["confirmation_id"]
+    listed = office.told("/approvals")
+    must_be("ApprovalList", listed)
+    assert id in [one["id"] for one in listed["approvals"]]
+    approval = office.told(f"/approvals/{id}", None)
+    must_be("Approval", approval)
+    decision = {"proof": office.signed(approval)}
+    must_be("Decision", decision)
+    office.allowed.append(arguments)
+    decided = office.told(f"/approvals/{id}", None, decision)
+    must_be("Decided", decided)
+    must_be("Approval", decided)
+    assert (decided["state"], decided["outcome"]) == ("done", "ok")
+    must_be("Approval", office.told(f"/approvals/{id}", None))
+    refused = model.hold(fresh())
+    no = office.told(f"/approvals/{refused['confirmation_id']}", None)
+    decision = {"proof": office.signed(no, "refuse")}
+    must_be("Decided", office.told(f"/approvals/{no['id']}", None, decision))
+
+
+def test_operators_and_codes(office: Office) -> None:
+    question = office.told("/approvals/session", None)
+    must_be("SessionQuestion", question)
+    answer = office.sign_in(question)
+    must_be("SessionAnswer", answer)
+    session = office.told("/approvals/session", None, answer)
+    must_be("OperatorSession", session)
+    model = View(office)
+    office.begin(model)
+    assert model.report("drop_table users")["stopped"] is True
+    office.waiting("aql.unblock")
+    header = {"Interlock_Session": session["session"]}
+    desk = office.told("/approvals/codes", None, **header)
+    must_be("SafetyDesk", desk)
+    assert desk["challenges"]
+    assert desk["blocks"]
+    wanted = {"renew": desk["challenges"][0]["id"]}
+    must_be("SafetyRequest", wanted)
+    renewed = office.told("/approvals/codes", None, wanted, **header)
+    must_be("SafetyAnswer", renewed)
+    must_be("Challenge", renewed)
+    ended = office.told("/approvals/codes", None, {"end": desk["executions"][0]["id"]}, **header)
+    must_be("SafetyAnswer", ended)
+    must_be("Execution", ended)
+
+
+def test_enrolling(office: Office) -> None:
+    approving = office.node.trust.approving
+    assert approving is not None
+    code = approving.operators.store.invite(Invitation("ada"))
+    asked = {"code": code}
+    must_be("Enrolment", asked)
+    must_be("Enrolled", office.told("/approvals/enrol", None, asked))
+
+
+def test_topics(office: Office) -> None:
+    async def run() -> None:
+        url = f"ws://127.0.0.1:{office.port}/ws?topic={ROOM}"
+        headers = {"Authorization": f"Bearer {MODEL}"}
+        async with connect(url, additional_headers=headers, proxy=None) as socket:
+            await socket.recv()
+            present = await asyncio.to_thread(office.told, "/admin/participants")
+            must_be("ParticipantList", present)
+            one = next(one for one in present["participants"] if one["topic"] == ROOM)
+            change = {"add": ["chat"], "remove": []}
+            must_be("CapabilityChange", change)
+            path = f"/admin/participants/{one['participantId']}/capabilities?topic={ROOM}"
+            changed = await asyncio.to_thread(office.told, path, CLERK, change)
+            must_be("CapabilitiesChanged", changed)
+            must_be("NodeStatus", await asyncio.to_thread(office.told, "/status"))
+
+    asyncio.run(run())
+
+
+# -- the generated client
+
+
+@pytest.mark.spec("ST-4.6.3-4")
+def test_the_generated_client_asks_a_live_node(
+    office: Office, child: Running, client_module: Any
+) -> None:
+    client = client_module.Client(office.base, token=CLERK)
+    assert client.get_health().status == "ok"
+    status = client.get_status()
+    assert isinstance(status, client_module.NodeStatus)
+    assert {one.key: one.state for one in status.upstreams} == {
+        "vault": "ready",
+        "ax:edge": "ready",
+    }
+    assert client.get_tree().children[0].name == "edge"
+    assert any(name.startswith("edge.shop.") for name in client.get_routes())
+    assert client.get_keys().keys
+    assert client.list_participants(topic="none").participants == []
+    with pytest.raises(client_module.Refused) as refused:
+        client_module.Client(office.base).get_status()
+    assert refused.value.status == 401
+    assert refused.value.said["error"] == "unauthenticated"
+
+
+@pytest.mark.spec("ST-4.6.3-4")
+def test_the_generated_client_decides(office: Office, client_module: Any) -> None:
+    client = client_module.Client(office.base, token=CLERK)
+    arguments = fresh()
+    id = Caller(office).hold(arguments)["confirmation_id"]
+    assert id in [one.id for one in client.list_approvals().approvals]
+    first = next(client.follow_approvals())
+    assert id in [one.id for one in first.approvals]
+    approval = client.get_approval(id)
+    assert (approval.state, approval.tool) == ("pending", "vault.open")
+    story = client.follow_approval(id)
+    assert next(story).state == "pending"
+    proof = office.signed(msgspec.to_builtins(approval))
+    office.allowed.append(arguments)
+    decided = client.decide(id, client_module.Decision(proof=proof))
+    assert (decided.state, decided.result["isError"]) == ("done", False)
+    assert list(story)[-1].state == "done"
+    assert proof not in repr(client_module.Decision(proof=proof))
+    question = client.ask_for_session()
+    answer = office.sign_in(msgspec.to_builtins(question))
+    session = client.open_session(client_module.SessionAnswer(**answer)).session
+    operator = client_module.Client(office.base, headers={"Interlock-Session": session})
+    assert operator.get_safety_desk().mode == "enforcing"
+    assert operator.list_approvals() is not None
