@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from interlock.upstreams.drivers.driver import Driver
+if TYPE_CHECKING:
+    from interlock.upstreams.drivers.driver import Driver
 
 
 class BindingStatus(msgspec.Struct, frozen=True):

@@ -38,8 +38,8 @@ def node_status(node: Node) -> NodeStatus:
         held=sorted(held.tool for held in node.trust.pins.held.values()),
         waiting=node.trust.waiting,
         topics=node.topics.status(),
-        drivers=node.drivers.status(),
-        contracts=node.drivers.contract_status(),
+        drivers=node.driver_folders.status(),
+        contracts=node.driver_folders.contract_status(),
         problems=node.trust.problems(),
     )
 

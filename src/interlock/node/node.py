@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,7 @@ from interlock.node.access_watch import Revoked
 from interlock.node.aql import Aql
 from interlock.node.automation import Automation
 from interlock.node.doors import Doors
-from interlock.node.drivers import Drivers
+from interlock.node.driver_folders import DriverFolders
 from interlock.node.faring import node_status, node_tree
 from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.identity import EverybodyBut
@@ -51,7 +51,7 @@ from interlock.pipeline.sealing import KEY_BYTES, Seals
 from interlock.pipeline.wakeful import can_stay_awake
 from interlock.protocol.jsonrpc import encode_value
 from interlock.stores.journal import Journal
-from interlock.stores.journal_promises import tell_all
+from interlock.stores.journal_promises import deliver_on
 from interlock.stores.signing_keys import SigningKeys
 from interlock.stores.tokens import TokenStore
 from interlock.upstreams.oauth.keyring import Keyring
@@ -59,6 +59,7 @@ from interlock.upstreams.peer import Peer
 from interlock.upstreams.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from interlock.node.drivers import Drivers
     from interlock.upstreams.oauth.sign_in import Browser
 
 _log = logging.getLogger("interlock.node")
@@ -105,7 +106,7 @@ class Node:
                 max_age=config.journal.max_age,
                 archive=config.journal.archive,
             )
-            self._journal.deliver = _on_loop(loop)
+            self._journal.deliver = deliver_on(loop)
         self.catalog = Catalog(server_info=self._own_info, page_size=config.page_size)
         self.audit = Audit(self._journal, durable=config.journal.durable == "mutating")
         self.trust = Trust(
@@ -234,17 +235,7 @@ class Node:
             roster=self.roster,
             recorder=self._journal,
         )
-        self.drivers = Drivers(
-            config,
-            environ=environ,
-            base_dir=base_dir,
-            own_info=self._own_info,
-            catalog=self.catalog,
-            pipeline=self.pipeline,
-            upstreams=self.roster.upstreams,
-            audit=self.audit,
-            breakers=self._breakers,
-        )
+        self.driver_folders = DriverFolders(config, base_dir, self._make_drivers)
         self.doors = Doors(
             config,
             environ=environ,
@@ -273,7 +264,7 @@ class Node:
         self.hops.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
-        self.drivers.start()
+        self.driver_folders.start()
         self.topics.start()
         self._choose_transparent()
 
@@ -341,7 +332,7 @@ class Node:
         await self.aql.close()
         await self.automation.close()
         await self.trust.close()
-        await self.drivers.close()
+        await self.driver_folders.close()
         await self.roster.close()
         await self._keyring.close()
         if self._journal is not None:
@@ -383,7 +374,7 @@ class Node:
         self.pipeline.latency_in_results = config.latency_in_results
         await self.tree.configure(config)
         await self.roster.apply(config, change)
-        await self.drivers.configure(config)
+        await self.driver_folders.configure(config)
         self.automation.configure(config)
         self.topics.configure(config, self.doors.guard)
         self._choose_transparent()
@@ -413,6 +404,25 @@ class Node:
         self.tree.refresh()
 
     # -- parts
+
+    @property
+    def drivers(self) -> Drivers:
+        return self.driver_folders.drivers
+
+    def _make_drivers(self, config: Config) -> Drivers:
+        from interlock.node.drivers import Drivers
+
+        return Drivers(
+            config,
+            environ=self._environ,
+            base_dir=self.base_dir,
+            own_info=self._own_info,
+            catalog=self.catalog,
+            pipeline=self.pipeline,
+            upstreams=self.roster.upstreams,
+            audit=self.audit,
+            breakers=self._breakers,
+        )
 
     def _revoked(self, names: Revoked) -> None:
         """Their tokens do not count any more: everything of theirs ends now."""
@@ -482,14 +492,3 @@ class Node:
 
     def supervisor(self, key: str) -> Supervisor:
         return self.roster.supervisors[key]
-
-
-def _on_loop(
-    loop: asyncio.AbstractEventLoop,
-) -> Callable[[list[Callable[[bool], None]], bool], None]:
-    """Tells, on the loop, all those whose entries came to the disk with one commit."""
-
-    def deliver(told: list[Callable[[bool], None]], on_disk: bool) -> None:
-        loop.call_soon_threadsafe(tell_all, told, on_disk)
-
-    return deliver

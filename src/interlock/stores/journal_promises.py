@@ -8,6 +8,7 @@ second thread, which sleeps while nobody waits, breaks every promise that gets t
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -116,3 +117,12 @@ def tell_all(thens: list[Then], kept: bool) -> None:
             then(kept)
         except Exception:
             _log.exception("what waited for the journal failed")
+
+
+def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
+    """Tells, on the loop, all those whose entries came to the disk with one commit."""
+
+    def deliver(told: list[Then], on_disk: bool) -> None:
+        loop.call_soon_threadsafe(tell_all, told, on_disk)
+
+    return deliver
