@@ -15,6 +15,7 @@ from interlock.cli.call import call
 from interlock.cli.check import check
 from interlock.cli.claims import claims
 from interlock.cli.doctor import doctor
+from interlock.cli.drivers import drivers
 from interlock.cli.import_clients import import_clients
 from interlock.cli.join import join
 from interlock.cli.journal import journal
@@ -78,6 +79,7 @@ app.command(rich_help_panel=_CONFIG)(logout)
 app.command(rich_help_panel=_CONFIG)(about.schema)
 app.command(rich_help_panel=_USE)(tools)
 app.command(rich_help_panel=_USE)(call)
+app.add_typer(drivers, name="drivers", rich_help_panel=_USE)
 app.add_typer(operations, name="operations", rich_help_panel=_USE)
 app.add_typer(topic, name="topic", rich_help_panel=_USE)
 app.command(rich_help_panel=_TRUST)(approvals)
