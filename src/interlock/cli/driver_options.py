@@ -1,0 +1,24 @@
+"""Arguments and options that several commands of `interlock drivers` have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+OneDriver = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a driver.", show_default=False)
+]
+DriverIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Ids of drivers. Default: all.", show_default=False),
+]
+Pin = Annotated[
+    str | None,
+    typer.Option("--pin", metavar="ID", help="As if the call were pinned to this driver."),
+]
+Region = Annotated[
+    str | None,
+    typer.Option("--region", metavar="R", help="As if the node were in this region."),
+]

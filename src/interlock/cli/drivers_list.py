@@ -1,0 +1,186 @@
+"""`interlock drivers list` and `explain`: which drivers there are, and which serves what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from interlock.cli import running, say, where
+from interlock.cli.driver_options import Json, Pin, Region
+from interlock.cli.running import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.cli.driver_workspace import Desk
+    from interlock.node.driver_status import DriverStatus
+
+_MOST_NAMED: Final = 4
+_STYLES: Final = {"refused": "red", "failing": "red", "unauthed": "yellow", "running": "green"}
+
+
+def list_drivers(
+    json: Json = False, config: where.ConfigOption = None, node: NodeOption = None
+) -> None:
+    """Show the drivers, how they stand, and the contracts that they serve.
+
+    A running node is asked; without one, the files tell, and what is installed and which secrets
+    there are.
+
+    \b
+    States:
+      running     its server is at work
+      ready       its server has the tools that it needs; it is started when it is needed
+      unverified  nobody has asked its server yet
+      unauthed    a secret is missing, or somebody has to sign in: interlock drivers login
+      failing     it is not installed, of the wrong version, or its server does not answer
+      refused     its files are wrong, or the config does not let it be used
+    """
+    from interlock.cli.driver_standing import statuses
+    from interlock.cli.event_loop import run
+
+    desk, told = _asked(config, node)
+    rows = run(statuses(desk)) if told is None else told
+    served = _contracts(desk, rows)
+    if json:
+        say.as_json({"running": told is not None, "drivers": rows, "contracts": served})
+        return
+    if not rows:
+        say.note("there is no driver here; `interlock drivers new` makes one.")
+        return
+    _print_drivers(rows)
+    print()
+    widest = max((len(one["contract"]) for one in served), default=0)
+    for one in served:
+        drivers = ", ".join(one["drivers"]) or "nobody"
+        print(f"{one['contract']:<{widest}}  {one['version']:<8}  {drivers}")
+
+
+def explain(
+    tool: Annotated[
+        str, typer.Argument(metavar="TOOL", help="A contract: its id.", show_default=False)
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="What the call would bring: some drivers do not take every input.",
+            show_default=False,
+        ),
+    ] = None,
+    pin: Pin = None,
+    region: Region = None,
+    json: Json = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Show which driver would serve a contract, and why not the others. Nothing is called.
+
+    Exit code 1 when no driver would.
+
+    \b
+    Examples:
+      interlock drivers explain fs-read
+      interlock drivers explain web.search query=mcp count=3 --region eu
+      interlock drivers explain time.now --pin clock-mcp
+    """
+    import time
+
+    from interlock.catalog.drivers.explain import explain as explained
+    from interlock.catalog.drivers.explain import resolved_row
+    from interlock.cli.arguments import BadArgument, read_arguments
+    from interlock.cli.driver_standing import decide
+    from interlock.cli.event_loop import run
+    from interlock.node.driver_care import workspace_id
+
+    desk, told = _asked(config, node)
+    contract = desk.contract(tool)
+    try:
+        inputs = read_arguments(words or [], contract.inputs)
+    except BadArgument as bad:
+        raise typer.BadParameter(str(bad)) from None
+    known = {one.id: one for one in told or []}
+    decision = run(decide(contract, desk, inputs, pinned=pin, region=region, known=known))
+    if json:
+        row = resolved_row(
+            decision, user_id="", workspace_id=workspace_id(desk.base_dir), at=time.time()
+        )
+        order = [one.driver.key for one in decision.order]
+        failure = None if decision.failure is None else decision.failure.name
+        say.as_json({**row, "order": order, "code": failure, "message": decision.message})
+    else:
+        for line in explained(decision):
+            print(say.printable(line))
+        for one in told or []:
+            if one.state == "failing" and contract.key in {b.contract for b in one.bindings}:
+                say.note(
+                    f"Note: {one.id} failed when it was last tried: {say.printable(one.problem)}"
+                )
+    if decision.selected is None:
+        raise typer.Exit(say.FAILED)
+
+
+def _asked(config: Any, node: str | None) -> tuple[Desk, list[DriverStatus] | None]:
+    """The drivers by their files, and what a running node says of them."""
+    import msgspec
+
+    from interlock.cli.driver_workspace import desk_of
+    from interlock.node.driver_status import DriverStatus
+
+    meant = running.meant(config, node)
+    if meant.problem is not None:
+        raise meant.problem
+    desk = desk_of(meant.config, meant.base_dir)
+    told = running.ask(meant.socket)
+    if told is None:
+        return desk, None
+
+    rows = msgspec.json.decode(told).get("drivers")
+    return desk, None if rows is None else msgspec.convert(rows, list[DriverStatus])
+
+
+def _contracts(desk: Desk, rows: list[DriverStatus]) -> list[dict[str, Any]]:
+    serving: dict[str, list[str]] = {}
+    for row in rows:
+        for one in row.bindings:
+            names = serving.setdefault(one.contract, [])
+            if row.state != "refused" and not one.problems:
+                names.append(row.id)
+    found = []
+    keys = sorted({*serving, *desk.workspace.contracts})
+    ids = [key.partition("@")[0] for key in keys]
+    for key, id in zip(keys, ids, strict=True):
+        contract = desk.workspace.contracts.get(key)
+        found.append(
+            {
+                "contract": id if ids.count(id) == 1 else key,
+                "version": "" if contract is None else contract.version,
+                "drivers": serving.get(key, []),
+            }
+        )
+    return found
+
+
+def _print_drivers(rows: list[DriverStatus]) -> None:
+    from rich.text import Text
+
+    console = say.console()
+    id_width = max(len(row.id) for row in rows)
+    state_width = max(len(row.state) for row in rows)
+    for row in sorted(rows, key=lambda one: one.id):
+        names = [one.contract.partition("@")[0] for one in row.bindings]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        serves = ", ".join(names[:_MOST_NAMED]) + more
+        console.print(
+            Text.assemble(
+                f"{row.id:<{id_width}}  ",
+                (f"{row.state:<{state_width}}", _STYLES.get(row.state, "")),
+                f"  {row.version:<8}  {serves}",
+            ),
+            soft_wrap=True,
+        )
+        for line in filter(None, row.problem.splitlines()):
+            console.print(Text(f"    {say.printable(line)}", style="red"), soft_wrap=True)
+        for bound in row.bindings:
+            for problem in bound.problems:
+                text = f"    {bound.contract}: {say.printable(problem)}"
+                console.print(Text(text, style="red"), soft_wrap=True)
