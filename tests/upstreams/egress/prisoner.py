@@ -159,6 +159,12 @@ def written(path: str) -> str:
 
 
 @attempt
+def terminal() -> str:
+    """A terminal of one's own; its name."""
+    return os.ttyname(os.openpty()[1])
+
+
+@attempt
 def opened(path: str) -> str:
     os.close(os.open(path, os.O_RDWR))
     return "done"

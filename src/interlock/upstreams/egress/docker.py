@@ -44,7 +44,8 @@ def docker_argv(
         raise InterlockError(CONFIG, f"{key}: {image[:80]!r} is no name of an image.")
     for name in env_names:
         if not _VARIABLE.fullmatch(name):
-            raise InterlockError(CONFIG, f"{key}: {name[:80]!r} is no name of a variable.")
+            # Not shown: who writes NAME=value there shows a secret.
+            raise InterlockError(CONFIG, f"{key}: server.env has a name that no variable can have.")
     command = ["docker", "run", "-i", "--rm"]
     if egress.nothing and port is None:
         command += ["--network", "none"]

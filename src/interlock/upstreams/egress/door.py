@@ -102,9 +102,11 @@ async def _received(guest: socket.socket, most: int) -> list[socket.socket]:
         await readable
     finally:
         loop.remove_reader(guest.fileno())
-    _, numbers, _, _ = socket.recv_fds(guest, 1, most)
+    _, numbers, flags, _ = socket.recv_fds(guest, 1, most)
     found: list[socket.socket] = []
     try:
+        if flags & socket.MSG_CTRUNC:
+            raise OSError("it sends more than it was asked for")
         while numbers:
             found.append(socket.socket(fileno=numbers[0]))
             del numbers[0]

@@ -150,7 +150,10 @@ def _confine(plan: dict[str, Any]) -> socket | None:
         door.connect(plan["door"])
     user, group = os.geteuid(), os.getegid()
     if user == 0:
-        os.setgroups([])
+        try:
+            os.setgroups([])
+        except PermissionError:
+            pass  # A root with less than all rights: its groups are all the same to it.
     _prctl(_NO_NEW_PRIVS, 1)
     spaces = _NEWUSER | _NEWNS | _NEWIPC | _NEWPID | (_NEWNET if plan["network"] else 0)
     _check(_libc.unshare(spaces), "new namespaces")
@@ -193,8 +196,8 @@ def _arrange_files(plan: dict[str, Any]) -> None:
     _write_new(room + b"/nothing", b"")
     if plan["root"]:
         _own_devices(room + b"/dev")
-    elif os.path.isdir(b"/dev/shm"):
-        _mount(b"tmpfs", b"/dev/shm", b"tmpfs", _PLAIN, b"mode=1777")
+    else:
+        _own_places(b"/dev")
     for path in plan["read_only"]:
         _read_only(path)
     for number, (path, text) in enumerate(plan["files"]):
@@ -275,18 +278,25 @@ def _own_devices(place: bytes) -> None:
         if os.path.exists(b"/dev/" + name):
             _write_new(place + b"/" + name, b"")
             _mount(b"/dev/" + name, place + b"/" + name, None, _MS_BIND)
-    for name, kind, options in (
-        (b"pts", b"devpts", b"newinstance,ptmxmode=0666,mode=0620"),
-        (b"shm", b"tmpfs", b"mode=1777"),
-    ):
-        os.mkdir(place + b"/" + name)
-        _mount(kind, place + b"/" + name, kind, _MS_NOSUID | _MS_NOEXEC, options)
+    for name in (b"/pts", b"/shm"):
+        os.mkdir(place + name)
+    _own_places(place)
     for name, target in (
         (b"ptmx", b"pts/ptmx"), (b"fd", b"/proc/self/fd"), (b"stdin", b"/proc/self/fd/0"),
         (b"stdout", b"/proc/self/fd/1"), (b"stderr", b"/proc/self/fd/2"),
     ):  # fmt: skip
         os.symlink(target, place + b"/" + name)
     _mount(place, b"/dev", None, _MS_BIND | _MS_REC)
+
+
+def _own_places(devices: bytes) -> None:
+    """Its own terminals, not those that the operator types into, and memory shared with nobody."""
+    for name, kind, options in (
+        (b"/pts", b"devpts", b"newinstance,ptmxmode=0666,mode=0620"),
+        (b"/shm", b"tmpfs", b"mode=1777"),
+    ):
+        if os.path.isdir(devices + name):
+            _mount(kind, devices + name, kind, _MS_NOSUID | _MS_NOEXEC, options)
 
 
 def _own_processes(plan: dict[str, Any]) -> None:
@@ -441,7 +451,8 @@ def _run(command: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:
         try:
             os.execve(path, command, environment)
         except OSError as exc:
-            if exc.errno not in (errno.ENOENT, errno.ENOTDIR):
+            # A folder that is closed to it does not mean that the program is in there.
+            if exc.errno not in (errno.ENOENT, errno.ENOTDIR) and os.path.exists(path):
                 found = exc
     shown = repr(os.fsdecode(name))
     if found is not None:

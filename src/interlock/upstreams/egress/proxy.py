@@ -180,8 +180,9 @@ async def _answer(
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection so that it looks refused: with a reset, not with an empty answer."""
-    linger = struct.pack("ii", 1, 0)
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    plain = writer.get_extra_info("socket")
+    if plain is not None and not writer.is_closing():
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
