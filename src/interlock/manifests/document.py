@@ -51,8 +51,10 @@ _NUMBERS: Final = tuple(
 _NUMBER_STARTS: Final = frozenset("-+.0123456789")
 
 # Where the two ways are known to differ, or where counting is needed: directives, document ends,
-# anchors and tags (and what may be one), tabs, and characters that only one of them takes.
-_ODD: Final = re.compile(r"(?:^|[\s\[{,:?-])[&!]\S", re.MULTILINE)
+# anchors and tags (and what may be one), comments that touch a block's sign, tabs, and characters
+# that only one of them takes.
+_ODD: Final = re.compile(r"(?:^|[\s\[{,:?-])(?:&\S|!)", re.MULTILINE)
+_ODD_COMMENT: Final = re.compile(r"[|>][-+0-9]{0,3}#")
 _ODD_CHARACTERS: Final = re.compile(r"[\x7f-\x9f\ufeff\u2028\u2029]")
 _MANY_LEVELS: Final = 1000
 """So many brackets and dashes could nest too deeply for libyaml's composer, which recurses."""
@@ -180,6 +182,8 @@ def read_yaml(text: str, file: str) -> Document:
     """A YAML mapping. Raises ConfigError."""
     odd = _is_odd(text)
     root = _compose(text, file, odd=odd)
+    if "?" in text and not odd and len(text) <= _SLOW_WAY_MOST and _asks_in_flow(root, 0):
+        root = yaml_text.compose(text, file)
     if not odd and isinstance(root, MappingNode):
         try:
             return Document(file, _quick_mapping(root, 1), root)
@@ -205,7 +209,28 @@ def _is_odd(text: str) -> bool:
         return True
     if ("&" in text or "!" in text) and _ODD.search(text) is not None:
         return True
+    if "#" in text and _ODD_COMMENT.search(text) is not None:
+        return True
     return not text.isascii() and _ODD_CHARACTERS.search(text) is not None
+
+
+def _asks_in_flow(node: Node | None, depth: int) -> bool:
+    """Whether a text without quotes between brackets has a question mark: only libyaml takes it."""
+    if depth > MAX_DEPTH:
+        return True
+    if isinstance(node, SequenceNode):
+        inside = node.value
+    elif isinstance(node, MappingNode):
+        inside = [one for pair in node.value for one in pair]
+    else:
+        return False
+    flow = node.flow_style
+    return any(
+        flow and not one.style and "?" in one.value
+        if isinstance(one, ScalarNode)
+        else _asks_in_flow(one, depth + 1)
+        for one in inside
+    )
 
 
 def _compose(text: str, file: str, *, odd: bool) -> Node | None:

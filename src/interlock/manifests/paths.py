@@ -25,6 +25,9 @@ class Finder:
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
         self._from_root: dict[str, str | BadValue] = {}
+        self._beginnings: dict[tuple[str, str], bool] = {}
+        self.seen: dict[str, bool] = {}
+        """Every path that an answer depended on, and whether there was something."""
 
     def find(self, text: str, folder: str) -> str:
         """The file that a manifest names, as its real path. `folder` is a real path, too.
@@ -37,7 +40,7 @@ class Finder:
             )
         candidate = os.path.normpath(os.path.join(folder, text))
         inside = is_below(candidate, folder) or is_below(candidate, self.root)
-        if inside and os.path.exists(candidate):
+        if inside and self._begins(candidate, folder) and os.path.exists(candidate):
             return self._real(text, candidate, folder)
         found = self._from_root.get(text)
         if found is None:
@@ -49,13 +52,24 @@ class Finder:
             raise _missing(text)
         raise BadValue(found.message, found.hint)
 
+    def _begins(self, path: str, folder: str) -> bool:
+        """Whether the first step below a folder is there: mostly it is not, and that is known."""
+        if not is_below(path, folder):
+            return True
+        first = path[len(folder) + 1 :].partition(os.sep)[0]
+        known = self._beginnings.get((folder, first))
+        if known is None:
+            known = self._beginnings[folder, first] = os.path.lexists(f"{folder}{os.sep}{first}")
+        return known
+
     def _look_from_root(self, text: str) -> str | BadValue:
         candidate = os.path.normpath(os.path.join(self.root, text))
         if not is_below(candidate, self.root):
             return BadValue(
                 f"{quoted(text)} leads out of the workspace", "keep the file in the workspace"
             )
-        if not os.path.exists(candidate):
+        there = self.seen[candidate] = os.path.exists(candidate)
+        if not there:
             return _missing(text)
         try:
             return self._real(text, candidate, self.root)
@@ -64,6 +78,7 @@ class Finder:
 
     def _real(self, text: str, candidate: str, folder: str) -> str:
         real = os.path.realpath(candidate)
+        self.seen[real] = True
         if not (is_below(real, folder) or is_below(real, self.root)):
             raise BadValue(
                 f"{quoted(text)} is a link that leads out of the workspace",

@@ -7,9 +7,10 @@ that it has changed. Links are followed as long as they stay inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from interlock.manifests.findings import Reading, whole_file
 from interlock.manifests.paths import is_below
@@ -17,6 +18,8 @@ from interlock.manifests.paths import is_below
 T = TypeVar("T")
 
 Fingerprint = tuple[int, int, int]
+
+_NOTHING: Final[Fingerprint] = (0, 0, 0)
 
 DEEPEST: Final = 8
 """How far below a folder contracts and inventories are looked for."""
@@ -44,10 +47,24 @@ class ReadFiles:
         for path in self._known.keys() - self._used:
             del self._known[path]
 
-    def reading(self, path: str, read: Callable[[Path], Reading[T]]) -> Reading[T] | None:
-        """What came of a file; None when it is not there."""
+    def still_as_read(self, seen: Mapping[str, bool]) -> bool:
+        """Whether these paths are on the disk as they were when they were looked at."""
+        for path, there in seen.items():
+            mark = _mark(path)
+            known = self._known.get(path)
+            if (mark != _NOTHING) != there or (known is not None and known[0] != mark):
+                return False
+        return True
+
+    def reading(
+        self,
+        path: str,
+        read: Callable[[Path], Reading[T]],
+        status: os.stat_result | None = None,
+    ) -> Reading[T] | None:
+        """What came of a file; None when it is not there. `status`, if somebody has just looked."""
         try:
-            status = os.stat(path)
+            status = status or os.stat(path)
         except OSError:
             return None
         fingerprint = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -62,14 +79,23 @@ class ReadFiles:
         return known[1]
 
 
-def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
-    """The real paths `folder/*/name` in order, and whether each stays inside of `homes`.
+class Found(NamedTuple):
+    """A manifest on the disk."""
+
+    path: str
+    """Its real path, or the link that leads out."""
+    inside: bool
+    status: os.stat_result | None = None
+
+
+def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[Found]:
+    """The files `folder/*/name` in order, and whether each stays inside of `homes`.
 
     The folder may also be the place of such a file itself.
     """
     own = os.path.join(folder, name)
     if os.path.isfile(own):
-        yield from _checked(own, homes)
+        yield _followed(own, homes)
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
@@ -78,19 +104,19 @@ def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[tu
     for entry in found[:MOST_FILES]:
         if entry.name.startswith("."):
             continue
-        path = os.path.join(entry.path, name)
+        path = f"{entry.path}{os.sep}{name}"
         if entry.is_symlink():
             if os.path.isfile(path):
-                yield from _checked(path, homes)
-        elif entry.is_dir(follow_symlinks=False):
-            try:
-                linked = os.path.islink(path) or not os.path.isfile(path)
-            except OSError:
-                continue
-            if not linked:
-                yield path, True
-            elif os.path.isfile(path):
-                yield from _checked(path, homes)
+                yield _followed(path, homes)
+            continue
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield Found(path, True, status)
+        elif os.path.isfile(path):
+            yield _followed(path, homes)
 
 
 def below(folder: str, name: str) -> list[str]:
@@ -116,6 +142,40 @@ def below(folder: str, name: str) -> list[str]:
     return sorted(found)
 
 
+def look(
+    folders: Iterable[str], name: str, trees: Iterable[tuple[str, str]], seen: Iterable[str]
+) -> tuple[Any, ...]:
+    """What the disk looks like, without reading a file: equal twice means that nothing changed.
+
+    `folders` have folders with a file `name`, `trees` are folders and the name of the files below
+    them that matter, `seen` are single paths, whether there is something or not.
+    """
+    sight: list[Any] = []
+    for folder in folders:
+        sight.append(_mark(os.path.join(folder, name)))
+        try:
+            with os.scandir(folder) as entries:
+                # A folder's own time tells that something in it came or went.
+                sight += sorted(
+                    (entry.name, _mark(entry.path), _mark(f"{entry.path}{os.sep}{name}"))
+                    for entry in entries
+                )
+        except OSError:
+            sight.append(folder)
+    for tree, below_name in trees:
+        sight += [(path, _mark(path)) for path in below(tree, below_name)]
+    sight += [(path, _mark(path)) for path in seen]
+    return tuple(sight)
+
+
+def _mark(path: str) -> Fingerprint:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return _NOTHING
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
 def leads_out(path: str) -> Reading[Any]:
     """What comes of a manifest that is a link to somewhere else."""
     return Reading(
@@ -129,7 +189,7 @@ def leads_out(path: str) -> Reading[Any]:
     )
 
 
-def _checked(path: str, homes: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
+def _followed(path: str, homes: tuple[str, ...]) -> Found:
     real = os.path.realpath(path)
     inside = any(is_below(real, home) for home in homes)
-    yield (real, True) if inside else (path, False)
+    return Found(real, True) if inside else Found(path, False)

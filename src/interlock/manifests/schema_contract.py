@@ -56,6 +56,22 @@ IO: Final[Schema] = {
     },
 }
 
+REF_ADDRESS: Final = "https://agentproto.sh/docs/aip-27/REF.schema.json"
+REF: Final[Schema] = {
+    "$schema": DIALECT,
+    "$id": REF_ADDRESS,
+    "title": "A reference (AIP-27)",
+    "anyOf": [
+        {"type": "string", "pattern": "^[a-z][a-z0-9_]*:.+"},
+        {
+            "type": "object",
+            "properties": {"kind": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"}},
+            "required": ["kind"],
+        },
+    ],
+}
+"""Published contracts refer to it in their inputs."""
+
 _EXAMPLE: Final = closed({"name": text(), "input": FREE, "output": {}, "note": text()}, "input")
 
 TOOL: Final[Schema] = {

@@ -12,7 +12,15 @@ from typing import Any, Final, Literal, get_args
 
 import jsonschema_rs
 
-from interlock.manifests.schema_contract import IO, IO_ADDRESSES, SECRET, SECRETS, TOOL
+from interlock.manifests.schema_contract import (
+    IO,
+    IO_ADDRESSES,
+    REF,
+    REF_ADDRESS,
+    SECRET,
+    SECRETS,
+    TOOL,
+)
 from interlock.manifests.schema_driver import DRIVER, MCP
 from interlock.manifests.schema_parts import DIALECT, Schema
 
@@ -60,6 +68,7 @@ def _addresses() -> dict[str, Schema]:
     for address in IO_ADDRESSES:
         # Under an address, a schema must not say that it lives at another one.
         known[address] = {**IO, "$id": address}
+    known[REF_ADDRESS] = REF
     return known
 
 

@@ -6,10 +6,11 @@ itself out: what is wrong with it is said under its path, and everything else wo
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
@@ -28,7 +29,7 @@ from interlock.manifests.findings import Caution, Reading
 from interlock.manifests.front_matter import read_source
 from interlock.manifests.identity import successor_problems
 from interlock.manifests.paths import Finder, is_path
-from interlock.manifests.scanning import ReadFiles, below, children_with, leads_out
+from interlock.manifests.scanning import ReadFiles, below, children_with, leads_out, look
 from interlock.manifests.secret import SecretEntry, SecretsInventory
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory, names_of_secrets
 from interlock.manifests.tool import ToolContract
@@ -64,26 +65,33 @@ class Workspace:
         self.cautions: dict[Path, tuple[Caution, ...]] = {}
         self.registered: dict[str, DriverManifest] = dict(settings.registered)
         """The last version of each driver that was accepted, to hold the next one against."""
+        self.read_files: tuple[Path, ...] = ()
+        """The files that were read to make this, rather than known from before."""
         self._settings = settings
         self._files = files
+        self._seen: tuple[str, ...] = ()
+        self._sight: tuple[Any, ...] = ()
 
     @property
     def problems(self) -> dict[Path, tuple[Problem, ...]]:
         """Everything that is wrong, by file."""
         return {path: refusal.problems for path, refusal in self.refused.items()}
 
-    @property
-    def read_files(self) -> tuple[Path, ...]:
-        """The files that were read to make this, rather than known from before."""
-        return tuple(Path(path) for path in self._files.read)
-
     def versions(self, contract_id: str) -> list[ToolContract]:
         """All majors of a contract."""
         return [one for one in self.contracts.values() if one.id == contract_id]
 
     def reload(self, changed: Iterable[Path] = ()) -> Workspace:
-        """The workspace as it is now. Only files that have changed are read again."""
+        """The workspace as it is now. Only files that have changed are read again.
+
+        What is said to have `changed` is read again whatever the disk says.
+        """
         settings = structs.replace(self._settings, registered=self.registered)
+        changed = tuple(changed)
+        if not changed and _look(settings, self._seen) == self._sight:
+            same = copy.copy(self)
+            same.read_files = ()
+            return same
         return _gather(settings, self._files, changed)
 
 
@@ -129,9 +137,22 @@ def load_workspace(
 def _gather(settings: _Settings, files: ReadFiles, changed: Iterable[Path]) -> Workspace:
     workspace = Workspace(settings, files)
     files.begin(changed)
-    _Gathering(workspace, settings, files).run()
+    # What changes while files are read must look changed the next time.
+    before = _look(settings, ())
+    gathering = _Gathering(workspace, settings, files)
+    gathering.run()
     files.end()
+    workspace.read_files = tuple(Path(path) for path in files.read)
+    if files.still_as_read(gathering.seen):
+        workspace._seen = tuple(sorted(gathering.seen))
+        workspace._sight = (*before, *look((), "", (), workspace._seen))
     return workspace
+
+
+def _look(settings: _Settings, seen: Iterable[str]) -> tuple[Any, ...]:
+    trees = [(folder, CONTRACT_FILE) for folder in settings.contract_folders]
+    trees.append((settings.secrets_folder, INVENTORY_FILE))
+    return look(settings.folders, MANIFEST_FILE, trees, seen)
 
 
 class _Gathering:
@@ -143,6 +164,7 @@ class _Gathering:
         self._files = files
         self._finder = Finder(settings.root)
         self._by_id: dict[str, list[ToolContract]] = {}
+        self._contracts: dict[str, ToolContract | None] = {}
         self._secrets: dict[str, SecretEntry] = {}
         self._usable_inventories: set[str] = set()
 
@@ -159,6 +181,11 @@ class _Gathering:
         for driver in drivers:
             self._bind(driver, inventories[driver.file])
 
+    @property
+    def seen(self) -> Mapping[str, bool]:
+        """The single files that something depended on, beside those in the folders."""
+        return self._finder.seen
+
     def _refuse(self, path: str | Path, code: str, problems: Sequence[Problem]) -> None:
         self._found.refused[Path(path)] = Refusal(code, tuple(problems))
 
@@ -169,6 +196,11 @@ class _Gathering:
 
     def _contract(self, path: str) -> ToolContract | None:
         """The contract in a file, made known under its id; None when it cannot be used."""
+        if path not in self._contracts:
+            self._contracts[path] = self._read_contract(path)
+        return self._contracts[path]
+
+    def _read_contract(self, path: str) -> ToolContract | None:
         reading = self._files.reading(path, load_contract)
         if reading is None:
             return None
@@ -204,8 +236,8 @@ class _Gathering:
 
         drivers: dict[str, DriverManifest] = {}
         for folder in self._settings.folders:
-            for path, inside in children_with(folder, MANIFEST_FILE, (folder, str(root))):
-                reading = self._files.reading(path, read) if inside else leads_out(path)
+            for path, inside, status in children_with(folder, MANIFEST_FILE, (folder, str(root))):
+                reading = self._files.reading(path, read, status) if inside else leads_out(path)
                 if reading is None:
                     continue
                 driver = reading.value
