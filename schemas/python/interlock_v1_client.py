@@ -1,7 +1,7 @@
 """A typed client of Interlock 1.0.0. Longer than 500 lines because it is generated."""
 # Generated from proto/interlock/v1/api.proto by interlock-contracts 1.
 # Edit that, not this.
-# sha256:842acde8a0140479c72601512fa8bb2383dfb19d5e006c8fc99b9d6e910ba9a4
+# sha256:913407343a2512ef5fbb4b9f604de9a456137db910ea4bca5d9349978411d760
 
 from __future__ import annotations
 
@@ -1101,7 +1101,13 @@ class Client:
     # -- asking
 
     def _open(
-        self, method: str, path: str, query: Mapping[str, Any], sent: Any, accept: str
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        sent: Any,
+        accept: str,
+        fields: Mapping[str, Any] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         parts = self._parts
         connection: http.client.HTTPConnection
@@ -1116,6 +1122,9 @@ class Client:
         asked = [(name, _text(one)) for name, many in query.items() for one in _each(many)]
         target = parts.path.rstrip("/") + path + (f"?{urlencode(asked)}" if asked else "")
         headers = {**self.headers, "Accept": accept}
+        for name, value in (fields or {}).items():
+            if value is not None:
+                headers[name] = _text(value)
         body = None
         if sent is not msgspec.UNSET:
             body = msgspec.json.encode(sent)
@@ -1131,19 +1140,32 @@ class Client:
         return connection, answer
 
     def _ask(
-        self, method: str, path: str, kinds: tuple[Any, ...], query: Mapping[str, Any], sent: Any
+        self,
+        method: str,
+        path: str,
+        kinds: tuple[Any, ...],
+        query: Mapping[str, Any],
+        sent: Any,
+        fields: Mapping[str, Any] | None = None,
     ) -> Any:
         """The answer, as the first of these types that it fits. Without any it is not read."""
-        connection, answer = self._open(method, path, query, sent, _JSON)
+        accept = "*/*" if kinds == (bytes,) else _JSON
+        connection, answer = self._open(method, path, query, sent, accept, fields)
         try:
             body = answer.read()
         finally:
             connection.close()
-        return _decoded(body, kinds) if kinds else None
+        return body if kinds == (bytes,) else _decoded(body, kinds) if kinds else None
 
-    def _follow(self, path: str, kinds: tuple[Any, ...], query: Mapping[str, Any]) -> Iterator[Any]:
+    def _follow(
+        self,
+        path: str,
+        kinds: tuple[Any, ...],
+        query: Mapping[str, Any],
+        fields: Mapping[str, Any] | None = None,
+    ) -> Iterator[Any]:
         """What each event tells, until the server ends the stream or nobody listens any more."""
-        connection, answer = self._open("GET", path, query, msgspec.UNSET, _EVENTS)
+        connection, answer = self._open("GET", path, query, msgspec.UNSET, _EVENTS, fields)
         try:
             data: list[bytes] = []
             for line in answer:

@@ -7,11 +7,9 @@ import asyncio
 import importlib.util
 import json
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -24,8 +22,7 @@ from interlock.catalog.schemas.building import build_all
 from interlock.catalog.schemas.drift import Side, differences
 from interlock.catalog.schemas.openapi_checks import faults
 from interlock.catalog.schemas.reading import read_json, read_yaml
-from interlock.config import ParentConfig, TopicsConfig
-from interlock.config.aql import AqlConfig, SafetyConfig
+from interlock.config import ParentConfig
 from interlock.faces.ax.standing import ParentStatus, State
 from interlock.faces.http import approvals as approvals_face
 from interlock.faces.http import verification
@@ -44,121 +41,13 @@ from interlock.stores import contract_records
 from interlock.stores.journal import JournalHealth
 from interlock.stores.operators import Invitation
 from interlock.upstreams.supervisor import State as UpstreamState
-from tests.behaviour.adversary import CHILD, CLERK, MODEL, TOKENS, Fortress, Stateless, fresh
-from tests.behaviour.test_aql_adversary import Keep, View
+from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
+from tests.behaviour.office import JSON, SCHEMAS, Caller, Office, must_be, schema_of
+from tests.behaviour.test_aql_adversary import View
 from tests.faces.running import Running
 from tests.faces.workshop import Workshop
-from tests.pipeline.approval.gated import sign
 
-ROOT = Path(__file__).resolve().parents[2]
-SCHEMAS = ROOT / "schemas"
-JSON = SCHEMAS / "json" / "interlock" / "v1"
-PATIENCE = 20.0
 ROOM = "ops-1"
-
-
-# -- the schemas, and how strictly they are taken
-
-
-def strictly(schema: Any) -> Any:
-    """The same, with every member that is not declared refused: nothing may be written that is in
-    no schema."""
-    if isinstance(schema, list):
-        return [strictly(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    strict = {key: strictly(one) for key, one in schema.items()}
-    if "properties" in strict and isinstance(strict["properties"], dict):
-        strict.setdefault("additionalProperties", False)
-    return strict
-
-
-def schema_of(name: str) -> dict[str, Any]:
-    return read_json(name, (JSON / f"{name}.schema.json").read_text(encoding="utf-8"))
-
-
-def must_be(name: str, value: Any) -> None:
-    """Whether this is a NAME, with nothing missing and nothing more."""
-    validator = jsonschema_rs.validator_for(strictly(schema_of(name)))
-    wrong = [
-        f"{'/'.join(map(str, one.instance_path))}: {one.message}"
-        for one in validator.iter_errors(value)
-    ]
-    assert wrong == [], (name, wrong)
-
-
-# -- a node with everything
-
-
-class Office(Keep):
-    """A node with a child, a topic, the safety loop, and somebody for each of its doors."""
-
-    def __init__(self, folder: Path) -> None:
-        topics: dict[str, Any] = {
-            "admins": ["clerk"],
-            "rooms": {"ops-*": {"seats": [{"callers": ["model"], "profile": "full_access"}]}},
-        }
-        Fortress.__init__(
-            self,
-            folder,
-            tokens=TOKENS,
-            aql=AqlConfig(safety=SafetyConfig(mode="enforcing")),
-            topics=msgspec.convert(topics, TopicsConfig),
-        )
-
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def told(self, path: str, token: str | None = CLERK, sent: Any = None, **headers: str) -> Any:
-        """What it answers, as JSON."""
-        return self.answer(path, token, sent, **headers)[1]
-
-    def answer(
-        self, path: str, token: str | None = CLERK, sent: Any = None, **headers: str
-    ) -> tuple[int, Any]:
-        fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        if token is not None:
-            fields["Authorization"] = f"Bearer {token}"
-        body = None if sent is None else json.dumps(sent).encode()
-        if body is not None:
-            fields["Content-Type"] = "application/json"
-        request = urllib.request.Request(f"{self.base}{path}", body, fields)
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as refused:
-            return refused.code, json.load(refused)
-
-    def sign_in(self, question: dict[str, Any]) -> dict[str, str]:
-        """What the keeper answers to be let in."""
-        now = int(time.time())
-        claims = {
-            "aud": question["aud"],
-            "jti": "inbox",
-            "args_sha256": question["nonce"],
-            "decision": "approve",
-            "iat": now,
-            "exp": now + 300,
-        }
-        return {"nonce": question["nonce"], "proof": sign(self.keeper, claims)}
-
-    def signed(self, approval: Any, decision: str = "approve") -> str:
-        """What the keeper decides about an approval."""
-        return self.proof(
-            {
-                "aud": approval["aud"],
-                "confirmation_id": approval["id"],
-                "args_sha256": approval["args_sha256"],
-            },
-            decision=decision,
-        )
-
-
-class Caller(Stateless):
-    """Somebody who calls tools, and is not watched by the safety loop."""
-
-    token = CLERK
 
 
 @pytest.fixture(scope="module")

@@ -220,6 +220,10 @@ def test_a_good_document_has_no_faults() -> None:
             {"components|schemas|StoreItem|properties|name": {"$ref": "#/nowhere"}},
             "#/nowhere leads nowhere",
         ),
+        (
+            {"components|schemas|StoreItem|properties|name": {"$ref": "other.yaml#/Name"}},
+            "other.yaml#/Name is in another file, and only this one is read",
+        ),
         ({"components|schemas|a b": {}}, "components.schemas.a b: a name has letters"),
         (
             {"components|securitySchemes": {"x": {"type": "magic"}}},

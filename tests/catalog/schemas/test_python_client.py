@@ -48,7 +48,21 @@ GARDEN = r"""
               description: It.
               content: {application/json: {schema: {$ref: '#/components/schemas/Found'}}}
         delete:
+          parameters:
+            - {name: If-Match, in: header, required: true, schema: {type: string}}
+            - {name: X-Count, in: header, schema: {type: integer}}
           responses: {'204': {description: Gone.}}
+      /beds/{bed-id}/picture:
+        parameters:
+          - {name: bed-id, in: path, required: true, schema: {type: string}}
+        get:
+          operationId: getPicture
+          responses:
+            '200': {description: It., content: {image/png: {}}}
+        put:
+          operationId: putPicture
+          requestBody: {content: {image/png: {}}}
+          responses: {'204': {description: Done.}}
       /beds/events:
         get:
           operationId: followBeds
@@ -88,10 +102,15 @@ GARDEN = r"""
             size: {anyOf: [{type: integer}, {type: 'null'}]}
             by: {type: object, additionalProperties: {type: integer}}
             anything: {}
-            inside: {$ref: '#/components/schemas/Bed'}
+            inside: {allOf: [{$ref: '#/components/schemas/Bed'}]}
+            list: {type: array, items: {$ref: '#/components/schemas/Rose'}}
             secret: {type: string, format: password}
           required: [bedId, class, kind]
         Kind: {type: string, enum: [flowers, "it's \"green\""]}
+        Rose:
+          allOf:
+            - {type: object, properties: {thorns: {type: integer}}, required: [thorns]}
+            - {type: object, properties: {colour: {const: red}}}
         Missing:
           type: object
           properties: {missing: {type: string}}
@@ -124,6 +143,8 @@ class _Garden(BaseHTTPRequestHandler):
                 for size in (1, 2)
             )
             self._answer(200, text.encode(), "text/event-stream")
+        elif self.path.endswith("/picture"):
+            self._answer(200, b"\x89PNG", "image/png")
         elif "gone" in self.path:
             self._answer(404, b'{"why": "gone"}')
         elif self.command == "DELETE":
@@ -192,7 +213,14 @@ def test_every_operation_is_a_method(garden: Any, server: Any) -> None:
     assert server.asked[-1][2] == {**BED, "by": {"a": 1}}
     other = client.put_bed("b", garden.Bed(bed_id="?", class_=None, kind="flowers"))
     assert other == garden.Missing(missing="?")
-    assert client.delete_beds_bed_id("b") is None
+    roses = [garden.Rose(thorns=3, colour="red")]
+    rosy = garden.Bed(bed_id="b", class_=None, kind="flowers", list_=roses)
+    assert client.put_bed("b", rosy).list_ == roses
+    assert client.delete_beds_bed_id("b", '"x"', x_count=5) is None
+    assert server.asked[-1][3]["If-Match"] == '"x"'
+    assert server.asked[-1][3]["X-Count"] == "5"
+    assert client.get_picture("b") == b"\x89PNG"
+    assert not hasattr(client, "put_picture")
     (found,) = client.search_beds(search_beds_body=garden.SearchBedsBody(words=["a"]))
     assert isinstance(found, garden.Bed)
     assert server.asked[-1][2] == {"words": ["a"]}
@@ -256,6 +284,24 @@ def test_it_is_in_the_house_style(tmp_path: Path, document: str) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_type_without_a_name_that_speaks_of_itself_comes_to_an_end() -> None:
+    deep: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/components/schemas/A"}},
+    }
+    more = {"type": "object", "properties": {"b": {"type": "string"}}}
+    deep["properties"]["again"] = {"allOf": [{"$ref": "#/components/schemas/A"}, more]}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Deep", "version": "1"},
+        "paths": {},
+        "components": {"schemas": {"A": deep}},
+    }
+    text = "".join(module(document))
+    assert text.count("class A") < 20
+    compile(text, "deep.py", "exec")
 
 
 def test_words_for_python() -> None:

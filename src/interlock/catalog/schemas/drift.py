@@ -157,7 +157,7 @@ def see(schema: Any, side: Side) -> _Seen:
     """What a schema says, whichever way it is said."""
     if not isinstance(schema, dict):
         return _Seen(_TYPES, null=True)
-    schema = _merged(schema, side.root)
+    schema = merged(schema, side.root)
     # Something or null, said as a choice.
     for keyword in ("anyOf", "oneOf"):
         options = schema.get(keyword)
@@ -206,25 +206,25 @@ def _implied(schema: Schema) -> tuple[frozenset[str], bool]:
     return _TYPES, True
 
 
-def _merged(schema: Schema, root: Schema, depth: int = 0) -> Schema:
+def merged(schema: Schema, root: Schema, depth: int = 0) -> Schema:
     """A schema with its `allOf` in it, as far as that is a matter of members."""
     parts = schema.get("allOf")
     if not isinstance(parts, list) or depth > _MOST_DEPTH:
         return schema
-    merged = {key: value for key, value in schema.items() if key != "allOf"}
+    whole = {key: value for key, value in schema.items() if key != "allOf"}
     for part in parts:
         one = follow(part, root)
         if not isinstance(one, dict):
             continue
-        one = _merged(one, root, depth + 1)
+        one = merged(one, root, depth + 1)
         for key, value in one.items():
             if key == "properties" and isinstance(value, dict):
-                merged[key] = {**merged.get(key, {}), **value}
+                whole[key] = {**whole.get(key, {}), **value}
             elif key == "required" and isinstance(value, list):
-                merged[key] = [*merged.get(key, []), *value]
+                whole[key] = [*whole.get(key, []), *value]
             else:
-                merged.setdefault(key, value)
-    return merged
+                whole.setdefault(key, value)
+    return whole
 
 
 def _type_of(value: Any) -> str:

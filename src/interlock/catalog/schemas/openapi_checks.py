@@ -222,8 +222,9 @@ class _Look:
                 waiting += [(f"{here}[{number}]", part) for number, part in enumerate(one)]
             elif isinstance(one, dict):
                 ref = one.get("$ref")
-                inside = isinstance(ref, str) and ref.startswith("#")
-                if inside and at_pointer(self._document, str(ref)[1:]) is None:
+                if isinstance(ref, str) and not ref.startswith("#"):
+                    yield f"{here}: {ref} is in another file, and only this one is read"
+                elif isinstance(ref, str) and at_pointer(self._document, ref[1:]) is None:
                     yield f"{here}: {ref} leads nowhere"
                 waiting += [(f"{here}.{key}".lstrip("."), part) for key, part in one.items()]
 

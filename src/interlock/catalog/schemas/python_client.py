@@ -89,7 +89,13 @@ _ASKING: Final = '''
     # -- asking
 
     def _open(
-        self, method: str, path: str, query: Mapping[str, Any], sent: Any, accept: str
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        sent: Any,
+        accept: str,
+        fields: Mapping[str, Any] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         parts = self._parts
         connection: http.client.HTTPConnection
@@ -104,6 +110,9 @@ _ASKING: Final = '''
         asked = [(name, _text(one)) for name, many in query.items() for one in _each(many)]
         target = parts.path.rstrip("/") + path + (f"?{urlencode(asked)}" if asked else "")
         headers = {**self.headers, "Accept": accept}
+        for name, value in (fields or {}).items():
+            if value is not None:
+                headers[name] = _text(value)
         body = None
         if sent is not msgspec.UNSET:
             body = msgspec.json.encode(sent)
@@ -119,21 +128,34 @@ _ASKING: Final = '''
         return connection, answer
 
     def _ask(
-        self, method: str, path: str, kinds: tuple[Any, ...], query: Mapping[str, Any], sent: Any
+        self,
+        method: str,
+        path: str,
+        kinds: tuple[Any, ...],
+        query: Mapping[str, Any],
+        sent: Any,
+        fields: Mapping[str, Any] | None = None,
     ) -> Any:
         """The answer, as the first of these types that it fits. Without any it is not read."""
-        connection, answer = self._open(method, path, query, sent, _JSON)
+        accept = "*/*" if kinds == (bytes,) else _JSON
+        connection, answer = self._open(method, path, query, sent, accept, fields)
         try:
             body = answer.read()
         finally:
             connection.close()
-        return _decoded(body, kinds) if kinds else None
+        return body if kinds == (bytes,) else _decoded(body, kinds) if kinds else None
 '''
 
 _FOLLOWING: Final = '''
-    def _follow(self, path: str, kinds: tuple[Any, ...], query: Mapping[str, Any]) -> Iterator[Any]:
+    def _follow(
+        self,
+        path: str,
+        kinds: tuple[Any, ...],
+        query: Mapping[str, Any],
+        fields: Mapping[str, Any] | None = None,
+    ) -> Iterator[Any]:
         """What each event tells, until the server ends the stream or nobody listens any more."""
-        connection, answer = self._open("GET", path, query, msgspec.UNSET, _EVENTS)
+        connection, answer = self._open("GET", path, query, msgspec.UNSET, _EVENTS, fields)
         try:
             data: list[bytes] = []
             for line in answer:
@@ -231,8 +253,15 @@ class _Methods:
         for path, item in self._document.get("paths", {}).items():
             found = resolve(self._document, item)
             for method in METHODS if isinstance(found, dict) else ():
-                if isinstance(found.get(method), dict):
-                    texts.append(self._method(path, method, found[method], found))
+                operation = found.get(method)
+                if not isinstance(operation, dict):
+                    continue
+                if self._takes_json(operation):
+                    texts.append(self._method(path, method, operation, found))
+                else:
+                    texts.append(
+                        f"\n    # {method.upper()} {path} takes no JSON: it is left out.\n"
+                    )
         return texts
 
     def _method(self, path: str, verb: str, operation: Schema, item: Schema) -> str:
@@ -241,7 +270,8 @@ class _Methods:
         said = [*item.get("parameters", []), *operation.get("parameters", [])]
         parameters = [resolve(self._document, one) for one in said]
         required, optional = [], []
-        query = []
+        query: list[str] = []
+        fields: list[str] = []
         target = path
         for one in parameters:
             argument = attribute_name(one["name"])
@@ -250,8 +280,9 @@ class _Methods:
                 self.in_path = True
                 target = target.replace(f"{{{one['name']}}}", f"{{_path({argument})}}")
                 required.append(f"{argument}: {kind}")
-            elif one["in"] == "query":
-                query.append(f"{quoted(one['name'])}: {argument}")
+            elif one["in"] in ("query", "header"):
+                wanted = query if one["in"] == "query" else fields
+                wanted.append(f"{quoted(one['name'])}: {argument}")
                 if one.get("required") is True:
                     required.append(f"{argument}: {kind}")
                 else:
@@ -274,12 +305,18 @@ class _Methods:
             if stream
             else ["self._ask", quoted(verb.upper()), address, tuple_, asked, sent]
         )
+        if fields:
+            called.append("{" + ", ".join(fields) + "}")
         return (
             "\n"
             + _call(f"    def {name}", arguments, f" -> {answer}:", "    ")
             + docstring(_sentence(str(about)), "        ")
             + _returned(called, shown, stream)
         )
+
+    def _takes_json(self, operation: Schema) -> bool:
+        body = resolve(self._document, operation.get("requestBody"))
+        return not isinstance(body, dict) or _JSON in body["content"]
 
     def _sent(self, operation: Schema, title: str, required: list[str], optional: list[str]) -> str:
         """The argument that is the body, as it is written into the call."""
@@ -309,6 +346,8 @@ class _Methods:
                 return self._kinds(content[_JSON].get("schema"), title), False
             if _EVENTS in content:
                 return self._kinds(content[_EVENTS].get(EVENT), title), True
+            if content:
+                return ["bytes"], False
         return [], False
 
     def _kinds(self, schema: Any, title: str) -> list[str]:

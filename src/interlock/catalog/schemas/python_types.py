@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, Final
 
+from interlock.catalog.schemas.drift import merged
 from interlock.catalog.schemas.json_schema import SECRET, Schema
 from interlock.catalog.schemas.wrappers import camel
 
@@ -23,6 +24,10 @@ _SCALARS: Final = {
     "boolean": "bool",
     "null": "None",
 }
+_MOST_DEPTH: Final = 8
+"""An object so deep in others, none of which has a name, is any object."""
+_IN_USE: Final = frozenset({"bool", "dict", "float", "int", "list", "msgspec", "self", "str"})
+"""Names without which a type could not be written."""
 _TAKEN: Final = frozenset({"Any", "Client", "Iterator", "Literal", "Refused"})
 
 
@@ -30,7 +35,13 @@ class Types:
     """The types of one document. Inline objects get names when they are met."""
 
     def __init__(self, document: Schema) -> None:
-        components = document.get("components", {}).get("schemas", {})
+        self._document = document
+        self._depth = 0
+        """How many objects without a name are around the one that is looked at."""
+        components = {
+            name: merged(one, document) if isinstance(one, dict) else one
+            for name, one in document.get("components", {}).get("schemas", {}).items()
+        }
         self._schemas: dict[str, Any] = dict(components)
         self._names = {one: self._named(one) for one in components}
         self._structs: dict[str, str] = {}
@@ -50,6 +61,12 @@ class Types:
         """The type of a schema, as an annotation. `hint`: what is called so that has no name."""
         if not isinstance(schema, dict) or not schema:
             return "Any"
+        parts = schema.get("allOf")
+        if isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], dict):
+            # How a reference is given a description of its own.
+            schema = {**parts[0], **{key: one for key, one in schema.items() if key != "allOf"}}
+        elif isinstance(parts, list):
+            schema = merged(schema, self._document)
         ref = schema.get("$ref")
         if isinstance(ref, str):
             name = ref.rpartition("/")[2]
@@ -60,6 +77,8 @@ class Types:
                 return self._choice(schema[keyword_], hint)
         if isinstance(schema.get("enum"), list):
             return literal(schema["enum"])
+        if "const" in schema:
+            return literal([schema["const"]])
         kinds = schema.get("type")
         if isinstance(kinds, list):
             return _union(self._of_kind({**schema, "type": one}, one, hint) for one in kinds)
@@ -78,9 +97,11 @@ class Types:
         if kind == "array":
             return f"list[{self.of(schema.get('items'), hint)}]"
         if kind == "object" or "properties" in schema:
-            if schema.get("properties"):
+            if schema.get("properties") and self._depth < _MOST_DEPTH:
                 name = self._free(camel(hint))
+                self._depth += 1
                 self._add(name, schema)
+                self._depth -= 1
                 return name
             return f"dict[str, {self.of(schema.get('additionalProperties'), hint)}]"
         return _SCALARS.get(kind, "Any")
@@ -216,7 +237,7 @@ def attribute_name(member: str) -> str:
     name = re.sub(r"\W+", "_", parted).strip("_").lower() or "value"
     if name[0].isdigit():
         name = f"n{name}"
-    return f"{name}_" if keyword.iskeyword(name) else name
+    return f"{name}_" if keyword.iskeyword(name) or name in _IN_USE else name
 
 
 def quoted(text: str) -> str:

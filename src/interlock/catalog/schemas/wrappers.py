@@ -149,7 +149,8 @@ def _scalar(types: frozenset[str]) -> str | None:
 
 def _named(name: str) -> str:
     """The name in JSON, where Protobuf would make another one of the field's."""
-    return f' [json_name = "{name}"]' if re.fullmatch(r"[\w.-]+", name) else ""
+    plain = name.isprintable() and not any(one in name for one in '"\\')
+    return f' [json_name = "{name}"]' if plain and name[0] != "[" else ""
 
 
 def camel(text: str) -> str:
