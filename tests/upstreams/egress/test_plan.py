@@ -17,7 +17,7 @@ from interlock.upstreams.egress.refusals import MOST, Refusals
 
 
 def ways(*patterns: str) -> Ways:
-    return Ways.to(Egress.compile(patterns))
+    return Ways.to(Egress.compile(patterns), newer=True)
 
 
 def test_each_name_has_an_address_of_its_own() -> None:
@@ -55,6 +55,13 @@ def test_addresses_stand_for_themselves() -> None:
         Place("0.0.0.0", 5432),
         Place("::", 5432),
     }
+
+
+def test_a_machine_without_ipv6() -> None:
+    found = Ways.to(Egress.compile(["localhost:5432", "a.example:1"]), newer=False)
+    assert not any(":" in place.host for place in found.places)
+    with pytest.raises(ValueError, match="knows no IPv6"):
+        Ways.to(Egress.compile(["[2001:db8::1]:22"]), newer=False)
 
 
 def test_the_proxy_is_in_nobodys_way() -> None:

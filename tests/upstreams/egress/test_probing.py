@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
-from interlock.upstreams.egress import inside, plan
+from interlock.upstreams.egress import inside, plan, probing
 from interlock.upstreams.egress.confinement import Confinement
 from interlock.upstreams.egress.patterns import Egress
 from interlock.upstreams.egress.plan import PLAN, Ways, command_line, encode_plan
@@ -83,6 +85,23 @@ def test_a_machine_that_cannot(found: dict[str, object], says: str, tmp_path: Pa
     run(body)
 
 
+def test_it_is_tried_once_unless_the_machine_was_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[Done | None] = [None, ended(1, "", "no way")(), ended(0, "confined")()]
+
+    def attempt() -> Done:
+        done = tries.pop(0)
+        if done is None:
+            raise subprocess.TimeoutExpired("x", 20)
+        return done
+
+    monkeypatch.setattr(probing, "_known", [])
+    monkeypatch.setattr(probing, "_confine_one", attempt)
+    assert "did not end" in str(confinement_problem())
+    assert "no way" in str(confinement_problem())
+    assert "no way" in str(confinement_problem())
+    assert len(tries) == 1
+
+
 def test_an_attempt_that_fails_itself(tmp_path: Path) -> None:
     def late() -> Done:
         raise subprocess.TimeoutExpired("x", 20)
@@ -116,8 +135,6 @@ def test_what_to_do_is_said(name: str, value: str, says: str, tmp_path: Path) ->
 @pytest.mark.parametrize("wrong", ["room", "door", "filter", "parent"])
 def test_a_confinement_that_fails_half_way_runs_nothing(wrong: str, tmp_path: Path) -> None:
     """Whatever step it is: the command is not reached."""
-    import marshal
-
     described = marshal.loads(
         bytes.fromhex(encode_plan(tmp_path, Egress(), Ways(), door=None, hidden=(), read_only=()))
     )
@@ -174,8 +191,6 @@ def test_an_egress_that_is_none_is_refused_before_anything(egress: list[str]) ->
 def test_a_folder_for_sockets_that_is_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import tempfile
-
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))

@@ -62,13 +62,21 @@ class Ways(Struct, frozen=True):
     proxy_port: int = _USUAL_PROXY_PORT
 
     @classmethod
-    def to(cls, egress: Egress) -> Ways:
-        """Raises ValueError when there are more ports than one server should need."""
+    def to(cls, egress: Egress, *, newer: bool | None = None) -> Ways:
+        """Raises ValueError when there are more ports than one server should need.
+
+        `newer`: whether the machine knows IPv6. It is looked up when nobody says so.
+        """
+        newer = os.path.exists("/proc/net/if_inet6") if newer is None else newer
         hosts: dict[str, str] = {}
         places: dict[Place, str] = {}
         for host, port in egress.places:
             if host == "localhost":
-                places[Place(LOOPBACK, port)] = places[Place(LOOPBACK6, port)] = host
+                places[Place(LOOPBACK, port)] = host
+                if newer:
+                    places[Place(LOOPBACK6, port)] = host
+            elif ":" in host and not newer:
+                raise ValueError(f"egress names {host}, and this machine knows no IPv6")
             elif is_address(host):
                 places[Place(host, port)] = host
             else:
@@ -77,7 +85,7 @@ class Ways(Struct, frozen=True):
         ports = {place.port for place in places}
         if len(ports) > MOST_PORTS:
             raise ValueError(
-                f"egress names {len(ports)} different ports; {MOST_PORTS} are too many"
+                f"egress names {len(ports)} different ports; at most {MOST_PORTS} can be had"
             )
         proxy_port = _USUAL_PROXY_PORT
         while proxy_port in ports:

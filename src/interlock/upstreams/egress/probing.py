@@ -10,8 +10,8 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from interlock.upstreams.egress.plan import PLAN, Ways, command_line, encode_pla
 from interlock.upstreams.egress.socket_filter import socket_filter
 
 _SECONDS: Final = 20.0
+_LATE: Final = f"a process that was to be confined did not end within {_SECONDS:.0f} seconds"
 _FINE: Final = "confined"
 # In the tongue of the process that looks around. Every line that is not printed is an escape.
 _LOOK_AROUND: Final = f"""
@@ -61,10 +62,21 @@ _SWITCHES: Final = (
 Attempt = Callable[[], "subprocess.CompletedProcess[str]"]
 
 
-@cache
+_known: Final[list[str | None]] = []
+_trying: Final = threading.Lock()
+
+
 def confinement_problem() -> str | None:
-    """Why a process cannot be confined on this machine; None when it can. Tried once."""
-    return find_problem()
+    """Why a process cannot be confined on this machine; None when it can. Tried once, and again
+    only when the machine was too busy to tell.
+    """
+    with _trying:
+        if not _known:
+            problem = find_problem()
+            if problem == _LATE:
+                return problem
+            _known.append(problem)
+        return _known[0]
 
 
 def find_problem(
@@ -83,7 +95,7 @@ def find_problem(
     try:
         done = (attempt or _confine_one)()
     except subprocess.TimeoutExpired:
-        return f"a process that was to be confined did not end within {_SECONDS:.0f} seconds"
+        return _LATE
     except OSError as exc:
         return f"a process that was to be confined could not be started: {exc.strerror}"
     if done.returncode == 0 and done.stdout.strip() == _FINE:
