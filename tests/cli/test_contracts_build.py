@@ -142,6 +142,18 @@ def test_what_nothing_gives_any_more_is_removed(built: World) -> None:
     assert not (built.cwd / "schemas/python/store_client.py").exists()
 
 
+def test_a_name_that_nobody_looks_for_is_noted(built: World) -> None:
+    more = {"openapi/api.yml": "x: 1\n", "json/readme.md": "x", "json/order.json": {}}
+    folder(built.cwd / "schemas", more)
+    done = built.run_here("contracts", "build", "--check")
+    assert done.returncode == 0
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [
+        "json/order.json",
+        "openapi/api.yml",
+    ]
+    assert report(built)["passed_over"] == ["json/order.json", "openapi/api.yml"]
+
+
 def test_into_another_folder(world: World) -> None:
     shop(world.cwd / "schemas")
     done = world.run_here("contracts", "build", "schemas", "--out", "made")

@@ -79,6 +79,8 @@ def build(
         if json:
             say.as_json({"folder": str(folder), "problems": _plain(wrong.problems)})
         raise typer.Exit(say.FAILED) from None
+    for name in built.passed_over:
+        say.note(f"{name}: nobody looks for a schema here by this name, so it is passed over.")
     problems = [*built.problems, *(built.differing() if check else [])]
     _tell_problems(problems)
     if not problems and not check:
@@ -221,6 +223,7 @@ def _report(
         ],
         "written": built.written if wrote else [],
         "removed": built.left_over if wrote else [],
+        "passed_over": built.passed_over,
         "problems": _plain(problems),
         "metrics": {
             "schema_count": built.schema_count,

@@ -18,7 +18,7 @@ from interlock.catalog.schemas import openapi, params, python_client, wrappers
 from interlock.catalog.schemas.artefacts import Artefact, commented_text, json_text, yaml_text
 from interlock.catalog.schemas.compiling import compile_protos
 from interlock.catalog.schemas.cross_validation import across_languages, edited, of_params
-from interlock.catalog.schemas.discovering import Found, discover
+from interlock.catalog.schemas.discovering import Found, discover, passed_over
 from interlock.catalog.schemas.json_schema import schema_of
 from interlock.catalog.schemas.openapi_checks import faults
 from interlock.catalog.schemas.problems import Problem, SchemasWrong
@@ -48,6 +48,8 @@ class Built(msgspec.Struct, frozen=True):
     """Artefacts that are not on the disk, or not so."""
     left_over: list[str]
     """Generated files that nothing generates any more."""
+    passed_over: list[str]
+    """Files with names by which nobody looks for schemas."""
     problems: list[Problem]
     """Why nothing may be written."""
     generation_duration: float
@@ -110,6 +112,7 @@ def build_all(
         files=_rows(found, artefacts),
         artefacts=artefacts,
         written=[one.path for one in artefacts if texts_there.get(one.path) != one.text],
+        passed_over=passed_over(folder),
         left_over=[one.path for one in generated if one.path not in made],
         problems=problems,
         generation_duration=clock() - began,

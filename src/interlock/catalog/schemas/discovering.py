@@ -21,6 +21,7 @@ PATTERNS: Final[tuple[tuple[Kind, str], ...]] = (
 )
 """What is looked for, below the folder."""
 _MOST_FILES: Final = 10_000
+_LOOKS_LIKE: Final = frozenset({".json", ".proto", ".yaml", ".yml"})
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -65,6 +66,17 @@ def discover(folder: Path) -> list[Found]:
     if problems:
         raise SchemasWrong(problems)
     return found
+
+
+def passed_over(folder: Path) -> list[str]:
+    """Files that look like schemas and are not taken for any, because of their names."""
+    taken = {path for _, path in _paths(folder)}
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for kind, _ in PATTERNS
+        for path in (folder / kind).rglob("*")
+        if path.suffix in _LOOKS_LIKE and kind != "python" and path not in taken
+    )
 
 
 def _paths(folder: Path) -> Iterator[tuple[Kind, Path]]:
