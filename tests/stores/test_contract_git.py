@@ -4,6 +4,7 @@ publication, whatever state others have left it in."""
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -380,7 +381,7 @@ def test_an_index_that_is_locked_right_after_the_commit(
 
 
 def test_without_git_the_library_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract_git.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     assert ContractGit(folder).means == "dulwich"
     monkeypatch.setattr(contract_git, "is_there", lambda: False)
     with pytest.raises(InterlockError, match=r"interlock\[contracts\]"):

@@ -13,6 +13,9 @@ OnBreak = Literal["report", "hold"]
 class ContractsConfig(Section, frozen=True):
     """The schemas of tools: their history, and what happens when one breaks."""
 
+    watch: Annotated[
+        bool, says("false: nobody looks whether the schemas of tools change, and nothing is held.")
+    ] = True
     registry: Annotated[
         Text | None,
         says("The folder of the contract registry (a Git repository). Default: none is kept."),
@@ -24,3 +27,7 @@ class ContractsConfig(Section, frozen=True):
             "cannot be called until somebody accepts the change."
         ),
     ] = "report"
+    serve: Annotated[
+        bool,
+        says("Whether callers may ask the registry over HTTP: GET /contracts and below."),
+    ] = True

@@ -29,6 +29,8 @@ _HUMANS_WORK: Final = {
     "BISECT_LOG": "a bisection",
 }
 _LOOK_EVERY: Final = 0.02
+_LONG_FOR_GIT: Final = 1.0
+"""Git itself has a lock for less than this."""
 _LEFT_BEHIND: Final = 60.0
 """A lock that appeared this many seconds at most after a publisher that was cut short began to move
 things is that publisher's own."""
@@ -150,13 +152,14 @@ class Place(NamedTuple):
         locks = [self.common_dir / f"{branch}.lock", self.git_dir / "HEAD.lock"]
         if self.work_tree is not None:
             locks.insert(0, self.git_dir / "index.lock")
-        deadline = time.monotonic() + patience
+        began = time.monotonic()
         for lock in locks:
             while lock.exists():
-                if time.monotonic() > deadline:
-                    if self._is_left_behind(lock):
-                        lock.unlink(missing_ok=True)
-                        break
+                waited = time.monotonic() - began
+                if waited >= min(patience, _LONG_FOR_GIT) and self._is_left_behind(lock):
+                    lock.unlink(missing_ok=True)
+                    break
+                if waited > patience:
                     raise locked(
                         f"{lock} exists: another git program uses {self.folder}. If none does, one "
                         "was cut short there; then remove that file.",

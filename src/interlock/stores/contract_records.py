@@ -38,10 +38,6 @@ BREAKING_CHANGE: Final = Failure(
     "breaking_change", -32602, -32602, -32602, "", 409, "FAILED_PRECONDITION", "CONFLICT_STATE",
     "internal_error", False, Fault.CALLER,
 )  # fmt: skip
-DEPRECATED_VERSION: Final = Failure(
-    "deprecated_version", -32602, -32602, -32602, "", 410, "FAILED_PRECONDITION", "CONFLICT_STATE",
-    "internal_error", False, Fault.CALLER,
-)  # fmt: skip
 
 
 class Provenance(Struct, frozen=True):
