@@ -17,6 +17,7 @@ from interlock.errors import TOO_BUSY, InterlockError
 from interlock.manifests.secret import SecretsInventory
 from interlock.node.places import (
     driver_states_path,
+    guarded_from_drivers,
     hidden_from_drivers,
     installed_drivers_path,
 )
@@ -233,7 +234,7 @@ class DriverCare:
                 manifest.id,
                 manifest.egress,
                 hidden=self._hidden,
-                read_only=(manifest.folder,),
+                read_only=guarded_from_drivers(self._config, self._environ, self._base_dir),
                 any_egress=settings.any_egress,
                 on_refused=lambda host, port: self._refused(driver, host, port),
             )

@@ -127,9 +127,23 @@ def hidden_from_drivers(
     places = {
         state_dir(config, environ, base_dir),
         state_home(environ),
+        # A folder of its own, wherever it is: see `socket_path`.
         socket_path(config, environ, base_dir).parent,
     }
     return tuple(sorted(places))
+
+
+def guarded_from_drivers(
+    config: Config, environ: Mapping[str, str], base_dir: Path
+) -> tuple[Path, ...]:
+    """What no server of a driver may change: whatever says what drivers may do, and the programs of
+    other drivers."""
+    settings = config.drivers
+    named = (*settings.folders, *settings.contracts, ".secrets", *settings.trust)
+    places = {base_dir / Path(one).expanduser() for one in named}
+    places |= {path for path in base_dir.glob("*.y*ml") if path.is_file()}
+    places.add(installed_drivers_path(config, environ, base_dir))
+    return tuple(sorted(place for place in places if place.exists()))
 
 
 def decisions_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
