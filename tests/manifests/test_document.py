@@ -1,0 +1,204 @@
+"""YAML to values with places: both ways agree, and everything odd is said at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlock.config.problems import ConfigError, Problem
+from interlock.manifests import document
+from interlock.manifests.document import read_document, read_yaml
+
+
+@contextmanager
+def slow_way() -> Iterator[None]:
+    quick, document._quick = document._quick, None
+    try:
+        yield
+    finally:
+        document._quick = quick
+
+
+def problems_of(matter: str) -> list[Problem]:
+    with pytest.raises(ConfigError) as caught:
+        read_document(f"---\n{matter}\n---\n", "DRIVER.md")
+    return caught.value.problems
+
+
+def test_the_quick_way_is_there() -> None:
+    assert document._quick is not None
+
+
+def test_core_types_only() -> None:
+    found = read_document(
+        "---\na: yes\nb: 12:30\nc: 0o17\nd: 0x1F\ne: true\nf: ~\ng: 1e3\nh: '5'\n"
+        "i: 2024-01-01\n---\n",
+        "x",
+    ).value
+    assert found == {
+        "a": "yes", "b": "12:30", "c": 15, "d": 31, "e": True, "f": None, "g": 1000.0, "h": "5",
+        "i": "2024-01-01",
+    }  # fmt: skip
+
+
+def test_places_are_those_of_the_file() -> None:
+    found = read_document("---\na: 1\nb:\n  - x\n  - c: [1, 2]\n---\n", "x")
+    assert found.place(("a",)) == (2, 1)
+    assert found.place(("b", 1, "c")) == (5, 5)
+    assert found.place(("b", 1, "c", 1)) == (5, 12)
+    assert found.place(("b", 1, "nothing")) == (5, 5)
+    assert found.place(("nothing", "at", "all")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("matter", "line", "words"),
+    [
+        ("a: [1, 2", 2, "not closed"),
+        ("a: {b", 2, "not closed"),
+        ("a: b: c", 2, "colon too many"),
+        ("a: b\n  c: d", 3, "colon too many"),
+        ("a: 'x", 2, "quote"),
+        ("a: b\na: c", 3, "already set on line 2"),
+        ("a: *x", 2, "alias"),
+        ("a: !!python/object x", 2, "tag"),
+        ("a: !!int x", 2, "tag"),
+        ("[a]: b", 2, "key is not text"),
+        ("? {a: b}\n: c", 2, "key is not text"),
+        ("a: .inf", 2, "finite"),
+        ("a: 1e999", 2, "finite"),
+        ("a: " + "9" * 30, 2, "too long"),
+        ("- a\n- b", 2, "not fields"),
+        ("text", 2, "not fields"),
+        ("a: " + "[" * 40 + "]" * 40, 2, "too deeply"),
+        ("a: " + "[" * 2000 + "]" * 2000, 2, "too deeply"),
+        ("a: " + "- " * 2000, 2, ""),
+        ("a: &x [*x]", 2, "too deeply"),
+        ("a:\tb\n\tc: d", 0, ""),
+        ("a: \x07", 2, "U+0007"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(matter: str, line: int, words: str) -> None:
+    problems = problems_of(matter)
+    assert any(words in problem.message for problem in problems), problems
+    if line:
+        assert problems[0].line == line
+
+
+def test_all_problems_at_once() -> None:
+    found = problems_of("a: 1\na: 2\nb: .nan\nc: {d: 1, d: 2}\n")
+    assert [problem.path for problem in found] == ["a", "b", "c.d"]
+
+
+def test_an_alias_stands_for_what_it_names() -> None:
+    assert read_document("---\n&a b: *a\nc: &d {e: 1}\nf: *d\n---\n", "x").value == {
+        "b": "b", "c": {"e": 1}, "f": {"e": 1},
+    }  # fmt: skip
+
+
+def test_aliases_that_explode_are_stopped() -> None:
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    assert "more than 200000 values" in problems_of("\n".join(rows))[0].message
+
+
+@pytest.mark.parametrize("way", ["quick", "slow"])
+def test_long_nesting_ends_without_harm_to_the_process(way: str) -> None:
+    """libyaml's composer recurses in C: a deep text must never get that far."""
+    for deep in ("[" * 200_000, "{a: " * 60_000, "- " * 200_000, "? " * 200_000):
+        text = f"---\na: {deep}\n---\n"
+        if way == "slow":
+            text = text[:30_000] + "\n---\n"
+            with slow_way(), pytest.raises(ConfigError):
+                read_document(text, "x")
+        else:
+            with pytest.raises(ConfigError):
+                read_document(text, "x")
+
+
+def test_a_long_text_that_is_not_yaml_is_refused_quickly_with_its_line() -> None:
+    rows = "".join(f"k{n}: [a, b]\n" for n in range(20_000))
+    problems = problems_of(f"{rows}x: [a\ny: b")
+    assert problems[0].line > 20_000
+    assert "not valid YAML" in problems[0].message
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**12), 10**12)
+    | st.floats(allow_nan=False, allow_infinity=False, width=32)
+    | st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+mappings = st.dictionaries(
+    st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8),
+    json_values,
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(mappings, st.booleans())
+def test_what_is_written_is_read_on_both_ways(values: dict[str, Any], flow: bool) -> None:
+    matter = yaml.safe_dump(values, default_flow_style=flow, allow_unicode=True, sort_keys=False)
+    # The library writes YAML 1.1, where other words are numbers, dates and truth.
+    expected = yaml.safe_load(matter)
+    text = f"---\n{matter}---\n"
+    if expected != values or "\n---" in matter:
+        return
+    quick = _outcome(text)
+    with slow_way():
+        assert _outcome(text) == quick
+
+
+@given(mappings)
+def test_json_is_front_matter_too(values: dict[str, Any]) -> None:
+    text = f"---\n{json.dumps(values, indent=1)}\n---\n"
+    quick = _outcome(text)
+    with slow_way():
+        assert _outcome(text) == quick
+    if isinstance(quick, tuple):
+        assert quick[0] == values
+
+
+_PIECES = [
+    "a", "b: ", ": ", ":", "- ", "-", "\n", "\n  ", "[", "]", "{", "}", ", ", "'", '"', "#", " #",
+    "|", ">", "|-\n", "? ", "?", "!", "&x ", "*x", "%", "@", "`", "~", "1", "0x1", ".5", "true",
+    "null", "...", "---", "<<: ", "é", "\u2028", "\x85", "\t", "\\n", "\\u0041", " ", "=",
+]  # fmt: skip
+
+
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from(_PIECES), min_size=1, max_size=25))
+def test_odd_texts_are_read_the_same_on_both_ways(pieces: list[str]) -> None:
+    text = "---\nk: v\n" + "".join(pieces) + "\n---\n"
+    quick = _outcome(text)
+    with slow_way():
+        assert _outcome(text) == quick
+
+
+def _outcome(text: str) -> object:
+    try:
+        found = read_document(text, "x")
+    except ConfigError:
+        return None
+    return found.value, [found.place((key,)) for key in found.value]
+
+
+def test_yaml_without_dashes_can_be_read_too() -> None:
+    assert read_yaml("a: 1\n", "x").value == {"a": 1}

@@ -1,0 +1,550 @@
+"""DRIVER.md, the part that every driver has (AIP-30)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.config.problems import ConfigError
+from interlock.manifests.binding import cost_for
+from interlock.manifests.driver import Cost, HttpProbe, Requires, Retry
+from interlock.manifests.driver_reader import parse_driver, read_driver
+from interlock.manifests.findings import Caution
+from tests.manifests.texts import (
+    GONE,
+    driver,
+    driver_text,
+    driver_values,
+    entry,
+    problem_at,
+    read,
+    text_of,
+    write,
+)
+
+
+def only(reading: Any, path: str) -> str:
+    """The message and hint of the only problem, which is at a path."""
+    assert reading.value is None
+    (problem,) = reading.problems
+    assert problem.path == path, reading.problems
+    assert problem.file.endswith("DRIVER.md")
+    assert problem.line >= 1
+    assert problem.column >= 1
+    return f"{problem.message}; {problem.hint}"
+
+
+# -- required fields
+
+
+@pytest.mark.spec("DR-30.fields-1")
+@pytest.mark.parametrize("name", ["name", "id", "description", "version", "kind", "implements"])
+def test_a_required_field_is_missed_by_name(name: str) -> None:
+    problems = read(**{name: GONE}).problems
+    assert any(p.message == f"{name} is missing" and p.hint == f"add {name}" for p in problems)
+
+
+@pytest.mark.spec("DR-30.fields-1")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("name", ""),
+        ("name", "x" * 81),
+        ("name", 5),
+        ("id", "x"),
+        ("id", "X-mcp"),
+        ("id", "-mcp"),
+        ("id", "a_b"),
+        ("id", "a" * 81),
+        ("description", ""),
+        ("description", "x" * 2001),
+        ("version", "1.0"),
+        ("version", 1.0),
+        ("version", "01.0.0"),
+        ("version", "v1.0.0"),
+        ("kind", "grpc"),
+        ("implements", []),
+        ("implements", {}),
+    ],
+)
+def test_a_required_field_out_of_range_is_named(name: str, value: Any) -> None:
+    reading = read(**{name: value})
+    assert reading.value is None
+    assert {problem.path for problem in reading.problems} == {name}
+
+
+@pytest.mark.spec("DR-30.fields-1")
+def test_a_required_field_at_its_limits_is_taken() -> None:
+    found = driver(name="x" * 80, id="a" * 80, description="x" * 2000, version="1.2.3-beta.1+b7")
+    assert (len(found.name), len(found.id), len(found.description)) == (80, 80, 2000)
+    assert driver(id="a1").key == "a1@1"
+
+
+@pytest.mark.spec("DR-30.fields-2")
+@pytest.mark.parametrize("kind", ["cli", "http", "sdk", "builtin"])
+def test_other_kinds_are_known_but_have_no_server(kind: str) -> None:
+    found = driver(kind=kind, server=GONE, transport=GONE, bin="gh")
+    assert found.kind == kind
+    assert found.server is None
+    assert found.implements[0].mcp is None
+
+
+# -- optional fields
+
+
+@pytest.mark.spec("DR-30.fields-3", "DR-30.fields-4")
+def test_defaults_of_what_is_not_said() -> None:
+    found = driver()
+    assert found.egress == ()
+    assert found.region == ("global",)
+    assert found.policy_tags == ()
+    assert found.tags == ()
+    assert found.cost is None
+    assert found.retry is None
+    assert found.timeout_override_ms is None
+    assert found.requires == Requires()
+    assert found.metadata == {}
+
+
+@pytest.mark.spec("DR-30.fields-3")
+def test_a_network_that_is_empty_or_missing_is_none() -> None:
+    assert driver(network={}).egress == driver(network={"egress": []}).egress == driver().egress
+    assert driver(network={"egress": ["a.example"], "ingress": ["x"]}).egress == ("a.example",)
+    assert "unknown key" in only(read(network={"egres": []}), "network.egres")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fine"),
+    [
+        ("api.example.com", True),
+        ("*.example.com", True),
+        ("API.example.com:8443", True),
+        ("localhost:1", True),
+        ("10.1.2.3", True),
+        ("[::1]:80", True),
+        ("*", True),
+        ("https://api.example.com", False),
+        ("10.0.0.0/8", False),
+        ("api.*.com", False),
+        ("*example.com", False),
+        ("a b", False),
+        ("", False),
+    ],
+)
+def test_hosts_to_reach_have_one_form(pattern: str, fine: bool) -> None:
+    assert (read(network={"egress": [pattern]}).value is not None) is fine
+
+
+@pytest.mark.spec("DR-30.fields-4")
+@pytest.mark.parametrize("name", ["tags", "policy_tags"])
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (["Upper"], "[0]"),
+        (["-a"], "[0]"),
+        (["a" * 65], "[0]"),
+        (["a_b"], "[0]"),
+        (["a", "b", "a"], ""),
+        ("a", ""),
+    ],
+)
+def test_tags_have_a_pattern_and_come_once(name: str, value: Any, path: str) -> None:
+    only(read(**{name: value}), name + path)
+    assert getattr(driver(**{name: ["a", "0-b", "x" * 64]}), name) == ("a", "0-b", "x" * 64)
+
+
+@pytest.mark.spec("DR-30.fields-5")
+def test_what_an_entry_costs_wins_over_what_the_driver_costs() -> None:
+    found = driver(
+        cost_override={"cost_units_per_call": 9, "cost_class": "metered", "currency": "EUR"},
+        implements=[
+            entry("a.b", cost_override={"cost_units_per_call": 4}),
+            entry("c.d"),
+        ],
+    )
+    assert cost_for(found, found.implements[0]) == Cost("metered", 4, "EUR")
+    assert cost_for(found, found.implements[1]) == Cost("metered", 9, "EUR")
+    assert cost_for(driver(), driver().implements[0]) is None
+
+
+@pytest.mark.spec("DR-30.fields-5")
+@pytest.mark.parametrize(
+    "cost",
+    [{"cost_class": "cheap"}, {"cost_units_per_call": -1}, {"currency": "euro"}, {"price": 1}],
+)
+def test_a_cost_that_is_none_is_refused(cost: dict[str, Any]) -> None:
+    (key,) = cost
+    only(read(cost_override=cost), f"cost_override.{key}")
+    inner = read(implements=[entry(cost_override=cost)])
+    only(inner, f"implements[0].cost_override.{key}")
+
+
+@pytest.mark.spec("DR-30.fields-6")
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"timeout_override_ms": 99}, "timeout_override_ms"),
+        ({"timeout_override_ms": "1s"}, "timeout_override_ms"),
+        ({"retry_override": {"max_attempts": 11}}, "retry_override.max_attempts"),
+        ({"retry_override": {"max_attempts": 0}}, "retry_override.max_attempts"),
+        ({"retry_override": {"max_attempts": 2, "backoff": "linear"}}, "retry_override.backoff"),
+        ({"retry_override": {"max_attempts": 2, "initial_ms": -1}}, "retry_override.initial_ms"),
+    ],
+)
+def test_limits_of_timeouts_and_retries(changes: dict[str, Any], path: str) -> None:
+    only(read(**changes), path)
+
+
+@pytest.mark.spec("DR-30.fields-6")
+def test_timeouts_and_retries_at_their_limits() -> None:
+    retry = {"max_attempts": 10, "backoff": "exponential", "initial_ms": 0}
+    found = driver(timeout_override_ms=100, retry_override=retry)
+    assert found.timeout_override_ms == 100
+    assert found.retry == Retry(10, "exponential", 0)
+
+
+def test_machines_that_a_driver_runs_on() -> None:
+    found = driver(
+        requires={
+            "os": ["linux", "darwin", "windows"],
+            "arch": ["x64", "arm64", "x86", "arm"],
+            "min_disk_mb": 10,
+            "min_memory_mb": 0,
+        }
+    )
+    assert found.requires.os == ("linux", "darwin", "windows")
+    assert found.requires.min_disk_mb == 10
+    only(read(requires={"os": ["bsd"]}), "requires.os[0]")
+    only(read(requires={"arch": ["mips"]}), "requires.arch[0]")
+
+
+@pytest.mark.spec("DR-30.fields-8")
+def test_a_runner_is_a_block_or_absent() -> None:
+    assert driver().engine == "subprocess"
+    assert driver(runner={"engine": "docker", "limits": {"cpu": 1}}).engine == "docker"
+    assert driver(runner="./RUNNER.md").runner == "./RUNNER.md"
+    assert "text or keys and values" in only(read(runner=5), "runner")
+
+
+@pytest.mark.spec("DR-30.fields-9")
+def test_examples_have_a_goal_and_metadata_is_free() -> None:
+    found = driver(
+        examples=[{"goal": "read it", "note": "slowly"}],
+        metadata={"other": {"x": [1, {"y": None}]}},
+    )
+    assert found.metadata == {"other": {"x": [1, {"y": None}]}}
+    assert "goal is missing" in only(read(examples=[{"note": "x"}]), "examples[0]")
+
+
+# -- entries
+
+
+@pytest.mark.spec("DR-30.implements-1", "DR-32.schema-2")
+def test_an_entry_takes_its_fields_and_no_others() -> None:
+    found = driver(
+        implements=[
+            entry(
+                "./tools/fs-read/TOOL.md",
+                schema_narrowing={"drop_inputs": ["encoding"], "drop_outputs": ["mime"]},
+                mapping={"path": "file", "encoding": {"from": "charset", "transform": "upper"}},
+                cost_override={"cost_units_per_call": 0.5},
+                timeout_override_ms=2000,
+                retry_override={"max_attempts": 2},
+                metadata={"mcp": {"tool_name": "read_file"}, "other": {"x": 1}},
+            )
+        ]
+    ).implements[0]
+    assert found.drop_inputs == ("encoding",)
+    assert found.drop_outputs == ("mime",)
+    assert found.mapping["path"] == "file"
+    assert found.mapping["encoding"].transform == "upper"  # type: ignore[union-attr]
+    assert found.metadata["other"] == {"x": 1}
+    wrong = read(implements=[entry(mappings={})])
+    assert 'did you mean "mapping"?' in only(wrong, "implements[0].mappings")
+    for name in ("tool", "version"):
+        assert f"{name} is missing" in only(
+            read(implements=[entry(**{name: GONE})]), "implements[0]"
+        )
+
+
+def test_the_line_of_an_entry_is_kept() -> None:
+    found = driver(implements=[entry("a.b"), entry("c.d")])
+    first, second = found.implements
+    rows = driver_text(implements=[entry("a.b"), entry("c.d")]).splitlines()
+    assert rows[first.line - 1].strip() == "- tool: a.b"
+    assert rows[second.line - 1].strip() == "- tool: c.d"
+
+
+@pytest.mark.parametrize("text", ["^^1", "one", ">=", "1.0.0 -", "^1.0.0 ||| 2", "1.2.3.4"])
+def test_a_range_that_npm_does_not_know_is_refused(text: str) -> None:
+    assert "range" in only(read(implements=[entry(version=text)]), "implements[0].version")
+
+
+def test_the_same_contract_twice_is_refused() -> None:
+    assert "implemented twice" in only(read(implements=[entry(), entry()]), "implements[1].tool")
+
+
+@pytest.mark.parametrize("value", [{"form": "a"}, {}, {"from": "a", "with": "b"}])
+def test_a_long_mapping_has_from_and_transform(value: dict[str, str]) -> None:
+    reading = read(implements=[entry(mapping={"a": value})])
+    assert all(p.path.startswith("implements[0].mapping.a") for p in reading.problems)
+    assert reading.problems
+
+
+# -- sign-in
+
+
+@pytest.mark.spec("DR-30.auth-1")
+def test_every_field_of_a_sign_in() -> None:
+    auth = driver(
+        auth={
+            "ref": "./SECRETS.md",
+            "state": {"paths": ["~/.config/x"], "env": ["ACME_KEY"]},
+            "login": {
+                "cmd": "x login",
+                "url": "https://x.example/oauth?client_id=…",
+                "interactive": True,
+                "requires_callback_url": True,
+                "completes_when": {
+                    "http": {"method": "HEAD", "url": "https://x.example/me", "expect_status": 204}
+                },
+            },
+            "refresh": {"cmd": "x refresh", "url": "https://x.example/r", "every": "PT1H"},
+            "expiry": {"detect": "http_status:401"},
+        }
+    ).auth
+    assert auth is not None
+    assert auth.ref == "./SECRETS.md"
+    assert auth.state_paths == ("~/.config/x",)
+    assert auth.state_env == ("ACME_KEY",)
+    assert auth.login is not None
+    assert auth.login.completes_when is not None
+    assert auth.login.completes_when.http == HttpProbe("https://x.example/me", "HEAD", 204)
+    assert auth.refresh is not None
+    assert auth.refresh.every == 3600.0
+    assert auth.expiry_detect == ("http_status:401",)
+    completes = {"cmd": "x whoami", "exit_code": 3}
+    by_command = driver(auth={"login": {"completes_when": completes}}).auth
+    assert by_command is not None
+    assert by_command.login is not None
+    assert by_command.login.completes_when is not None
+    assert by_command.login.completes_when.exit_code == 3
+
+
+@pytest.mark.spec("DR-30.auth-1")
+@pytest.mark.parametrize(
+    ("auth", "path"),
+    [
+        ({"reff": "x"}, "auth.reff"),
+        ({"state": {"files": []}}, "auth.state.files"),
+        ({"state": {"env": ["lower"]}}, "auth.state.env[0]"),
+        ({"login": {"command": "x"}}, "auth.login.command"),
+        ({"login": {"completes_when": {"code": 0}}}, "auth.login.completes_when.code"),
+        ({"login": {"completes_when": {}}}, "auth.login.completes_when"),
+        ({"login": {"interactive": "yes"}}, "auth.login.interactive"),
+        ({"refresh": {"every": "PT"}}, "auth.refresh.every"),
+        ({"refresh": {"every": "1 month"}}, "auth.refresh.every"),
+        ({"refresh": {"every": "PT0S"}}, "auth.refresh.every"),
+        ({"expiry": {"detect": []}}, "auth.expiry.detect"),
+        ({"expiry": {"detect": "http_status:none"}}, "auth.expiry.detect"),
+        ({"expiry": {"detect": "exit_code:"}}, "auth.expiry.detect"),
+        ({"expiry": {"detects": "x"}}, "auth.expiry.detects"),
+    ],
+)
+def test_a_sign_in_takes_nothing_else(auth: dict[str, Any], path: str) -> None:
+    problems = read(auth=auth).problems
+    assert path in {problem.path for problem in problems}, problems
+
+
+def test_a_secret_put_where_a_name_belongs_is_not_repeated() -> None:
+    secret = "sk-0123456789abcdefghijkl"
+    reading = read(auth={"state": {"env": [secret]}}, server={"kind": "remote", "url": secret})
+    assert reading.problems
+    assert secret not in str(reading.problems)
+
+
+# -- health, install, versions
+
+
+@pytest.mark.spec("DR-30.health-1")
+def test_every_field_of_a_health_check() -> None:
+    found = driver(
+        health_check={
+            "method": "http",
+            "http": {"url": "https://x.example/health"},
+            "cmd": "x ping",
+            "expect_exit": 2,
+            "every": "PT10M",
+            "timeout_ms": 100,
+        }
+    ).health_check
+    assert found is not None
+    assert found.http == HttpProbe("https://x.example/health", "GET", 200)
+    assert (found.cmd, found.expect_exit, found.every, found.timeout_ms) == (
+        "x ping",
+        2,
+        600.0,
+        100,
+    )
+    for method in ("ping", "noop"):
+        plain = driver(health_check={"method": method}).health_check
+        assert plain is not None
+        assert (plain.timeout_ms, plain.every) == (5000, 300.0)
+
+
+@pytest.mark.spec("DR-30.health-1")
+@pytest.mark.parametrize(
+    ("check", "path"),
+    [
+        ({}, "health_check"),
+        ({"method": "tcp"}, "health_check.method"),
+        ({"method": "exec"}, "health_check"),
+        ({"method": "http"}, "health_check"),
+        ({"method": "ping", "timeout_ms": 99}, "health_check.timeout_ms"),
+        ({"method": "ping", "often": 1}, "health_check.often"),
+        ({"method": "http", "http": {"url": "x"}}, "health_check.http.url"),
+        (
+            {"method": "http", "http": {"url": "http://x", "method": "PUT"}},
+            "health_check.http.method",
+        ),
+    ],
+)
+def test_a_health_check_takes_nothing_else(check: dict[str, Any], path: str) -> None:
+    only(read(health_check=check), path)
+
+
+def test_a_version_check_has_a_pattern_that_captures_and_a_range() -> None:
+    check = {"cmd": "x --version", "parse": r"v(\S+)", "range": ">=0.5"}
+    found = driver(version_check=check).version_check
+    assert found is not None
+    assert found.timeout_ms == 5000
+    for key, value, words in (
+        ("parse", "v", "captured"),
+        ("parse", "(", "regular expression"),
+        ("range", "newest", "range"),
+        ("timeout_ms", 1, "at least"),
+    ):
+        message = only(read(version_check={**check, key: value}), f"version_check.{key}")
+        assert words in message
+    assert "range is missing" in only(
+        read(version_check={"cmd": "x", "parse": "(x)"}), "version_check"
+    )
+
+
+def test_install_keeps_the_order_and_everything_that_is_said() -> None:
+    steps = [{"method": "npm", "package": "x", "global": False}, {"method": "brew", "package": "x"}]
+    found = driver(install=steps).install
+    assert [step.method for step in found] == ["npm", "brew"]
+    assert found[0].settings == {"package": "x", "global": False}
+    only(read(install=[{"package": "x"}]), "install[0]")
+    only(read(install=[{"method": "download", "sha256": "abc"}]), "install[0].sha256")
+
+
+# -- the whole
+
+
+@pytest.mark.spec("DR-32.schema-2")
+def test_unknown_keys_at_the_top_are_tolerated_and_mentioned() -> None:
+    reading = read(regions=["x"], sandbox={"fs": {}}, spec="agentdriver/v1")
+    assert reading.value is not None
+    sentences = [c.sentence for c in reading.cautions if c.code == "unknown_field"]
+    assert len(sentences) == 2
+    assert any('did you mean "region"?' in sentence for sentence in sentences)
+    other_kind = read(kind="cli", server=GONE, transport=GONE, bin="x", sandbox={}, regon=[])
+    assert [c.code for c in other_kind.cautions if c.code == "unknown_field"] == ["unknown_field"]
+
+
+def test_a_slip_in_a_required_field_leads_to_it() -> None:
+    (problem,) = read(description=GONE, descripton="Reads files.").problems
+    assert problem.message == "description is missing"
+    assert '"descripton"' in problem.hint
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_lines() -> None:
+    text = (
+        "---\nname: X\nid: A\ndescription: d\nversion: 1.0.0\nkind: http\n"
+        "tags: [a, a]\nimplements:\n  - tool: a\n    verison: '1'\n---\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_driver(text, file=Path("a/DRIVER.md"))
+    found = [(problem.line, problem.column, problem.path) for problem in caught.value.problems]
+    assert found == [(3, 1, "id"), (7, 1, "tags"), (10, 5, "implements[0].verison")]
+    data = caught.value.data
+    assert data is not None
+    assert len(data["problems"]) == 3
+    assert str(caught.value).startswith('a/DRIVER.md:3:1: id: "A" is not the id of a driver')
+
+
+def test_a_file_is_read_with_its_digest_and_its_code(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "files-mcp" / "DRIVER.md", driver_text(implements=[entry(metadata=GONE)])
+    )
+    with pytest.raises(ConfigError, match="no code serves it"):
+        read_driver(path)
+    write(tmp_path / "files-mcp" / "driver.py", "")
+    cautions: list[Caution] = []
+    found = read_driver(path, cautions=cautions)
+    assert len(found.digest) == 64
+    assert found.folder == tmp_path / "files-mcp"
+
+
+def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_driver(tmp_path / "DRIVER.md")
+
+
+names = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=2, max_size=20)
+
+
+@given(
+    id=names,
+    version=st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)),
+    description=st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=100),
+    tags=st.lists(names, max_size=4, unique=True),
+    tools=st.lists(names, min_size=1, max_size=4, unique=True),
+)
+def test_what_is_written_is_read(
+    id: str, version: tuple[int, int, int], description: str, tags: list[str], tools: list[str]
+) -> None:
+    values = driver_values(
+        id=id,
+        version=".".join(str(number) for number in version),
+        description=description,
+        tags=tags,
+        implements=[entry(tool) for tool in tools],
+    )
+    found = parse_driver(text_of(values), Path("x/DRIVER.md")).unwrap()
+    assert found.id == id
+    assert found.major == version[0]
+    assert found.description == description
+    assert found.tags == tuple(tags)
+    assert [one.tool for one in found.implements] == tools
+    assert found.source == values
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*driver_values(), "auth", "network", "x"]),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(max_size=5)
+        | st.lists(st.text(max_size=3), max_size=2)
+        | st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+        max_size=4,
+    )
+)
+def test_any_values_make_a_driver_or_problems(changes: dict[str, Any]) -> None:
+    reading = read(**changes)
+    assert (reading.value is None) == bool(reading.problems)
+    for problem in reading.problems:
+        assert problem.message
+        assert problem.hint
+
+
+def test_problem_at_finds_one() -> None:
+    assert problem_at(read(id="A").problems, "id").line == 3

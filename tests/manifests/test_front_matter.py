@@ -1,0 +1,151 @@
+"""The text between the --- lines: found, or refused with a place and an advice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.config.problems import ConfigError, Problem
+from interlock.manifests.driver_reader import parse_driver
+from interlock.manifests.front_matter import MOST_BYTES, read_source, split
+from interlock.manifests.tool_reader import parse_contract
+from tests.manifests.texts import driver_text
+
+
+def problem_of(text: str) -> Problem:
+    with pytest.raises(ConfigError) as caught:
+        split(text, "DRIVER.md")
+    (problem,) = caught.value.problems
+    assert problem.file == "DRIVER.md"
+    assert problem.message
+    assert problem.hint
+    return problem
+
+
+def test_the_text_keeps_the_lines_of_the_file() -> None:
+    found = split("---\nname: x\nid: y\n---\n\n# Body\n---\nmore\n", "DRIVER.md")
+    assert found.text == "---\nname: x\nid: y\n"
+    assert found.text.splitlines()[1] == "name: x"
+    assert found.body == "# Body\n---\nmore\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 0, "empty"),
+        (" \n\n", 0, "empty"),
+        ("# Title\nname: x\n", 1, "no front matter"),
+        ("\n---\nname: x\n---\n", 2, "above the first ---"),
+        ("  ---\nname: x\n---\n", 1, "above the first ---"),
+        ("--- name: x\n---\n", 1, "follows ---"),
+        ("---\nname: x\n", 1, "has no end"),
+        ("---\nname: x\n --- \n", 1, "has no end"),
+        ("---", 1, "has no end"),
+        ("---\n---\n", 2, "nothing between"),
+        ("---\n\n  \n---\nbody", 2, "nothing between"),
+    ],
+)
+def test_what_is_not_front_matter_is_told_where(text: str, line: int, words: str) -> None:
+    problem = problem_of(text)
+    assert problem.line == line
+    assert words in problem.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff---\nname: x\n---\n",
+        "---\r\nname: x\r\n---\r\nbody\r\n",
+        "---  \nname: x\n---\t\n",
+        "---\nname: x\n---",
+    ],
+)
+def test_marks_and_line_ends_of_other_systems_are_taken(text: str) -> None:
+    assert split(text, "DRIVER.md").text.split("\n")[1] == "name: x"
+
+
+@pytest.mark.spec("DR-30.fields-10")
+def test_the_body_says_nothing_to_the_node() -> None:
+    plain = parse_driver(driver_text(), Path("a/DRIVER.md"))
+    wordy = parse_driver(driver_text() + "\n# Files\n---\nname: {other\n", Path("a/DRIVER.md"))
+    assert plain.value is not None
+    assert plain.value == wordy.value
+    shouted = parse_driver(driver_text().replace("name:", "Name:"), Path("a/DRIVER.md"))
+    assert any("name is missing" in problem.message for problem in shouted.problems)
+
+
+def test_a_huge_text_is_refused_politely() -> None:
+    text = "---\nname: " + "x" * (10 * MOST_BYTES) + "\n---\n"
+    problem = problem_of(text)
+    assert "longer than 1024 KiB" in problem.message
+
+
+def test_a_huge_file_is_not_even_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "TOOL.md"
+    path.write_bytes(b"---\ninputs: " + b" " * MOST_BYTES)
+    with pytest.raises(ConfigError, match="longer than 1024 KiB"):
+        read_source(path)
+    os.truncate(path, 50 * MOST_BYTES)
+    with pytest.raises(ConfigError, match="longer than 1024 KiB"):
+        read_source(path)
+
+
+def test_a_schema_that_is_as_long_as_it_may_be_does_not_hang() -> None:
+    rows = "".join(f"    p{n}: {{type: string}}\n" for n in range(35_000))
+    head = "---\nname: T\nid: big.one\ndescription: d\nversion: 1.0.0\n"
+    text = f"{head}inputs:\n  type: object\n  properties:\n{rows}outputs: {{}}\n---\n"
+    assert len(text) < MOST_BYTES
+    reading = parse_contract(text, Path("TOOL.md"))
+    assert [problem.path for problem in reading.problems] == ["inputs"]
+    assert "more than 50000 values" in reading.problems[0].message
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_source(tmp_path / "none.md")
+    with pytest.raises(ConfigError, match="folder"):
+        read_source(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_source(tmp_path / "a\0b")
+    (tmp_path / "bytes.md").write_bytes(b"---\nname: x\ny: \xff\n---\n")
+    with pytest.raises(ConfigError) as caught:
+        read_source(tmp_path / "bytes.md")
+    assert (caught.value.problems[0].line, caught.value.problems[0].column) == (3, 4)
+
+
+def test_a_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "DRIVER.md")
+    assert read_source(tmp_path / "DRIVER.md").text == ""
+
+
+def test_a_link_is_followed_only_where_that_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("---\na: b\n---\n")
+    (tmp_path / "here.md").symlink_to(tmp_path / "there.md")
+    assert read_source(tmp_path / "here.md").digest == read_source(tmp_path / "there.md").digest
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_source(tmp_path / "here.md", follow=False)
+
+
+@given(
+    st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=200).filter(
+        lambda text: text.strip() and "---" not in text and "\r" not in text
+    ),
+    st.text(max_size=50).filter(lambda text: "\r" not in text),
+)
+def test_any_text_comes_out_as_it_went_in(matter: str, body: str) -> None:
+    found = split(f"---\n{matter}\n---\n{body}", "DRIVER.md")
+    assert found.text == f"---\n{matter}\n"
+    assert found.body == body.lstrip("\n")
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_split_or_refused(text: str) -> None:
+    try:
+        found = split(text, "DRIVER.md")
+    except ConfigError:
+        return
+    assert found.text.startswith("---")

@@ -1,0 +1,118 @@
+"""Manifests to test with: small ones that are lawful, to be changed by each test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from interlock.config.problems import Problem
+from interlock.manifests.driver import DriverManifest
+from interlock.manifests.driver_reader import parse_driver
+from interlock.manifests.findings import Caution, Reading
+from interlock.manifests.tool import ToolContract
+from interlock.manifests.tool_reader import parse_contract
+
+GONE: Any = object()
+"""In place of a value: the field is not there."""
+
+
+def text_of(values: dict[str, Any], body: str = "") -> str:
+    """A manifest with these fields."""
+    kept = {key: value for key, value in values.items() if value is not GONE}
+    return f"---\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}---\n{body}"
+
+
+def driver_values(**changes: Any) -> dict[str, Any]:
+    """The fields of a driver that is lawful."""
+    return {
+        "name": "Files",
+        "id": "files-mcp",
+        "description": "Reads files.",
+        "version": "1.0.0",
+        "kind": "mcp",
+        "server": {"kind": "npm", "package": "@scope/files", "args": ["."]},
+        "transport": "stdio",
+        "implements": [entry()],
+        **changes,
+    }
+
+
+def entry(tool: str = "fs.read", **changes: Any) -> dict[str, Any]:
+    values = {
+        "tool": tool,
+        "version": "^1.0.0",
+        "metadata": {"mcp": {"tool_name": "read_file"}},
+        **changes,
+    }
+    return {key: value for key, value in values.items() if value is not GONE}
+
+
+def driver_text(**changes: Any) -> str:
+    return text_of(driver_values(**changes))
+
+
+def tool_values(**changes: Any) -> dict[str, Any]:
+    """The fields of a contract that is lawful."""
+    return {
+        "name": "Read a file",
+        "id": "fs.read",
+        "description": "Reads a file as text.",
+        "version": "1.0.0",
+        "inputs": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "encoding": {"type": "string"}},
+            "required": ["path"],
+        },
+        "outputs": {
+            "type": "object",
+            "properties": {"contents": {"type": "string"}, "mime": {"type": "string"}},
+            "required": ["contents"],
+        },
+        **changes,
+    }
+
+
+def tool_text(**changes: Any) -> str:
+    return text_of(tool_values(**changes))
+
+
+def secret_values(**changes: Any) -> dict[str, Any]:
+    values = {"slug": "acme-api-key", "name": "Key", "description": "Of Acme.", **changes}
+    return {key: value for key, value in values.items() if value is not GONE}
+
+
+def secrets_text(*secrets: dict[str, Any]) -> str:
+    return text_of({"secrets": list(secrets or (secret_values(),))})
+
+
+def driver(**changes: Any) -> DriverManifest:
+    return read(**changes).unwrap()
+
+
+def contract(**changes: Any) -> ToolContract:
+    return parse_contract(tool_text(**changes), Path("tools/fs-read/TOOL.md")).unwrap()
+
+
+def read(
+    *, has_code: bool = False, plain_http: bool = False, **changes: Any
+) -> Reading[DriverManifest]:
+    file = Path(".drivers/files-mcp/DRIVER.md")
+    return parse_driver(driver_text(**changes), file, has_code=has_code, plain_http=plain_http)
+
+
+def problem_at(problems: list[Problem], path: str) -> Problem:
+    """The only problem at a path."""
+    (found,) = [problem for problem in problems if problem.path == path]
+    return found
+
+
+def codes(cautions: list[Caution] | tuple[Caution, ...]) -> set[str]:
+    return {caution.code for caution in cautions}
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
