@@ -178,6 +178,8 @@ def _explained(
         )
         own += secret_checks(document)
         said = {(problem.path, problem.message) for problem in universal}
+        if "server_ref" in document.value:
+            said.add(("", "server is missing"))
         own = [problem for problem in own if (problem.path, problem.message) not in said]
     found = in_order(universal, problems + own)
     return found or [whole_file(document.file, "this is not a driver", "see AIP-30 and AIP-32")]

@@ -82,17 +82,18 @@ def check_schema(schema: Any) -> list[SchemaFault]:
 
 def self_contained(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema that was checked, with ours in it that it refers to: it needs nobody then."""
-    if any(target[:1] != "#" for _, _, target in _references(schema)):
-        try:
-            return jsonschema_rs.bundle(
-                schema,
-                registry=schemas.registry(),
-                retriever=schemas.no_retrieval,
-                draft=jsonschema_rs.Draft202012,
-            )
-        except (ValueError, jsonschema_rs.ReferencingError):
-            return schema
-    return schema
+    needed: dict[str, dict[str, Any]] = {}
+    waiting = [schema]
+    while waiting:
+        for _, _, target in _references(waiting.pop()):
+            address = target.partition("#")[0]
+            known = schemas.at_address(address) if address and address not in needed else None
+            if known is not None:
+                needed[address] = known
+                waiting.append(known)
+    if not needed:
+        return schema
+    return {**schema, "$defs": {**schema.get("$defs", {}), **needed}}
 
 
 def _about(error: jsonschema_rs.ValidationError) -> str:

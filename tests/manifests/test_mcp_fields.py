@@ -1,0 +1,534 @@
+"""DRIVER.md, the part that MCP drivers have (AIP-32), and secrets in it (AIP-19)."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.config.problems import ConfigError
+from interlock.manifests.driver import (
+    IDLE_SECONDS,
+    ConnectionOptions,
+    DeclaredPrompt,
+    DeclaredResource,
+    DriverManifest,
+    RemoteAuth,
+)
+from interlock.manifests.driver_reader import parse_driver, read_driver
+from interlock.manifests.findings import Caution
+from interlock.manifests.schema_driver import DRIVER, MCP
+from tests.manifests.texts import (
+    GONE,
+    codes,
+    driver,
+    driver_text,
+    entry,
+    problem_at,
+    read,
+    write,
+)
+
+REMOTE = {"kind": "remote", "url": "https://mcp.example.com/v1"}
+SERVERS: dict[str, dict[str, Any]] = {
+    "binary": {"kind": "binary", "path": "./server"},
+    "npm": {"kind": "npm", "package": "@scope/name"},
+    "docker": {"kind": "docker", "image": "name:latest"},
+    "remote": REMOTE,
+}
+
+
+def paths(**changes: Any) -> set[str]:
+    reading = read(**changes)
+    assert (reading.value is None) == bool(reading.problems)
+    return {problem.path for problem in reading.problems}
+
+
+# -- required
+
+
+@pytest.mark.spec("DR-32.required-1")
+def test_only_kind_mcp_is_an_mcp_driver() -> None:
+    assert driver(kind="http").server is None
+    assert "kind is missing" in {problem.message for problem in read(kind=GONE).problems}
+
+
+@pytest.mark.spec("DR-32.required-2")
+def test_a_server_is_needed() -> None:
+    (problem,) = read(server=GONE).problems
+    assert problem.message == "server is missing"
+    assert paths(server="npx x") == {"server"}
+
+
+@pytest.mark.spec("DR-32.required-3")
+@pytest.mark.parametrize("transport", ["ws", "STDIO", 1, ["stdio"]])
+def test_a_transport_is_one_of_three(transport: Any) -> None:
+    problem = problem_at(read(transport=transport).problems, "transport")
+    assert problem.hint in ("write stdio, sse or http", 'did you mean "stdio"?')
+    assert "transport is missing" in {one.message for one in read(transport=GONE).problems}
+
+
+@pytest.mark.spec("DR-32.principles-1")
+def test_what_an_mcp_driver_adds_to_a_driver() -> None:
+    own = set(MCP["properties"]) - set(DRIVER["properties"])
+    assert own == {
+        "server", "transport", "protocol_version", "prompts", "resources", "connection_options",
+    }  # fmt: skip
+    of_every_driver = {"auth", "install", "network", "policy_tags", "region", "id", "version"}
+    assert of_every_driver <= set(DRIVER["properties"])
+    assert not of_every_driver & set(MCP["properties"])
+    assert {"server", "transport", "prompts", "resources", "connection"} <= set(
+        DriverManifest.__struct_fields__
+    )
+
+
+# -- optional
+
+
+@pytest.mark.spec("DR-32.optional-2", "DR-32.prompts-3")
+def test_prompts() -> None:
+    assert driver().prompts == ()
+    whole = {
+        "name": "summarize",
+        "description": "Sums up.",
+        "integrate_as": "skill_block",
+        "skill_ref": "./skills/summarize/SKILL.md",
+    }
+    found = driver(prompts=[whole, {"name": "x", "integrate_as": "raw"}]).prompts
+    assert found == (
+        DeclaredPrompt("summarize", "skill_block", "Sums up.", "./skills/summarize/SKILL.md"),
+        DeclaredPrompt("x", "raw"),
+    )
+    assert paths(prompts=[{"name": "x"}]) == {"prompts[0]"}
+    assert paths(prompts=[{"integrate_as": "raw"}]) == {"prompts[0]"}
+    assert paths(prompts=[{**whole, "integrate_as": "tool"}]) == {"prompts[0].integrate_as"}
+    assert paths(prompts=[{**whole, "title": "x"}]) == {"prompts[0].title"}
+
+
+@pytest.mark.spec("DR-32.optional-3", "DR-32.resources-3")
+def test_resources() -> None:
+    assert driver().resources == ()
+    whole = {
+        "uri_template": "file:///{path}",
+        "description": "Files.",
+        "integrate_as": "ref_kind",
+        "ref_kind_id": "mcp_filesystem",
+    }
+    raw = {"uri_template": "db://{table}", "integrate_as": "raw"}
+    assert driver(resources=[whole, raw]).resources == (
+        DeclaredResource("file:///{path}", "ref_kind", "Files.", "mcp_filesystem"),
+        DeclaredResource("db://{table}", "raw"),
+    )
+    assert paths(resources=[{"integrate_as": "raw"}]) == {"resources[0]"}
+    assert paths(resources=[{"uri_template": "x"}]) == {"resources[0]"}
+    assert paths(resources=[{**whole, "ref_kind_id": "MCP-fs"}]) == {"resources[0].ref_kind_id"}
+    assert paths(resources=[{**whole, "integrate_as": "skill_block"}]) == {
+        "resources[0].integrate_as"
+    }
+    assert paths(resources=[{**whole, "mime": "x"}]) == {"resources[0].mime"}
+
+
+def test_what_is_to_be_integrated_says_as_what() -> None:
+    prompt = {"name": "x", "integrate_as": "skill_block"}
+    assert "skill_ref" in problem_at(read(prompts=[prompt]).problems, "prompts[0]").message
+    resource = {"uri_template": "x", "integrate_as": "ref_kind"}
+    assert "ref_kind_id" in problem_at(read(resources=[resource]).problems, "resources[0]").message
+    named = {**resource, "ref_kind_id": "files"}
+    assert "ref_kind_prefix" in codes(read(resources=[named]).cautions)
+    assert "ref_kind_prefix" not in codes(
+        read(resources=[{**resource, "ref_kind_id": "mcp_files"}]).cautions
+    )
+
+
+@pytest.mark.spec("DR-32.optional-4", "DR-32.schema-1")
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"timeout_ms": 99}, "timeout_ms"),
+        ({"timeout_ms": 100.5}, "timeout_ms"),
+        ({"max_retries": 11}, "max_retries"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"keepalive": "yes"}, "keepalive"),
+        ({"timeout": 5}, "timeout"),
+    ],
+)
+def test_connection_options_have_limits_and_no_other_key(
+    options: dict[str, Any], path: str
+) -> None:
+    assert paths(connection_options=options) == {f"connection_options.{path}"}
+
+
+@pytest.mark.spec("DR-32.optional-4", "DR-32.schema-1", "DR-32.transport-6")
+def test_connection_options_and_what_they_are_when_nothing_is_said() -> None:
+    assert driver().connection == driver(connection_options={}).connection == ConnectionOptions()
+    assert driver().connection == ConnectionOptions(30_000, 3, True)
+    assert IDLE_SECONDS == 300.0
+    limits = {"timeout_ms": 100, "max_retries": 10, "keepalive": False}
+    assert driver(connection_options=limits).connection == ConnectionOptions(100, 10, False)
+
+
+@pytest.mark.spec("DR-32.optional-5", "DR-32.open-2")
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("2025-03", "2025-03-26"),
+        ("2025-03-26", "2025-03-26"),
+        ("2024", "2024-11-05"),
+        ("2025", "2025-11-25"),
+        ("2025-06-18", "2025-06-18"),
+        ("2026-07-28", "2026-07-28"),
+        (GONE, ""),
+    ],
+)
+def test_a_revision_is_found_by_how_it_starts(asked: Any, found: str) -> None:
+    assert driver(protocol_version=asked).protocol_version == found
+
+
+@pytest.mark.spec("DR-32.optional-5", "DR-32.open-2")
+@pytest.mark.parametrize("asked", ["2023-01", "2025-07", "1.0.0", "20255", ["2025-03"], 2025])
+def test_a_revision_that_is_none_is_refused(asked: Any) -> None:
+    assert paths(protocol_version=asked) == {"protocol_version"}
+
+
+# -- the server
+
+
+@pytest.mark.spec("DR-32.server-1")
+def test_there_are_four_kinds_of_servers() -> None:
+    assert paths(server={"kind": "pip", "package": "x"}) == {"server.kind"}
+    assert paths(server={"package": "x"}) == {"server"}
+    for kind, server in SERVERS.items():
+        transport = "sse" if kind == "remote" else "stdio"
+        assert driver(server=server, transport=transport).server.kind == kind  # type: ignore[union-attr]
+
+
+@pytest.mark.spec("DR-32.server-2", "DR-32.server-3", "DR-32.server-4")
+@pytest.mark.parametrize(
+    ("kind", "key"), [("binary", "path"), ("npm", "package"), ("docker", "image")]
+)
+def test_a_server_that_is_started_names_what_is_started(kind: str, key: str) -> None:
+    server = SERVERS[kind]
+    whole = {**server, "args": ["/workspace", "-v"], "env": {"A_B": "c"}}
+    found = driver(server=whole).server
+    assert found is not None
+    assert getattr(found, key) == server[key]
+    assert found.args == ("/workspace", "-v")
+    assert found.env == {"A_B": "c"}
+    assert driver(server=server).server.args == ()  # type: ignore[union-attr]
+    (problem,) = read(server={"kind": kind}).problems
+    assert problem.message == f"{key} is missing"
+    assert paths(server={**server, "args": "x"}) == {"server.args"}
+    assert paths(server={**server, "args": [1]}) == {"server.args[0]"}
+    assert paths(server={**server, key: 5}) == {f"server.{key}"}
+
+
+@pytest.mark.spec("DR-32.server-5")
+def test_a_remote_server_has_a_url_and_nothing_to_install() -> None:
+    (problem,) = read(server={"kind": "remote"}, transport="sse").problems
+    assert problem.message == "url is missing"
+    assert paths(server={"kind": "remote", "url": "mcp.example.com"}, transport="sse") == {
+        "server.url"
+    }
+    install = [{"method": "npm", "package": "x"}]
+    reading = read(server=REMOTE, transport="sse", install=install)
+    assert reading.value is not None
+    assert "install_of_remote" in codes(reading.cautions)
+
+
+@pytest.mark.spec("DR-32.server-6")
+def test_the_environment_is_text_to_text_and_may_speak_of_secrets() -> None:
+    env = {"DATABASE_URL": "${secrets.POSTGRES_URL}", "MODE": "a$${b}"}
+    auth = {"state": {"env": ["POSTGRES_URL"]}}
+    found = driver(server={**SERVERS["docker"], "env": env}, auth=auth).server
+    assert found is not None
+    assert found.env == env
+    assert paths(server={**SERVERS["npm"], "env": {"A": 1}}) == {"server.env.A"}
+    assert paths(server={**SERVERS["npm"], "env": {"A B": "x"}}) == {'server.env."A B"'}
+    assert paths(server={**SERVERS["npm"], "env": ["A=b"]}) == {"server.env"}
+
+
+@pytest.mark.spec("DR-32.server-7", "DR-32.server-8")
+def test_only_a_remote_server_is_shown_who_calls() -> None:
+    auth = {"state": {"env": ["ACME_API_KEY"]}}
+    bearer = {"type": "bearer", "secret": "ACME_API_KEY"}
+    header = {"type": "header", "secret": "${secrets.ACME_API_KEY}", "header": "X-Api-Key"}
+
+    def found(how: dict[str, str]) -> RemoteAuth | None:
+        server = driver(server={**REMOTE, "auth": how}, transport="sse", auth=auth).server
+        assert server is not None
+        return server.auth
+
+    assert found(bearer) == RemoteAuth("bearer", "ACME_API_KEY", "Authorization")
+    assert found(header) == RemoteAuth("header", "ACME_API_KEY", "X-Api-Key")
+    for kind in ("binary", "npm", "docker"):
+        assert "server.auth" in paths(server={**SERVERS[kind], "auth": bearer}, auth=auth)
+    for wrong, path in (
+        ({"type": "basic", "secret": "A"}, "server.auth.type"),
+        ({"type": "bearer"}, "server.auth"),
+        ({"type": "bearer", "secret": "lower"}, "server.auth.secret"),
+        ({**bearer, "token": "x"}, "server.auth.token"),
+        ({**header, "header": "a b"}, "server.auth.header"),
+        ({"type": "bearer", "secret": "OTHER"}, "server.auth.secret"),
+    ):
+        assert path in paths(server={**REMOTE, "auth": wrong}, transport="sse", auth=auth)
+
+
+@pytest.mark.spec("DR-32.server-9")
+@pytest.mark.parametrize(("kind", "transport"), list(product(SERVERS, ("stdio", "sse", "http"))))
+def test_which_server_is_spoken_to_over_what(kind: str, transport: str) -> None:
+    lawful = {
+        ("binary", "stdio"), ("npm", "stdio"), ("docker", "stdio"), ("docker", "sse"),
+        ("docker", "http"), ("remote", "sse"), ("remote", "http"),
+    }  # fmt: skip
+    server = SERVERS[kind]
+    if (kind, transport) in lawful:
+        if kind == "docker" and transport != "stdio":
+            assert paths(server=server, transport=transport) == {"server"}
+            server = {**server, "port": 8080}
+        found = driver(server=server, transport=transport)
+        assert found.transport == transport
+        assert found.server is not None
+        assert found.server.port == server.get("port")
+    else:
+        problem = problem_at(read(server=server, transport=transport).problems, "transport")
+        assert kind in problem.message
+        assert problem.hint.startswith("write ")
+
+
+@pytest.mark.parametrize("port", [0, 65536, "80", 1.5])
+def test_a_port_is_a_port(port: Any) -> None:
+    server = {**SERVERS["docker"], "port": port}
+    assert paths(server=server, transport="http") == {"server.port"}
+
+
+def test_a_server_takes_other_keys_and_mentions_them() -> None:
+    reading = read(server={**SERVERS["npm"], "arg": ["x"]})
+    assert reading.value is not None
+    (sentence,) = [c.sentence for c in reading.cautions if c.code == "unknown_field"]
+    assert 'did you mean "args"?' in sentence
+
+
+@pytest.mark.spec("DR-31.security-1")
+@pytest.mark.parametrize(
+    ("url", "fine"),
+    [
+        ("https://mcp.example.com/v1", True),
+        ("http://127.0.0.1:8000/mcp", True),
+        ("http://localhost/mcp", True),
+        ("http://[::1]:80/mcp", True),
+        ("http://mcp.example.com/v1", False),
+        ("http://127.0.0.1.example.com/", False),
+        ("http://10.0.0.1/", False),
+    ],
+)
+def test_what_goes_to_another_machine_goes_over_tls(url: str, fine: bool) -> None:
+    server = {"kind": "remote", "url": url}
+    reading = read(server=server, transport="http")
+    assert (reading.value is not None) is fine
+    if not fine:
+        assert problem_at(reading.problems, "server.url").hint.startswith("write https://")
+        allowed = read(server=server, transport="http", plain_http=True)
+        assert allowed.value is not None
+        assert "remote_without_tls" in codes(allowed.cautions)
+    for key in ("verify", "insecure", "tls_verify"):
+        # Nobody reads such a key, so nobody obeys it.
+        asked = read(server={**REMOTE, key: False}, transport="http")
+        assert asked.value is not None
+        assert "unknown_field" in codes(asked.cautions)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://", "https://user:pw@x.example/", "https://x:99999/", "ftp://x"]
+)
+def test_a_url_is_one_without_credentials(url: str) -> None:
+    reading = read(server={"kind": "remote", "url": url}, transport="sse")
+    assert {problem.path for problem in reading.problems} == {"server.url"}
+    assert "pw" not in str(reading.problems)
+
+
+# -- bindings
+
+
+@pytest.mark.spec("DR-32.pertool-4")
+@pytest.mark.parametrize(
+    ("binding", "path"),
+    [
+        ({"tool_name": "x", "foo": 1}, "foo"),
+        ({"tool_name": "x", "argument_mapping": {"a": 1}}, "argument_mapping.a"),
+        ({"tool_name": "x", "argument_mapping": []}, "argument_mapping"),
+        ({"tool_name": ""}, "tool_name"),
+        ({"tool_name": "x", "result_extract": "rows"}, "result_extract"),
+        ({"tool_name": "x", "result_extract": 1}, "result_extract"),
+    ],
+)
+def test_a_binding_takes_three_keys(binding: dict[str, Any], path: str) -> None:
+    found = paths(implements=[entry(metadata={"mcp": binding})])
+    assert found == {f"implements[0].metadata.mcp.{path}"}
+
+
+@pytest.mark.spec("DR-32.pertool-4")
+def test_a_binding_and_what_it_is_when_little_is_said() -> None:
+    short = driver().implements[0].mcp
+    assert short is not None
+    assert (short.argument_mapping, short.result_extract) == ({}, "$")
+    binding = {
+        "tool_name": "q",
+        "argument_mapping": {"sql": "query"},
+        "result_extract": "$.rows",
+    }
+    whole = driver(implements=[entry(metadata={"mcp": binding})]).implements[0].mcp
+    assert whole is not None
+    assert whole.argument_mapping == {"sql": "query"}
+    assert whole.result_extract == "$.rows"
+
+
+@pytest.mark.spec("DR-32.pertool-5")
+@pytest.mark.parametrize("metadata", [GONE, {}, {"http": {}}])
+def test_every_entry_names_a_tool_of_the_server(metadata: Any) -> None:
+    entries = [entry("a.b"), entry("c.d", metadata=metadata)]
+    (problem,) = read(implements=entries).problems
+    assert problem.path == "implements[1]"
+    assert '"c.d"' in problem.message
+    assert read(implements=entries, has_code=True).value is not None
+
+
+@pytest.mark.spec("DR-32.compat-1")
+def test_the_general_part_is_checked_first_and_both_are_reported() -> None:
+    found = read(transport="ws", tags=["A"]).problems
+    assert [problem.path for problem in found] == ["tags[0]", "transport"]
+    assert found[0].line > found[1].line
+    # The same when one of the two is only wrong in what its fields mean together.
+    found = read(server=REMOTE, transport="stdio", id="X").problems
+    assert [problem.path for problem in found] == ["id", "transport"]
+    with pytest.raises(ConfigError) as caught:
+        read_driver(driver_text(transport="ws", tags=["A"]))
+    assert [problem.path for problem in caught.value.problems] == ["tags[0]", "transport"]
+
+
+# -- secrets
+
+
+@pytest.mark.spec("DR-19.binding-3")
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"server": {**SERVERS["npm"], "args": ["--key", "${secrets.K}"]}}, "server.args[1]"),
+        ({"server": {**REMOTE, "url": "https://x.example/${secrets.K}"}}, "server.url"),
+        ({"description": "Uses ${secrets.K}."}, "description"),
+        ({"metadata": {"a": [{"b": "${secrets.K}"}]}}, "metadata.a[0].b"),
+        (
+            {"version_check": {"cmd": "x ${secrets.K}", "parse": "(x)", "range": "*"}},
+            "version_check.cmd",
+        ),
+    ],
+)
+def test_a_secret_stands_in_the_environment_or_in_auth_only(
+    changes: dict[str, Any], path: str
+) -> None:
+    transport = "sse" if changes.get("server", {}).get("kind") == "remote" else "stdio"
+    auth = {"state": {"env": ["K"]}}
+    assert paths(auth=auth, transport=transport, **changes) == {path}
+
+
+@pytest.mark.spec("DR-19.binding-3")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("${secrets.K}", ""),
+        ("a${secrets.K}b${secrets.L_2}", ""),
+        ("$${secrets.whatever}", ""),
+        ("${secrets.k}", "not the name of a secret"),
+        ("${secrets.}", "not the name of a secret"),
+        ("${secrets.1A}", "not the name of a secret"),
+        ("${secrets.K", "not closed"),
+        ("${secrets.UNLISTED}", "UNLISTED is not listed"),
+    ],
+)
+def test_what_a_placeholder_may_say(text: str, words: str) -> None:
+    server = {**SERVERS["npm"], "env": {"A": text}}
+    reading = read(server=server, auth={"state": {"env": ["K", "L_2"]}})
+    if words:
+        assert words in problem_at(reading.problems, "server.env.A").message
+    else:
+        assert reading.value is not None
+
+
+# -- deprecated names
+
+
+@pytest.mark.spec("DR-32.principles-6")
+def test_old_names_are_translated_with_a_warning_each(tmp_path: Path) -> None:
+    """The pattern of AIP-30's example 5: server_ref and mcp_tools beside the new fields."""
+    write(
+        tmp_path / "servers" / "fs" / "server.json",
+        '{"command": "npx", "args": ["-y", "@scope/files", "/workspace"], "env": {"A": "b"}}',
+    )
+    text = driver_text(
+        server=GONE,
+        server_ref="./servers/fs/server.json",
+        mcp_tools={"read_file": "fs-read", "write_file": "fs-write", "list": "fs-list"},
+        implements=[
+            entry("./tools/fs-read/TOOL.md", metadata={"mcp": {"tool_name": "other"}}),
+            entry("./tools/fs-write/TOOL.md", metadata=GONE),
+            entry("fs-list", metadata={"x": 1}),
+        ],
+    )
+    path = write(tmp_path / ".drivers" / "files-mcp" / "DRIVER.md", text)
+    cautions: list[Caution] = []
+    found = read_driver(path, root=tmp_path, cautions=cautions)
+    deprecated = [one for one in cautions if one.code == "deprecated_field"]
+    assert len(deprecated) == 2
+    assert all(one.line > 1 for one in deprecated)
+    assert found.server is not None
+    assert (found.server.kind, found.server.package) == ("npm", "@scope/files")
+    assert found.server.args == ("/workspace",)
+    assert found.server.env == {"A": "b"}
+    tools = [one.mcp.tool_name for one in found.implements if one.mcp is not None]
+    assert tools == ["other", "write_file", "list"]
+
+
+@pytest.mark.spec("DR-32.principles-6")
+def test_the_fields_of_today_win_over_old_names() -> None:
+    reading = parse_driver(
+        driver_text(server_ref="./nowhere.json", mcp_tools={"x": "fs.read"}), Path("a/DRIVER.md")
+    )
+    found = reading.unwrap()
+    assert found.server is not None
+    assert found.server.package == "@scope/files"
+    assert found.implements[0].mcp is not None
+    assert found.implements[0].mcp.tool_name == "read_file"
+    assert len([one for one in reading.cautions if one.code == "deprecated_field"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"kind": "remote", "url": "https://x.example/"}', ""),
+        ('{"url": "https://x.example/"}', ""),
+        ('{"mcpServers": {"a": {"url": "https://x.example/"}}}', ""),
+        ("{", "not JSON"),
+        ("[]", "names no server"),
+        ('{"kind": "pip"}', "not one of the choices"),
+    ],
+)
+def test_what_a_server_json_may_be(tmp_path: Path, content: str, words: str) -> None:
+    write(tmp_path / "server.json", content)
+    text = driver_text(server=GONE, server_ref="server.json", transport="sse")
+    reading = parse_driver(text, tmp_path / "DRIVER.md")
+    if words:
+        assert any(words in problem.message for problem in reading.problems), reading.problems
+        assert all(problem.line > 1 for problem in reading.problems)
+    else:
+        assert reading.unwrap().server.url == "https://x.example/"  # type: ignore[union-attr]
+
+
+def test_a_server_json_outside_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "server.json", '{"url": "https://x.example/"}')
+    path = write(
+        tmp_path / "ws" / "a" / "DRIVER.md",
+        driver_text(server=GONE, server_ref="../../server.json", transport="sse"),
+    )
+    with pytest.raises(ConfigError, match="leads out of the workspace"):
+        read_driver(path, root=tmp_path / "ws")

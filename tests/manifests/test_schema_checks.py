@@ -1,0 +1,143 @@
+"""Schemas of strangers: circles, references to elsewhere, and sizes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from interlock.manifests.schema_checks import MOST_VALUES, check_schema, self_contained
+
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"children": {"type": "array", "items": {"$ref": "#"}}},
+}
+
+
+def words(schema: Any) -> list[str]:
+    return [fault.message for fault in check_schema(schema)]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "object"},
+        TREE,
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}},
+        {"$ref": "#a", "$defs": {"x": {"$anchor": "a"}}},
+        {"$ref": "item", "$defs": {"x": {"$id": "item", "type": "object"}}},
+        {
+            "$id": "https://a.example/root",
+            "$ref": "other#/$defs/y",
+            "$defs": {"x": {"$id": "other", "$defs": {"y": {"type": "string"}}}},
+        },
+        {"properties": {"$ref": {"type": "string"}, "default": {"type": "string"}}},
+        {"const": {"$ref": "https://elsewhere.example/"}, "default": {"$ref": 5}},
+        {
+            "$defs": {"a/b": {}, "c~d": {}},
+            "allOf": [{"$ref": "#/$defs/a~1b"}, {"$ref": "#/$defs/c~0d"}],
+        },
+        {
+            "$dynamicAnchor": "node",
+            "properties": {"left": {"$dynamicRef": "#node"}},
+        },
+        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+        {
+            "$ref": "#/$defs/list",
+            "$defs": {
+                "list": {
+                    "anyOf": [{"type": "null"}, {"properties": {"next": {"$ref": "#/$defs/list"}}}]
+                }
+            },
+        },
+    ],
+)
+def test_schemas_that_can_be_used(schema: dict[str, Any]) -> None:
+    assert words(schema) == []
+    validator = jsonschema_rs.Draft202012Validator(self_contained(schema))
+    validator.is_valid({"children": [{"children": []}]})
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"$ref": "#"}, ()),
+        ({"allOf": [{"$ref": "#"}]}, ("allOf", 0)),
+        ({"not": {"$ref": "#"}}, ("not",)),
+        (
+            {
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+                "$ref": "#/$defs/a",
+            },
+            None,
+        ),
+        ({"properties": {"a": {"$ref": "#/properties/a"}}}, ("properties", "a")),
+        ({"properties": {"default": {"$ref": "#/properties/default"}}}, ("properties", "default")),
+        ({"if": {"type": "object"}, "then": {"anyOf": [{"$ref": "#"}]}}, None),
+        ({"dependentSchemas": {"a": {"$ref": "#"}}}, None),
+        ({"$dynamicAnchor": "x", "$dynamicRef": "#x"}, ()),
+        ({"$anchor": "x", "oneOf": [{"$ref": "#x"}]}, None),
+    ],
+)
+def test_a_circle_that_never_ends_is_refused(schema: dict[str, Any], path: Any) -> None:
+    (fault,) = check_schema(schema)
+    assert "leads back to itself" in fault.message
+    if path is not None:
+        assert fault.path == path
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "https://elsewhere.example/schema.json",
+        "http://127.0.0.1:1/x",
+        "file:///etc/passwd",
+        "other.json",
+        "//elsewhere.example/x",
+        "urn:example:x",
+    ],
+)
+def test_nothing_is_fetched(target: str) -> None:
+    (fault,) = check_schema({"type": "object", "properties": {"a": {"$ref": target}}})
+    assert fault.path == ("properties", "a", "$ref")
+    assert "nothing is fetched" in fault.message
+    assert "$defs" in fault.hint
+
+
+@pytest.mark.parametrize("target", ["#/$defs/none", "#none", "#/properties/a/0"])
+def test_a_reference_to_nowhere_is_refused(target: str) -> None:
+    (fault,) = check_schema({"type": "object", "properties": {"a": {"$ref": target}}})
+    assert "leads nowhere" in fault.message
+
+
+def test_a_reference_hidden_below_an_unknown_word_is_found_too() -> None:
+    schema = {"$ref": "#/x-hidden", "x-hidden": {"$ref": "https://elsewhere.example/"}}
+    assert words(schema) == ["this cannot be used as a schema"]
+
+
+def test_sizes_and_depths_are_limited_and_quick() -> None:
+    many = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(500_000)}}
+    begun = time.process_time()
+    assert words(many) == [f"the schema has more than {MOST_VALUES} values"]
+    assert time.process_time() - begun < 5
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"items": deep}
+    assert words(deep) == ["the schema is nested too deeply"]
+
+
+def test_many_references_do_not_take_forever() -> None:
+    chain = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(2000)}
+    schema = {"$defs": {**chain, "d2000": {"type": "string"}}, "$ref": "#/$defs/d0"}
+    begun = time.process_time()
+    check_schema({**schema, "$defs": {**schema["$defs"], "d2000": {"$ref": "#"}}})  # type: ignore[dict-item]
+    assert time.process_time() - begun < 10
+
+
+def test_what_is_no_schema_at_all() -> None:
+    assert words([]) == ["a schema is an object here"]
+    assert words(True) == ["a schema is an object here"]
+    assert words({"$schema": 5})[0].endswith("is not the dialect here")
