@@ -12,6 +12,8 @@ import pytest
 
 from interlock.config import LearnedRule, PinsConfig, PolicyConfig, ServerConfig
 from interlock.errors import TOOL_HELD
+from interlock.manifests.tool import ToolContract
+from interlock.stores.contract_records import moment_of
 from interlock.stores.contract_sightings import Sightings
 from interlock.stores.pins import PinStore
 from tests.faces.workshop import tool
@@ -345,7 +347,7 @@ def test_a_large_contract_is_looked_at_beside_the_loop(start: Start) -> None:
     assert "REQUIRED_FIELD_ADDED" in str(refusal(shop, text="a"))
 
 
-def test_a_contract_that_says_its_version_itself(start: Start) -> None:
+def test_a_contract_that_says_its_version_itself(start: Start, tmp_path: Path) -> None:
     shop = start(registry="registry")
     document = b'{"name": "mail.send", "inputSchema": {"type": "object"}}'
     shop.running.do(
@@ -356,4 +358,19 @@ def test_a_contract_that_says_its_version_itself(start: Start) -> None:
     found = registry.find("mail.send", "1.x")
     assert (found.version, found.domain) == ("1.4.0", "contract")
     assert found.provenance.source == "tools/mail/TOOL.md"
+    # Whoever deprecates a major of it does it there, and the node hears of it.
+    told: list[str] = []
+    shop.contracts.on_ends = lambda: told.append("ends")
+    send, other = (
+        ToolContract(tmp_path, id, id, "", "1.4.0", {}, {}) for id in ("mail.send", "mail.list")
+    )
+    assert shop.contracts.deprecations([send]) == {}
+    ends = registry.deprecate(
+        "mail.send", 1, author="operator", migration_uri="https://example.org/2"
+    )
     registry.close()
+    shop.settle()
+    assert told == ["ends"]
+    [(key, end)] = shop.contracts.deprecations([send, other]).items()
+    assert (key, end.migration_uri) == ("mail.send@1", "https://example.org/2")
+    assert end.ends_at == moment_of(ends.sunset_at)

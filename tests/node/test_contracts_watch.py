@@ -56,6 +56,9 @@ class Watched:
     def registry(self) -> ContractRegistry:
         return ContractRegistry(self.folder / "registry", clock=lambda: self.now)
 
+    def problem(self) -> str | None:
+        return self.watch.problem
+
     @property
     def words(self) -> list[tuple[str, str]]:
         return [(one.sighting.tool, one.word) for report in self.reports for one in report.news]
@@ -154,14 +157,13 @@ def test_a_registry_that_fails_is_tried_again_after_a_while(watched: Watched) ->
     lock = watched.folder / "registry" / ".git" / "MERGE_HEAD"
     lock.touch()
     watched.sees(files("path"))
-    assert watched.watch.problem is not None
-    assert "merge is under way" in watched.watch.problem
+    assert "merge is under way" in str(watched.problem())
     lock.unlink()
     watched.turn()
     assert watched.store.unpublished() != []
     watched.now += 61
     watched.turn()
-    assert watched.watch.problem is None
+    assert watched.problem() is None
     assert watched.store.unpublished() == []
 
 

@@ -343,7 +343,7 @@ def test_the_arguments_and_the_result_of_a_tool(shelf: Shelf) -> None:
 # -- ending
 
 
-@pytest.mark.spec("ST-4.5.4-2", "ST-4.5.4-3")
+@pytest.mark.spec("ST-4.5.4-2")
 def test_a_major_that_ends(shelf: Shelf) -> None:
     """A notice until the sunset, which is 180 days by default; afterwards where to go on."""
     shelf.put(contract("Order", "1.0.0"))

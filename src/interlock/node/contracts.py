@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,15 +46,21 @@ from interlock.pipeline.audit import Audit
 from interlock.pipeline.pins import Held, Pins
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.aql.words import OWN
-from interlock.stores.contract_records import moment_of, written_moment
+from interlock.stores.contract_records import Deprecation, moment_of, written_moment
 from interlock.stores.contract_sightings import Noted, Sightings, Standing
 
 if TYPE_CHECKING:
+    from interlock.catalog.drivers.versions import Deprecation as EndOfMajor
+    from interlock.manifests.tool import ToolContract
     from interlock.stores.contract_registry import ContractRegistry
 
+_PATIENCE: Final = 2.0
+"""How long others who use the registry are waited for: what is not published now is later."""
 _WHAT: Final = "contracts"
 """The verb of journal entries about contracts."""
 _MOST_ROWS: Final = 200
+_MOST_LINES: Final = 10
+"""So many tools that broke at once have a line of the log each."""
 _SHOWN_FOR: Final = 86_400.0
 """How long a change that breaks nobody is shown."""
 _SMALL: Final = 128 * 1024
@@ -131,6 +137,10 @@ class Contracts:
         self._standings: dict[str, Standing] = {}
         self._rows: dict[str, Row] = {}
         self._recent: deque[ToolChange] = deque(maxlen=_MOST_ROWS)
+        self._ends: dict[str, Deprecation] = {}
+        """Majors that end, by `name@major`."""
+        self.on_ends: Callable[[], None] = lambda: None
+        """Told when somebody deprecated a major, or thought better of it."""
         self._held_of: dict[str, list[Tool]] = {}
         self._asked = AskedRegistry()
         self._app: ContractsApp | None = None
@@ -210,7 +220,7 @@ class Contracts:
         def open() -> ContractRegistry:
             from interlock.stores.contract_registry import ContractRegistry
 
-            return ContractRegistry(path, clock=self._clock)
+            return ContractRegistry(path, patience=_PATIENCE, clock=self._clock)
 
         return open
 
@@ -296,6 +306,20 @@ class Contracts:
         if self._watch is not None:
             self._watch.declare(Declared(name, version, document, source))
 
+    def deprecations(self, contracts: Iterable[ToolContract]) -> dict[str, EndOfMajor]:
+        """Which of these end, by `id@major`: what the registry says of them."""
+        if not self._ends:
+            return {}
+        from interlock.catalog.drivers.versions import Deprecation as EndOfMajor
+
+        return {
+            one.key: EndOfMajor(
+                moment_of(ends.deprecated_at), moment_of(ends.sunset_at), ends.migration_uri
+            )
+            for one in contracts
+            if (ends := self._ends.get(one.key)) is not None
+        }
+
     # -- what was found out
 
     def _heard(self, report: Report) -> None:
@@ -309,8 +333,10 @@ class Contracts:
                 self._rows.pop(tool, None)
             else:
                 self._rows[tool] = row
-        for news in report.news:
-            self._tell(news)
+        self._tell_all(report.news)
+        for ends in report.ends:
+            self._ends = {f"{one.name}@{one.major}": one for one in ends}
+            self.on_ends()
         if self._config.contracts.on_break == "hold":
             concerned = {one.upstream for one in report.standings.values() if one is not None}
             concerned |= {row.sighting.upstream for row in report.rows.values() if row is not None}
@@ -322,17 +348,24 @@ class Contracts:
                 if news.word == BREAKING:
                     self._tell_held(news.sighting.tool)
 
+    def _tell_all(self, news: list[News]) -> None:
+        broken = [one for one in news if one.word in (BREAKING, REMOVED)]
+        for one in news:
+            self._tell(one)
+        for one in broken[:_MOST_LINES]:
+            _log.warning(
+                "%s changed so that its callers break: %s; `interlock contracts status` says more",
+                one.sighting.tool,
+                one.detail,
+            )
+        if len(broken) > _MOST_LINES:
+            _log.warning("and %d more tools broke", len(broken) - _MOST_LINES)
+
     def _tell(self, news: News) -> None:
         one = news.sighting
         detail = one.accepted_by if news.word == ACCEPTED else news.detail
         self._audit.record_change(_WHAT, one.tool, news.word, detail)
-        if news.word in (BREAKING, REMOVED):
-            _log.warning(
-                "%s changed so that its callers break: %s; `interlock contracts status` says more",
-                one.tool,
-                news.detail,
-            )
-        else:
+        if news.word not in (BREAKING, REMOVED):
             _log.info("the contract of %s: %s, %s", one.tool, news.word, detail)
         if news.word in (COMPATIBLE, RESTORED):
             since = written_moment(one.at)

@@ -26,7 +26,12 @@ from interlock.catalog.pinning import contract
 from interlock.errors import INVALID_PARAMS, PAYLOAD_TOO_LARGE, InterlockError, ProtocolError
 from interlock.node.contracts_shown import ACCEPTED, Breaks, News, in_words, noted
 from interlock.protocol.jsonrpc import decode_members, decode_value
-from interlock.stores.contract_records import Contract, Provenance, written_moment
+from interlock.stores.contract_records import (
+    Contract,
+    Deprecation,
+    Provenance,
+    written_moment,
+)
 from interlock.stores.contract_sightings import Seen, Sighting, Sightings, Standing, first_seen
 
 if TYPE_CHECKING:
@@ -70,6 +75,8 @@ class Report(Struct, frozen=True):
     """Tools that stand otherwise now. None: they are forgotten."""
     rows: dict[str, Row | None]
     """Tools that broke. None: they did not, or somebody accepted it."""
+    ends: list[list[Deprecation]]
+    """Which majors of contracts end, if that is other than before: the last one counts."""
 
 
 Item = Offering | Declared | threading.Event | Callable[[], None]
@@ -108,6 +115,8 @@ class ContractWatch:
         self._declared: dict[str, Declared] = {}
         self._registry: ContractRegistry | None = None
         self._try_again = 0.0
+        self._head: str | None = None
+        """The commit of the registry that was looked at last."""
         self._looked: list[threading.Event] = []
         self._first = True
         self._closing = False
@@ -193,12 +202,13 @@ class ContractWatch:
     def _turn(self) -> None:
         while not self._queue.empty():
             self._take(self._queue.get())
-        report = Report([], {}, {})
+        report = Report([], {}, {}, [])
         try:
             self._begin(report)
             self._notice(report)
             self._judge_all(report)
             self._publish(report)
+            self._look_for_ends(report)
             self.problem = None
         except InterlockError as error:
             if self.problem != error.message:
@@ -207,7 +217,7 @@ class ContractWatch:
         except Exception:
             # Whatever it is: the thread outlives it, or nobody would be told anything any more.
             _log.exception("watching the contracts of tools failed inside the node")
-        if report.news or report.standings or report.rows:
+        if report.news or report.standings or report.rows or report.ends:
             with suppress(RuntimeError):
                 # A closed loop belongs to a node that has stopped.
                 self._deliver(lambda: self._on_report(report))
@@ -237,7 +247,7 @@ class ContractWatch:
                 continue
             if one.is_open:
                 report.rows[tool] = Row(one, self._breaks(tool))
-            elif before is not None:
+            elif before is not None and (before.digest, before.gone) == (one.digest, one.gone):
                 report.news.append(News(ACCEPTED, one, one.version))
         self._known = now
         for tool in report.standings:
@@ -328,6 +338,7 @@ class ContractWatch:
             self._registry.close()
             self._registry = None
         self._try_again = 0.0
+        self._head = None
         if open is not None:
             try:
                 registry = open()
@@ -341,7 +352,8 @@ class ContractWatch:
     def _publish(self, report: Report) -> None:
         registry = self._registry
         fresh = bool(report.standings or self._declared)
-        if registry is None or not (fresh or self._clock() >= self._try_again):
+        if registry is None or not (fresh or self._clock() >= self._try_again) or self._closing:
+            # What is left when the node stops is published when it starts again.
             return
         self._try_again = self._clock() + _AGAIN_AFTER
         from interlock.node.contracts_judging import published
@@ -360,6 +372,16 @@ class ContractWatch:
             self._write(written, report)
         self._publish_declared(registry)
         self._try_again = float("inf")
+
+    def _look_for_ends(self, report: Report) -> None:
+        """Which majors end: whoever deprecates one does it in the registry."""
+        registry = self._registry
+        if registry is None or self._closing:
+            return
+        head = registry.head()
+        if head != self._head:
+            self._head = head
+            report.ends.append(registry.deprecations())
 
     def _snapshot(
         self, registry: ContractRegistry, waiting: Sequence[Sighting]

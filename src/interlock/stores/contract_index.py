@@ -137,11 +137,12 @@ class ContractIndex:
         with self._reading() as file:
             return int(file.execute("SELECT count(*) FROM contract").fetchone()[0])
 
-    def deprecations(self, name: str) -> list[Deprecation]:
+    def deprecations(self, name: str | None = None) -> list[Deprecation]:
+        """Which majors end, of one contract or of all."""
         with self._reading() as file:
             rows = file.execute(
                 "SELECT name, domain, major, deprecated_at, sunset_at, migration_uri "
-                "FROM deprecation WHERE name = ? ORDER BY major",
+                "FROM deprecation WHERE ?1 IS NULL OR name = ?1 ORDER BY name, major",
                 (name,),
             )
             return [Deprecation(*row) for row in rows]

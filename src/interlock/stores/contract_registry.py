@@ -284,6 +284,14 @@ class ContractRegistry:
         """Until when a major is supported. None: nobody has deprecated it."""
         return queries.deprecation(self._fresh(), name, major, domain)
 
+    def deprecations(self) -> list[Deprecation]:
+        """Every major that ends, of every contract."""
+        return self._fresh().deprecations()
+
+    def head(self) -> str | None:
+        """The newest commit, looked at without starting anything. None: there is none."""
+        return self._git.head()
+
     def supported_majors(self, name: str) -> list[int]:
         """Majors of a contract that have not ended, oldest first. What names no version means the
         first of them."""
