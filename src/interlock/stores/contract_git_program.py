@@ -18,6 +18,8 @@ from interlock.stores.contract_git_place import Place
 from interlock.stores.contract_records import locked, unusable
 
 _WITHIN: Final = 120.0
+_MOST_ARGUMENTS: Final = 1000
+"""So many paths fit on a command line, however long they are."""
 _SETTINGS: Final = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
@@ -157,11 +159,13 @@ class GitProgram:
     def staged(self, paths: Sequence[str]) -> dict[str, str]:
         """What the index has at these paths."""
         found: dict[str, str] = {}
-        listed = self._git("--literal-pathspecs", "ls-files", "--stage", "-z", "--", *paths)
-        for line in listed.split(b"\0"):
-            kind, _, path = line.partition(b"\t")
-            if path:
-                found[os.fsdecode(path)] = kind.split(b" ")[1].decode()
+        for first in range(0, len(paths), _MOST_ARGUMENTS):
+            some = paths[first : first + _MOST_ARGUMENTS]
+            listed = self._git("--literal-pathspecs", "ls-files", "--stage", "-z", "--", *some)
+            for line in listed.split(b"\0"):
+                kind, _, path = line.partition(b"\t")
+                if path:
+                    found[os.fsdecode(path)] = kind.split(b" ")[1].decode()
         return found
 
     def stage(self, blobs: Mapping[str, str]) -> None:
