@@ -16,22 +16,27 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct, field
 
+from interlock.call import Call, Client, Credentials, Outcome, UpstreamGoneError
+from interlock.cli import say
 from interlock.cli.driver_workspace import Desk
 from interlock.cli.reach import OWN_INFO
-from interlock.config import Config, resolve
+from interlock.config import Config, redact_about, resolve
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.secret import SecretsInventory
 from interlock.node.driver_care import NODE_USER, workspace_id
 from interlock.node.places import (
     driver_states_path,
+    guarded_from_drivers,
     hidden_from_drivers,
     installed_drivers_path,
 )
-from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.stores.driver_states import DriverStates
+from interlock.upstreams.awaited import Awaited
 from interlock.upstreams.drivers.auth_states_standing import AuthState
+from interlock.upstreams.drivers.contract_exchange import DriverRoute
 from interlock.upstreams.drivers.installing import Prepared, Progress, driver_folder, prepare
 from interlock.upstreams.drivers.launching import DriverConnector, server_config
 from interlock.upstreams.drivers.vault import Configured, Environment, Vault
@@ -70,14 +75,30 @@ class Visit(Struct):
         self, tool: str, arguments: Mapping[str, Any], *, within: float
     ) -> dict[str, Any]:
         """The result of a tool. Raises InterlockError, and TimeoutError."""
-        async with asyncio.timeout(within):
-            outcome = await self.peer.request(
-                TOOLS_CALL, {"name": tool, "arguments": dict(arguments)}
-            )
+        name = encode_value(tool)
+        call = Call(
+            TOOLS_CALL, "cli", Credentials("local"), Client(self.peer.era, self.peer.revision)
+        )
+        call.name, call.arguments = tool, encode_value(dict(arguments))
+        call.route = DriverRoute(tool, self.manifest.key, tool, name)
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        exchange = self.peer.start(call, Awaited("on the command line", answer))
+        try:
+            async with asyncio.timeout(within):
+                outcome = await answer
+        except (TimeoutError, asyncio.CancelledError):
+            exchange.abandon("The caller does not wait any longer.")
+            raise
         result = decode_value(outcome.result)
         if not isinstance(result, dict):
             raise InterlockError(INTERNAL, f"{tool} answered with no result.")
         return result
+
+
+def told_of(id: str, error: InterlockError) -> str:
+    """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
+    own = isinstance(error, UpstreamGoneError)
+    return say.printable(redact_about(id, error.message) if own else error.message)
 
 
 def named(listed: Iterable[Raw]) -> list[dict[str, Any]]:
@@ -113,7 +134,7 @@ async def visit(
         )
         tells = _Tells()
         connector = DriverConnector(
-            f"driver:{manifest.key}",
+            manifest.id,
             manifest,
             _server(manifest, desk, ready.program),
             own_info=msgspec.json.encode(OWN_INFO),
@@ -258,7 +279,7 @@ async def _confine(
         manifest.id,
         manifest.egress,
         hidden=hidden_from_drivers(desk.config, os.environ, desk.base_dir),
-        read_only=(manifest.folder,) if manifest.folder.is_dir() else (),
+        read_only=guarded_from_drivers(desk.config, os.environ, desk.base_dir),
         any_egress=settings.any_egress,
         on_refused=lambda host, port: tells.refused.append(f"{host}:{port}"),
     )

@@ -56,7 +56,9 @@ def install(
         )
     version = f" {done.version}" if done.version else ""
     where_to = f" ({done.program})" if done.program is not None else ""
-    what = "is installed" if done.installed_now else "was installed already"
+    what = "is installed"
+    if not done.installed_now:
+        what = "was installed already" if done.program else "is on this machine already"
     print(f"{manifest.id}{version} {what}{where_to}.")
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from interlock.manifests.driver import DriverManifest
 
 _AT_ONCE: Final = 4
+_WITHOUT_CODE: Final = ("context_unused", "refresh_without_hook")
+"""What the linter can say only where it is known that there is no driver.py."""
 
 Paths = Annotated[
     list[Path] | None,
@@ -41,10 +43,23 @@ class Report(Struct):
     unreachable: int = 0
     """How many of the problems are servers that could not be reached."""
 
-    def wrong(self, file: str, line: int, message: str, hint: str = "", driver: str = "") -> None:
-        self.problems.append(
-            {"file": file, "line": line, "message": message, "hint": hint, "driver": driver}
-        )
+    shown: int = 0
+    """How many of them were told already."""
+
+    def wrong(
+        self,
+        file: str,
+        line: int,
+        message: str,
+        hint: str = "",
+        *,
+        driver: str = "",
+        shown: bool = False,
+    ) -> None:
+        one = {"file": file, "line": line, "message": message, "hint": hint, "driver": driver}
+        # Those that were told already come first, and are not told again.
+        self.problems.insert(self.shown if shown else len(self.problems), one)
+        self.shown += shown
 
     def doubtful(self, file: str, line: int, message: str, code: str = "") -> None:
         self.warnings.append({"file": file, "line": line, "message": message, "code": code})
@@ -124,20 +139,25 @@ def _bindings(report: Report, desk: Desk) -> None:
     """Entries beside their contracts, without a server."""
     from interlock.catalog.drivers.binding import check_entry
     from interlock.catalog.drivers.limits import override_warnings
+    from interlock.manifests.lint import lint_bindings
 
     for key, bindings in desk.workspace.bindings.items():
         manifest = desk.workspace.drivers[key]
         code = manifest.folder / "driver.py"
-        for one in bindings:
+        if not code.is_file():
+            for one in lint_bindings(manifest, bindings, hooks=()):
+                if one.code in _WITHOUT_CODE:
+                    report.doubtful(one.file, one.line, one.sentence, one.code)
+        for bound in bindings:
             # What a driver.py brings is known only to whoever runs it: then nothing is missing.
-            transforms = _transforms(one.entry) if code.is_file() else ()
+            transforms = _transforms(bound.entry) if code.is_file() else ()
             wrong = check_entry(
-                one.contract, one.entry, transforms=transforms, has_hook=code.is_file()
+                bound.contract, bound.entry, transforms=transforms, has_hook=code.is_file()
             )
             for sentence in wrong:
-                report.wrong(str(manifest.file), one.entry.line, sentence, driver=manifest.id)
-            for sentence in override_warnings(one.contract, manifest, one.entry):
-                report.doubtful(str(manifest.file), one.entry.line, sentence, "override")
+                report.wrong(str(manifest.file), bound.entry.line, sentence, driver=manifest.id)
+            for sentence in override_warnings(bound.contract, manifest, bound.entry):
+                report.doubtful(str(manifest.file), bound.entry.line, sentence, "override")
 
 
 def _transforms(entry: Any) -> set[str]:
@@ -164,8 +184,7 @@ async def _servers(report: Report, desk: Desk, *, quiet: bool) -> None:
 
 async def _one_server(report: Report, desk: Desk, manifest: DriverManifest, *, quiet: bool) -> None:
     from interlock.catalog.drivers.binding import check_listed
-    from interlock.cli.driver_reach import visit
-    from interlock.config import redact_about
+    from interlock.cli.driver_reach import told_of, visit
     from interlock.errors import InterlockError
 
     file = str(manifest.file)
@@ -176,8 +195,8 @@ async def _one_server(report: Report, desk: Desk, manifest: DriverManifest, *, q
             about = there.server
     except InterlockError as error:
         report.unreachable += 1
-        why = say.printable(redact_about(manifest.id, error.message))
-        report.wrong(file, 0, why, driver=manifest.id)
+        why = told_of(manifest.id, error)
+        report.wrong(file, 0, why, driver=manifest.id, shown=not quiet)
         if not quiet:
             _mark(False, f"{manifest.id}: {why}")
         return
@@ -223,7 +242,7 @@ def _tell(report: Report, *, json: bool, strict: bool) -> None:
             }
         )
         return
-    for one in report.problems:
+    for one in report.problems[report.shown :]:
         hint = f"; {one['hint']}" if one["hint"] else ""
         say.note(f"{_place(one)}: {one['message']}{hint}")
     for one in report.warnings:

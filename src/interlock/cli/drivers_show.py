@@ -1,4 +1,4 @@
-"""`interlock drivers show`: what a driver says, and what would be started for it. Starts nothing."""
+"""`interlock drivers show`: what a driver says, and what would be started for it."""
 
 from __future__ import annotations
 

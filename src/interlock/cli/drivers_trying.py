@@ -99,8 +99,7 @@ async def _try_driver(
     desk: Desk, manifest: DriverManifest, bindings: list[Binding], *, changes: bool
 ) -> list[Tried]:
     from interlock.catalog.drivers.binding import check_listed
-    from interlock.cli.driver_reach import visit
-    from interlock.config import redact_about
+    from interlock.cli.driver_reach import told_of, visit
     from interlock.errors import InterlockError
 
     found: list[Tried] = []
@@ -127,8 +126,7 @@ async def _try_driver(
                     continue
                 found += await _try_examples(desk, there, one)
     except InterlockError as error:
-        why = say.printable(redact_about(manifest.id, error.message))
-        found.append(Tried(manifest.id, "", "", UNREACHABLE, why))
+        found.append(Tried(manifest.id, "", "", UNREACHABLE, told_of(manifest.id, error)))
     return found
 
 

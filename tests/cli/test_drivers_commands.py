@@ -1,0 +1,311 @@
+"""The smaller commands of `interlock drivers`: list, show, explain, sign, install and others."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
+from tests.cli.program import World
+
+
+def drivers(world: World, *arguments: str, code: int = 0, **environ: str) -> str:
+    done = world.run_here("drivers", *arguments, **environ)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if code == 0 else done.stdout + done.stderr
+
+
+def listed(world: World, **environ: str) -> dict[str, dict[str, Any]]:
+    done = world.run_here("drivers", "list", "--json", **environ)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["running"] is False
+    return {one["id"]: one for one in told["drivers"]}
+
+
+# -- list and show
+
+
+def test_how_drivers_stand_by_their_files(world: World) -> None:
+    world.config(drivers={"any_egress": False})
+    contract(world)
+    contract(world, "db-query")
+    driver(world)
+    env = {"KEY": "${secrets.A_KEY}"}
+    driver(
+        world, "keyed-mcp", server={**STARTED, "env": env},
+        auth={"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}},
+    )  # fmt: skip
+    secrets(world, "keyed-mcp", "a-key")
+    driver(world, "open-mcp", network={"egress": ["*"]})
+    driver(
+        world, "absent-mcp", server={"kind": "npm", "package": "absent"},
+        install=[{"method": "npm", "package": "absent"}],
+    )  # fmt: skip
+    driver(world, "broken-mcp").write_text("nothing")
+    found = listed(world)
+    assert {id: one["state"] for id, one in found.items()} == {
+        "files-mcp": "unverified",
+        "keyed-mcp": "unauthed",
+        "open-mcp": "refused",
+        "absent-mcp": "failing",
+        "broken-mcp": "refused",
+    }
+    assert "any_egress" in found["open-mcp"]["problem"]
+    assert "interlock drivers install absent-mcp" in found["absent-mcp"]["problem"]
+    assert "DRIVER.md" in found["broken-mcp"]["problem"]
+    assert listed(world, A_KEY="hush-hush")["keyed-mcp"]["state"] == "unverified"
+    text = drivers(world, "list", A_KEY="hush-hush")
+    assert "hush" not in text
+    [row] = [line for line in text.splitlines() if line.startswith("fs-read ")]
+    assert set(row.split("  ")[-1].strip().split(", ")) == {"files-mcp", "keyed-mcp", "absent-mcp"}
+    assert "db-query  1.0.0     nobody" in text
+
+
+def test_no_driver_at_all(world: World) -> None:
+    done = world.run_here("drivers", "list")
+    assert done.returncode == 0
+    assert "interlock drivers new" in done.stderr
+
+
+@pytest.mark.spec("DR-32.server-4")
+def test_what_would_be_started_is_shown_also_without_an_engine(world: World) -> None:
+    contract(world)
+    auth = {"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}}
+    docker = {"kind": "docker", "image": "example/db:1", "args": ["--quick"],
+              "env": {"DB": "${secrets.A_KEY}"}}  # fmt: skip
+    driver(world, "box-mcp", server=docker, auth=auth)
+    secrets(world, "box-mcp", "a-key")
+    told = json.loads(drivers(world, "show", "box-mcp", "--json", PATH="", A_KEY="hush-hush"))
+    assert told["command"] == [
+        "docker", "run", "-i", "--rm", "--network", "none", "-e", "DB", "example/db:1", "--quick",
+    ]  # fmt: skip
+    assert told["secrets"] == ["A_KEY"]
+    text = drivers(world, "show", "box-mcp", A_KEY="hush-hush")
+    assert "docker run -i --rm --network none -e DB example/db:1 --quick" in text
+    assert "hush" not in text
+    # An engine cannot give it a choice of hosts: what would be run is shown, with why it is not.
+    driver(world, "box-mcp", server=docker, auth=auth, network={"egress": ["db.example.com"]})
+    text = drivers(world, "show", "box-mcp")
+    assert "docker run -i --rm -e DB example/db:1 --quick" in text
+    assert "no choice of hosts" in text
+
+
+def test_a_driver_that_is_not_there(world: World) -> None:
+    contract(world)
+    driver(world)
+    assert 'did you mean "files-mcp"' in drivers(world, "show", "file-mcp", code=3)
+    assert "there are: files-mcp" in drivers(world, "show", "zzz", code=3)
+    driver(world, "bad-mcp", kind="nonsense")
+    assert "DRIVER.md:" in drivers(world, "show", "bad-mcp", code=3)
+
+
+# -- explain
+
+
+@pytest.fixture
+def two(world: World) -> World:
+    """Two drivers for one contract: one is cheaper, the other takes everything."""
+    inputs = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "head": {"type": "integer"}},
+        "required": ["path"],
+    }
+    contract(world, inputs=inputs)
+    cheap = entry(
+        schema_narrowing={"drop_inputs": ["head"]}, cost_override={"cost_units_per_call": 1}
+    )
+    driver(world, "cheap-mcp", implements=[cheap], region=["eu"], policy_tags=["cloud"])
+    dear = entry(cost_override={"cost_units_per_call": 9})
+    driver(world, "dear-mcp", implements=[dear])
+    return world
+
+
+def chosen(world: World, *more: str, code: int = 0) -> dict[str, Any]:
+    done = world.run_here("drivers", "explain", "fs-read", "--json", *more)
+    assert done.returncode == code, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.spec("DR-32.motive-2")
+def test_why_a_driver_is_chosen(two: World) -> None:
+    for _ in range(3):
+        told = chosen(two, "path=x")
+        assert told["selected"]["provider_id"] == "cheap-mcp@1"
+        assert told["order"] == ["cheap-mcp@1", "dear-mcp@1"]
+    text = drivers(two, "explain", "fs-read", "path=x", "head=3")
+    assert "fs-read goes to dear-mcp@1." in text
+    assert "not cheap-mcp@1: it does not take head" in text
+    pinned = chosen(two, "path=x", "--pin", "dear-mcp")
+    assert pinned["selected"]["provider_id"] == "dear-mcp@1"
+    assert chosen(two, "path=x", "--region", "us")["order"] == ["dear-mcp@1"]
+    nobody = chosen(two, "path=x", "head=3", "--pin", "cheap-mcp", code=1)
+    assert (nobody["selected"], nobody["code"]) == (None, "pinned_provider_unavailable")
+
+
+def test_the_config_decides_too(two: World) -> None:
+    two.config(drivers={"policy": {"forbid": ["cloud"]}})
+    assert chosen(two, "path=x")["order"] == ["dear-mcp@1"]
+    two.config(drivers={"pins": {"fs-read": "dear-mcp"}})
+    assert chosen(two, "path=x")["order"] == ["dear-mcp@1"]
+    two.config(drivers={"region": "eu", "strict_region": True})
+    assert chosen(two, "path=x")["order"] == ["cheap-mcp@1"]
+
+
+def test_what_cannot_be_explained(two: World) -> None:
+    assert "there is no contract 'fs-rea'" in drivers(two, "explain", "fs-rea", code=3)
+    assert "key=value" in drivers(two, "explain", "fs-read", "nonsense", code=2)
+
+
+# -- sign and verify
+
+
+def keys(folder: Path) -> tuple[Path, Path]:
+    key = Ed25519PrivateKey.generate()
+    private, public = folder / "release.pem", folder / "release.pub"
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    private.chmod(0o600)
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    return private, public
+
+
+def test_a_driver_that_somebody_vouches_for(world: World) -> None:
+    contract(world)
+    path = driver(world)
+    keys(world.cwd)
+    world.config(drivers={"trust": ["release.pub"]})
+    assert listed(world)["files-mcp"]["state"] == "refused"
+    assert "It is not signed" in drivers(world, "verify", code=1)
+    assert "DRIVER.sig" in drivers(world, "sign", "files-mcp", "--key", "release.pem")
+    assert "signed by" in drivers(world, "verify", "files-mcp")
+    assert listed(world)["files-mcp"]["state"] == "unverified"
+    path.write_text(path.read_text() + "\nMore.\n")
+    assert "DRIVER.md changed since it was signed" in drivers(world, "verify", code=1)
+    assert listed(world)["files-mcp"]["state"] == "refused"
+    [row] = json.loads(world.run_here("drivers", "verify", "--json").stdout)
+    assert row["signed_by"] is None
+
+
+def test_keys_that_are_none(world: World) -> None:
+    contract(world)
+    driver(world)
+    assert "no key is believed here" in drivers(world, "verify", code=3)
+    (world.cwd / "bad.pem").write_text("nothing")
+    assert "no private key" in drivers(world, "sign", "files-mcp", "--key", "bad.pem", code=3)
+    assert "cannot be read" in drivers(world, "sign", "files-mcp", "--key", "none.pem", code=3)
+    assert "is no public key" in drivers(world, "verify", "--key", "bad.pem", code=3)
+
+
+# -- install
+
+
+def test_what_a_driver_needs_is_installed_with_consent_only(world: World) -> None:
+    contract(world)
+    path = driver(
+        world, server={"kind": "binary", "path": "server"},
+        install=[{"method": "vendored", "path": "server"}],
+    )  # fmt: skip
+    program = path.parent / "server"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} {STARTED['args'][0]}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    asked = world.run_here("drivers", "install", "files-mcp")
+    assert asked.returncode == 2
+    assert "vendored: server" in asked.stderr
+    assert "--yes" in asked.stderr
+    done = world.run_here("drivers", "install", "files-mcp", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "is installed" in done.stdout
+    assert "[2/2] files-mcp: ready" in done.stderr
+    again = world.run_here("drivers", "install", "files-mcp", "--yes")
+    assert "was installed already" in again.stdout
+    world.config(drivers={"allow_install": True})
+    assert world.run_here("drivers", "install", "files-mcp", "--again").returncode == 0
+
+
+def test_there_may_be_nothing_to_install(world: World) -> None:
+    contract(world)
+    driver(world)
+    done = world.run_here("drivers", "install", "files-mcp", "--yes")
+    assert done.returncode == 0
+    assert "nothing to do" in done.stderr
+    driver(world, install=[{"method": "vendored", "path": "gone"}])
+    there = world.run_here("drivers", "install", "files-mcp", "--yes")
+    assert there.stdout == "files-mcp is on this machine already.\n"
+
+
+def test_an_install_that_fails_says_why(world: World) -> None:
+    contract(world)
+    gone = {"kind": "binary", "path": "gone"}
+    driver(world, server=gone, install=[{"method": "vendored", "path": "gone"}])
+    assert "there is no gone" in drivers(world, "install", "files-mcp", "--yes", code=1)
+
+
+# -- login and logout
+
+
+def test_signing_in_by_a_command(world: World) -> None:
+    contract(world)
+    world.config(state_dir="state")
+    login = {"cmd": f"{sys.executable} -c pass", "completes_when": {"cmd": "test -e signed-in"}}
+    path = driver(world, auth={"login": login})
+    assert listed(world)["files-mcp"]["state"] == "unauthed"
+    assert "completes_when.cmd" in drivers(world, "login", "files-mcp", code=1)
+    assert listed(world)["files-mcp"]["state"] == "unauthed"
+    (path.parent / "signed-in").touch()
+    assert drivers(world, "login", "files-mcp") == "Signed in with files-mcp.\n"
+    assert listed(world)["files-mcp"]["state"] == "unverified"
+    assert drivers(world, "logout", "files-mcp") == "Signed out of files-mcp.\n"
+    assert listed(world)["files-mcp"]["state"] == "unauthed"
+
+
+def test_drivers_that_nobody_signs_in_with(world: World) -> None:
+    contract(world)
+    driver(world)
+    assert "needs nobody" in world.run_here("drivers", "login", "files-mcp").stderr
+    driver(world, "keyed-mcp", auth={"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}})
+    secrets(world, "keyed-mcp", "a-key")
+    assert "A_KEY" in world.run_here("drivers", "login", "keyed-mcp").stderr
+    assert "A_KEY" in world.run_here("drivers", "logout", "keyed-mcp").stderr
+
+
+# -- schema
+
+
+@pytest.mark.parametrize("name", ["driver", "mcp", "tool", "io", "secrets"])
+def test_schemas_for_editors(world: World, name: str) -> None:
+    schema = json.loads(drivers(world, "schema", name))
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_a_schema_that_is_not_there(world: World) -> None:
+    assert "there is no schema" in drivers(world, "schema", "nothing", code=2)
+
+
+def test_help_is_there_for_every_command(world: World) -> None:
+    names = ["new", "check", "list", "show", "explain", "test", "install", "login", "logout",
+             "sign", "verify", "schema"]  # fmt: skip
+    text = drivers(world, "--help")
+    for name in names:
+        assert name in text
+        assert "Usage" in drivers(world, name, "--help")
+    assert os.linesep in text

@@ -1,0 +1,192 @@
+"""`interlock drivers new`: from a server that runs to files that are right."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import yaml
+
+from tests.cli.drivers_workspace import STAND_IN, contract, listening
+from tests.cli.program import World
+
+TOOLS = {"read_file", "write_file", "list_directory", "query", "secret_length", "say_words"}
+
+
+def front_matter(text: str) -> dict[str, object]:
+    fields = yaml.safe_load(text.split("\n---\n")[0])
+    assert isinstance(fields, dict)
+    return fields
+
+
+def new(world: World, *more: str, **environ: str) -> str:
+    """A driver for the stand-in; what was said about it."""
+    done = world.run_here(
+        "drivers", "new", "binary", sys.executable, "--id", "files-mcp", *more, "--", STAND_IN,
+        **environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.spec("DR-32.skill-1")
+def test_a_driver_is_made_that_validates_and_works(world: World) -> None:
+    said = new(world, "--tools", "read_file:fs-read,write_file:fs-write,list_directory")
+    assert "stand-in 3.2.1: 6 tools" in said
+    written = sorted(str(path.relative_to(world.cwd)) for path in world.cwd.rglob("*.md"))
+    assert written == [
+        ".drivers/files-mcp/DRIVER.md",
+        "tools/files.list-directory/TOOL.md",
+        "tools/fs-read/TOOL.md",
+        "tools/fs-write/TOOL.md",
+    ]
+    driver = front_matter((world.cwd / written[0]).read_text())
+    assert driver["transport"] == "stdio"
+    assert driver["server"] == {"kind": "binary", "path": sys.executable, "args": [STAND_IN]}
+    implements = driver["implements"]
+    assert isinstance(implements, list)
+    assert {one["metadata"]["mcp"]["tool_name"]: one["tool"] for one in implements} == {
+        "read_file": "./tools/fs-read/TOOL.md",
+        "write_file": "./tools/fs-write/TOOL.md",
+        "list_directory": "./tools/files.list-directory/TOOL.md",
+    }
+    # As it is, against the server itself. The stand-in's own path is what the linter dislikes.
+    checked = world.run_here("drivers", "check", "--live", "--json")
+    assert checked.returncode == 0, checked.stdout
+    told = json.loads(checked.stdout)
+    assert (told["drivers"], told["contracts"], told["problems"]) == (1, 3, [])
+    assert {one["code"] for one in told["warnings"]} == {"hard_coded_path"}
+    assert world.run_here("drivers", "check", "--strict").returncode == 1
+
+
+def test_effects_and_schemas_are_those_of_the_server(world: World) -> None:
+    new(world, "--tools", "read_file:fs-read,write_file:fs-write,say_words")
+    reads = front_matter((world.cwd / "tools/fs-read/TOOL.md").read_text())
+    assert (reads["mutates"], reads["approval"], reads["risk_level"]) == ([], "auto", 0)
+    assert reads["name"] == "Read"
+    writes = front_matter((world.cwd / "tools/fs-write/TOOL.md").read_text())
+    assert (writes["mutates"], writes["approval"], writes["risk_level"]) == (
+        ["workspace:*"],
+        "always",
+        3,
+    )
+    says = front_matter((world.cwd / "tools/files.say-words/TOOL.md").read_text())
+    assert says["approval"] == "on-mutate"
+    assert says["description"]
+
+
+def test_everything_is_taken_over_prompts_and_resources_too(world: World) -> None:
+    said = new(world)
+    assert len(list((world.cwd / "tools").iterdir())) == len(TOOLS)
+    assert "its server says that it changes nothing" in said
+    driver = front_matter((world.cwd / ".drivers/files-mcp/DRIVER.md").read_text())
+    assert driver["prompts"] == [
+        {"name": "greet", "integrate_as": "raw", "description": "A greeting."}
+    ]
+    assert driver["resources"] == [
+        {"uri_template": "note://{name}", "integrate_as": "raw", "description": "A note."}
+    ]
+    assert world.run_here("drivers", "check", "--live").returncode == 0
+
+
+def test_what_is_there_is_not_overwritten(world: World) -> None:
+    new(world, "--tools", "read_file:fs-read")
+    path = world.cwd / ".drivers/files-mcp/DRIVER.md"
+    path.write_text("mine")
+    again = world.run_here(
+        "drivers", "new", "binary", sys.executable, "--id", "files-mcp", "--", STAND_IN
+    )
+    assert again.returncode == 3
+    assert "is there already" in again.stderr
+    assert path.read_text() == "mine"
+    # A contract that is there is served as it is, and not written anew.
+    (world.cwd / "tools/fs-read/TOOL.md").touch()
+    before = (world.cwd / "tools/fs-read/TOOL.md").read_text()
+    said = new(world, "--tools", "read_file:fs-read", "--force")
+    assert "fs-read is a contract that was there already" in said
+    assert path.read_text() != "mine"
+    assert (world.cwd / "tools/fs-read/TOOL.md").read_text() == before
+
+
+def test_a_contract_that_is_there_is_bound_with_a_mapping(world: World) -> None:
+    contract(
+        world,
+        "db-query",
+        inputs={"type": "object", "properties": {"sql": {"type": "string"}}, "required": ["sql"]},
+        outputs={"type": "object"},
+    )
+    said = new(world, "--tools", "query:db-query")
+    assert "does not fit" not in said
+    text = (world.cwd / ".drivers/files-mcp/DRIVER.md").read_text()
+    assert "sql: query" in text
+    assert world.run_here("drivers", "check", "--live").returncode == 0
+    # One that cannot be served is told at once.
+    contract(
+        world,
+        "db-other",
+        inputs={"type": "object", "properties": {"a": {"type": "string"}}},
+        outputs={"type": "object"},
+    )
+    said = new(world, "--force", "--tools", "query:db-other")
+    assert "Warning: it does not fit yet: db-other: 'query' requires 'query'" in said
+
+
+def test_a_secret_is_named_and_never_written(world: World) -> None:
+    said = new(world, "--tools", "secret_length", "--secret", "STAND_IN_TOKEN",
+               STAND_IN_TOKEN="hush-hush-hush")  # fmt: skip
+    files = [path.read_text() for path in world.cwd.rglob("*.md")]
+    assert not any("hush" in text for text in [said, *files])
+    listed = front_matter((world.cwd / ".drivers/files-mcp/SECRETS.md").read_text())
+    assert listed["secrets"][0]["slug"] == "stand-in-token"  # type: ignore[index]
+    assert world.run_here("drivers", "check").returncode == 0
+    # Without it the server cannot be asked, and the reason names it.
+    missing = world.run_here("drivers", "check", "--live")
+    assert missing.returncode == 4
+    assert "STAND_IN_TOKEN" in missing.stdout
+    there = world.run_here("drivers", "check", "--live", STAND_IN_TOKEN="hush-hush-hush")
+    assert there.returncode == 0, there.stderr
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_a_remote_server(world: World, transport: str) -> None:
+    with listening(transport) as url:
+        done = world.run_here("drivers", "new", "remote", url, "--id", "far-mcp", "--transport",
+                              transport, "--tools", "read_file:fs-read")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        driver = front_matter((world.cwd / ".drivers/far-mcp/DRIVER.md").read_text())
+        assert driver["transport"] == transport
+        assert "install" not in driver
+        assert world.run_here("drivers", "check", "--live").returncode == 0
+    gone = world.run_here("drivers", "check", "--live")
+    assert gone.returncode == 4
+    assert "far-mcp" in gone.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["pip", "x"], 2, "is no kind of server"),
+        (["npm", "x", "--transport", "http"], 2, "over stdio"),
+        (["remote", "http://127.0.0.1:1/", "--env", "A=b"], 2, "is not started"),
+        (["npm", "x", "--pip", "y"], 2, "--pip is for a binary"),
+        (["binary", "x", "--env", "novalue"], 2, "NAME=VALUE"),
+        (["binary", "x", "--secret", "lower"], 2, "capital letters"),
+        (["binary", "x", "--id", "Bad_Id"], 2, "is no id of a driver"),
+        (["binary", "x", "--tools", ":y"], 2, "TOOL:CONTRACT"),
+        (["binary", "x", "--tools", "a:B!"], 2, "is no id of a contract"),
+        (["npm", "x"], 2, "--yes"),
+        (["binary", "./not-there"], 4, "was not found"),
+        (["remote", "http://127.0.0.1:1/mcp"], 4, "refused"),
+        (["binary", sys.executable, "--tools", "read_fil", "--", STAND_IN], 3, "did you mean"),
+        (["binary", "true"], 4, "did not get ready"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(
+    world: World, arguments: list[str], code: int, words: str
+) -> None:
+    done = world.run_here("drivers", "new", *arguments)
+    assert done.returncode == code, done.stderr
+    assert words in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+    assert not (world.cwd / ".drivers").exists()
