@@ -37,6 +37,8 @@ from interlock.protocol.uri_templates import UriTemplate, read_template
 
 T = TypeVar("T")
 
+CONTRACTS: Final = "drivers:"
+"""The upstream of everything that drivers serve. No server can have this key."""
 Registered = Literal["", "leaf", "aggregator"]
 """How an upstream came to be one: of the config, or registered in either role."""
 

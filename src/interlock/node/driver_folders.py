@@ -13,6 +13,7 @@ from interlock.node.driver_status import ContractStatus, DriverStatus
 
 if TYPE_CHECKING:
     from interlock.node.drivers import Drivers
+    from interlock.node.node import Node
 
 LOOK_EVERY: Final = 0.5
 
@@ -79,3 +80,23 @@ class DriverFolders:
 
     def contract_status(self) -> list[ContractStatus]:
         return [] if self._made is None else self._made.contract_status()
+
+
+def make_drivers(node: Node, config: Config) -> Drivers:
+    """The drivers of a node, with everything that it takes to run them."""
+    from interlock.node.drivers import Drivers
+
+    made = Drivers(
+        config,
+        environ=node.environ,
+        base_dir=node.base_dir,
+        own_info=node.own_info,
+        catalog=node.catalog,
+        pipeline=node.pipeline,
+        upstreams=node.roster.upstreams,
+        audit=node.audit,
+        breakers=node.breakers,
+    )
+    made.deprecations = node.contracts.deprecations
+    node.contracts.on_ends = made.refresh
+    return made

@@ -40,7 +40,8 @@ def node_status(node: Node) -> NodeStatus:
         topics=node.topics.status(),
         drivers=node.driver_folders.status(),
         contracts=node.driver_folders.contract_status(),
-        problems=node.trust.problems(),
+        changed_contracts=node.contracts.status(),
+        problems=[*node.trust.problems(), *node.contracts.problems()],
     )
 
 

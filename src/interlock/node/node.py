@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Container, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from interlock import __version__
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.introduction import merge
+from interlock.catalog.offering import CONTRACTS
 from interlock.config import Config, ConfigChange, diff
 from interlock.config.aql_environment import with_environment
 from interlock.faces.mcp.hello import Hello, Introduction
@@ -24,8 +26,9 @@ from interlock.faces.mcp.stream import McpStream
 from interlock.node.access_watch import Revoked
 from interlock.node.aql import Aql
 from interlock.node.automation import Automation
+from interlock.node.contracts import Contracts
 from interlock.node.doors import Doors
-from interlock.node.driver_folders import DriverFolders
+from interlock.node.driver_folders import DriverFolders, make_drivers
 from interlock.node.faring import node_status, node_tree
 from interlock.node.hops import KEYS_PATH, Hops
 from interlock.node.identity import EverybodyBut
@@ -91,9 +94,9 @@ class Node:
         config = with_environment(config, environ)
         self.config = config
         self.base_dir = base_dir
-        self._environ = environ
+        self.environ = environ
         self._started = time.monotonic()
-        self._own_info = encode_value(OWN_INFO)
+        self.own_info = encode_value(OWN_INFO)
         tokens = TokenStore(tokens_path(config, environ, base_dir))
         self._keyring = Keyring(tokens, browser=browser)
         self._journal: Journal | None = None
@@ -107,7 +110,7 @@ class Node:
                 archive=config.journal.archive,
             )
             self._journal.deliver = deliver_on(loop)
-        self.catalog = Catalog(server_info=self._own_info, page_size=config.page_size)
+        self.catalog = Catalog(server_info=self.own_info, page_size=config.page_size)
         self.audit = Audit(self._journal, durable=config.journal.durable == "mutating")
         self.trust = Trust(
             config,
@@ -119,16 +122,16 @@ class Node:
             on_expired=self._expired,
             on_held=lambda held: self.audit.record_held(held.tool, held.message),
         )
-        self._breakers = Breakers(
+        self.breakers = Breakers(
             time.monotonic, failures=config.breaker.failures, cooldown=config.breaker.cooldown
         )
         self.roster = Roster(
             config,
             environ=environ,
             base_dir=base_dir,
-            own_info=self._own_info,
+            own_info=self.own_info,
             catalog=self.catalog,
-            breakers=self._breakers,
+            breakers=self.breakers,
             audit=self.audit,
             keyring=self._keyring,
             on_shown=self._shown,
@@ -138,7 +141,7 @@ class Node:
         self.pipeline = self.roster.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=self.trust.identity.authenticator,
-            breakers=self._breakers,
+            breakers=self.breakers,
             upstreams=self.roster.upstreams,
             audit=self.audit,
             # uvloop's own clock stands still between two turns of the loop; durations need better.
@@ -166,7 +169,7 @@ class Node:
             config,
             environ=environ,
             base_dir=base_dir,
-            own_info=self._own_info,
+            own_info=self.own_info,
             leaf=leaf,
             pipeline=self.pipeline,
             audit=self.audit,
@@ -206,7 +209,7 @@ class Node:
             config,
             environ=environ,
             base_dir=base_dir,
-            server_info=self._own_info,
+            server_info=self.own_info,
             catalog=self.catalog,
             pipeline=self.pipeline,
             upstreams=self.roster.upstreams,
@@ -231,11 +234,21 @@ class Node:
             audit=self.audit,
             approvals=approving.approvals,
             hello=self._hello,
-            own_info=self._own_info,
+            own_info=self.own_info,
             roster=self.roster,
             recorder=self._journal,
         )
-        self.driver_folders = DriverFolders(config, base_dir, self._make_drivers)
+        self.driver_folders = DriverFolders(config, base_dir, partial(make_drivers, self))
+        self.contracts = Contracts(
+            config,
+            base_dir=base_dir,
+            environ=environ,
+            catalog=self.catalog,
+            audit=self.audit,
+            pins=self.trust.pins,
+            pipeline=self.pipeline,
+            unwatched=(CONTRACTS,),
+        )
         self.doors = Doors(
             config,
             environ=environ,
@@ -252,7 +265,9 @@ class Node:
             public={KEYS_PATH: self.hops.public_keys},
             subserver=self.tree.dialled_in,
             topics=self.topics.take,
-            before=lambda guard, app: approving.app(guard, self.topics.app(guard, app)),
+            before=lambda guard, app: approving.app(
+                guard, self.contracts.app(guard, self.topics.app(guard, app))
+            ),
         )
 
     # -- life
@@ -262,6 +277,7 @@ class Node:
         self.trust.start()
         self.aql.start()
         self.hops.start()
+        self.contracts.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
         self.driver_folders.start()
@@ -298,7 +314,7 @@ class Node:
     async def listen_for_people(self) -> None:
         """Open only the socket by which this user answers calls that wait. Raises OSError."""
         if self.trust.approving is not None:
-            path = socket_path(self.config, self._environ, self.base_dir)
+            path = socket_path(self.config, self.environ, self.base_dir)
             await self.trust.approving.listen_locally(path)
 
     @property
@@ -333,6 +349,7 @@ class Node:
         await self.automation.close()
         await self.trust.close()
         await self.driver_folders.close()
+        await self.contracts.close()
         await self.roster.close()
         await self._keyring.close()
         if self._journal is not None:
@@ -349,7 +366,7 @@ class Node:
 
         Raises InterlockError, and changes nothing, when the new config cannot be used.
         """
-        config = with_environment(config, self._environ)
+        config = with_environment(config, self.environ)
         self.trust.check(config)
         self.tree.check(config)
         change = diff(self.config, config)
@@ -364,7 +381,7 @@ class Node:
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,
         )
-        self._breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
+        self.breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         # Who is no longer known hears nothing more, also on what is open already.
         self._sessions.end_of(identity)
@@ -374,6 +391,8 @@ class Node:
         self.pipeline.latency_in_results = config.latency_in_results
         await self.tree.configure(config)
         await self.roster.apply(config, change)
+        self.contracts.configure(config)
+        self.contracts.guarded_by(self.doors.guard)
         await self.driver_folders.configure(config)
         self.automation.configure(config)
         self.topics.configure(config, self.doors.guard)
@@ -384,6 +403,7 @@ class Node:
         metadata = self.trust.identity.metadata()
         self.doors.tell_where_tokens_are(metadata)
         self.topics.tell_where_tokens_are(metadata)
+        self.contracts.tell_where_tokens_are(metadata)
 
     def _choose_transparent(self) -> None:
         shown_as_itself = [
@@ -408,21 +428,6 @@ class Node:
     @property
     def drivers(self) -> Drivers:
         return self.driver_folders.drivers
-
-    def _make_drivers(self, config: Config) -> Drivers:
-        from interlock.node.drivers import Drivers
-
-        return Drivers(
-            config,
-            environ=self._environ,
-            base_dir=self.base_dir,
-            own_info=self._own_info,
-            catalog=self.catalog,
-            pipeline=self.pipeline,
-            upstreams=self.roster.upstreams,
-            audit=self.audit,
-            breakers=self._breakers,
-        )
 
     def _revoked(self, names: Revoked) -> None:
         """Their tokens do not count any more: everything of theirs ends now."""

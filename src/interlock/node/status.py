@@ -8,6 +8,7 @@ import msgspec
 
 from interlock.catalog.offering import Offering
 from interlock.faces.ax.standing import ParentStatus
+from interlock.node.contracts_shown import ToolChange
 from interlock.node.driver_status import ContractStatus, DriverStatus
 from interlock.pipeline.audit import Tally
 from interlock.pipeline.breaker import Circuit
@@ -75,6 +76,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """Drivers of the workspace, also those that cannot be used."""
     contracts: list[ContractStatus] = []
     """Contracts that drivers serve."""
+    changed_contracts: list[ToolChange] = []
+    """Tools of upstreams whose schemas changed lately, those that break their callers first."""
     problems: list[str] = []
     """What is wrong with the node's own files, and with those whose tokens it believes."""
 
