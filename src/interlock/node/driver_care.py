@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +30,22 @@ from interlock.stores.driver_states import DriverStates
 from interlock.upstreams.drivers import health_probe, installing, processes
 from interlock.upstreams.drivers.auth_states_refresh import refresher
 from interlock.upstreams.drivers.auth_states_standing import AuthState
-from interlock.upstreams.drivers.driver import Driver, DriverSupervisor
+from interlock.upstreams.drivers.driver import LOOK_AGAIN, Driver
+from interlock.upstreams.drivers.driver_server import DriverSupervisor, Sleep
 from interlock.upstreams.drivers.health import Health
-from interlock.upstreams.drivers.launching import DriverConnector, server_config
-from interlock.upstreams.drivers.vault import Configured, Environment, Vault
+from interlock.upstreams.drivers.launching import (
+    Confine,
+    DriverConnector,
+    marked,
+    server_config,
+)
+from interlock.upstreams.drivers.vault import (
+    Configured,
+    Environment,
+    Vault,
+    VaultTrouble,
+    entry_named,
+)
 from interlock.upstreams.drivers.vault_access import Asker, bind, unresolved
 from interlock.upstreams.egress.confinement import Confinement
 from interlock.upstreams.egress.probing import confinement_problem
@@ -68,15 +81,15 @@ class DriverCare:
         self.changed = on_changed
         self._on_offer = on_offer
         self.clock = time.monotonic
+        self.sleep: Sleep = asyncio.sleep
         self._config = config
         self._states = DriverStates(driver_states_path(config, environ, base_dir))
         self._installed = installed_drivers_path(config, environ, base_dir)
         self._hidden = hidden_from_drivers(config, environ, base_dir)
         self.inventory = SecretsInventory()
-        self._confinements: dict[str, Confinement] = {}
-        self._programs: dict[str, Path | None] = {}
-        self._auth: dict[str, AuthState] = {}
-        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._programs: dict[Driver, Path | None] = {}
+        self._auth: dict[Driver, AuthState] = {}
+        self._watching: dict[Driver, asyncio.Task[None]] = {}
         self.drivers: dict[str, Driver] = {}
         """Those that there are, by key."""
         self.configure(config)
@@ -100,10 +113,7 @@ class DriverCare:
     async def prepare(self, driver: Driver) -> None:
         """Raises InterlockError, and remembers why."""
         standing = driver.standing
-        try:
-            await self.auth(driver).ready()
-        finally:
-            standing.authed = self.auth(driver).authed
+        await self._signed_in(driver)
         standing.install_failed = standing.version_problem = ""
         manifest = driver.manifest
         try:
@@ -119,12 +129,54 @@ class DriverCare:
             else:
                 standing.install_failed = error.message
             raise
-        self._programs[driver.key] = prepared.program
+        self._programs[driver] = prepared.program
+
+    async def _signed_in(self, driver: Driver) -> None:
+        auth = self.auth(driver)
+        try:
+            await auth.ready()
+        finally:
+            if driver.standing.authed is not auth.authed:
+                driver.standing.authed = auth.authed
+                self.changed(driver)
+
+    async def ready(self, driver: Driver) -> None:
+        """What has to be true of a driver whose server runs already. Raises InterlockError."""
+        await self._signed_in(driver)
+        supervisor = driver.supervisor
+        if supervisor is None or not supervisor.connector.secret_names:
+            return
+        connector = supervisor.connector
+        if await self._mark(driver, connector.secret_names) != connector.mark:
+            _log.info("%s gets a new server: its secrets are others now", driver.manifest.id)
+            if driver.supervisor is supervisor:
+                driver.server.retire()
+
+    async def _mark(self, driver: Driver, names: frozenset[str]) -> bytes:
+        """Of what these secrets are now. Nobody is given anything."""
+        values: dict[str, str] = {}
+        for name in names:
+            try:
+                entry = entry_named(name, self.inventory)
+                value = None if entry is None else await self._vault.value(entry)
+            except VaultTrouble:
+                value = None
+            if value is not None:
+                values[name] = value
+        return marked(values)
+
+    def looks_again_at(self, driver: Driver) -> float:
+        supervisor = driver.supervisor
+        if self.auth(driver).always and (
+            supervisor is None or not supervisor.connector.secret_names
+        ):
+            return inf
+        return self.clock() + LOOK_AGAIN
 
     def auth(self, driver: Driver) -> AuthState:
         """Whether somebody is signed in with it."""
-        state = self._auth.get(driver.key)
-        if state is None or state.manifest is not driver.manifest:
+        state = self._auth.get(driver)
+        if state is None:
             manifest = driver.manifest
             names = () if manifest.auth is None else manifest.auth.state_env
 
@@ -134,7 +186,7 @@ class DriverCare:
                 )
 
             hook = None if driver.hooks is None else driver.hooks.refresh
-            state = self._auth[driver.key] = AuthState(
+            state = self._auth[driver] = AuthState(
                 manifest,
                 workspace=workspace_id(self._base_dir),
                 user=NODE_USER,
@@ -151,6 +203,9 @@ class DriverCare:
 
     def _auth_changed(self, driver: Driver, state: AuthState) -> None:
         driver.standing.authed = state.authed
+        if not state.authed:
+            # What it was started with is of no use to it.
+            driver.server.retire()
         self.changed(driver)
 
     def _asker(self, driver: Driver) -> Asker:
@@ -179,9 +234,7 @@ class DriverCare:
 
     # -- its server
 
-    def supervise(
-        self, driver: Driver, sleep: Callable[[float], Awaitable[None]]
-    ) -> DriverSupervisor:
+    def supervise(self, driver: Driver, sleep: Sleep) -> DriverSupervisor:
         manifest, settings = driver.manifest, self._config.drivers
         server = manifest.server
         assert server is not None
@@ -192,9 +245,10 @@ class DriverCare:
         config = server_config(
             manifest,
             workspace=self._base_dir,
-            installed=self._programs.get(driver.key),
+            installed=self._programs.get(driver),
             confined=settings.sandbox == "enforce",
         )
+        afterwards: list[Callable[[], Awaitable[None]]] = []
         connector = DriverConnector(
             driver.key,
             manifest,
@@ -202,42 +256,45 @@ class DriverCare:
             own_info=self._own_info,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
-            confine=lambda: self._confine(driver),
+            confine=_once(lambda: self._confine(driver, afterwards)),
         )
         subscriptions = self._pipeline.subscriptions
-        return DriverSupervisor(
+        supervisor = DriverSupervisor(
             driver.key,
             config,
-            connector,
+            connector=connector,
             on_offer=lambda one: self._on_offer(driver, one),
             on_withdrawn=lambda _: None,
             on_state=lambda _: self.changed(driver),
             on_updated=lambda one, uri, whose: subscriptions.updated(one.key, uri, whose),
-            watched=subscriptions.watched,
+            watched=lambda key, whose: driver.own_uris(subscriptions.watched(key, whose)),
             back=self._pipeline,
             sleep=sleep,
         )
+        supervisor.afterwards = afterwards
+        return supervisor
 
-    async def _confine(self, driver: Driver) -> Confinement | None:
+    async def _confine(
+        self, driver: Driver, afterwards: list[Callable[[], Awaitable[None]]]
+    ) -> Confinement | None:
         manifest, settings = driver.manifest, self._config.drivers
         if manifest.server is None or manifest.server.kind == "docker":
             # The engine confines it; its client has to reach the engine.
             return None
-        confinement = self._confinements.get(driver.key)
-        if confinement is None:
-            if settings.sandbox == "advisory":
-                problem = await asyncio.to_thread(confinement_problem)
-                if problem is not None:
-                    driver.warn(f"It runs with the whole network: {problem}.")
-                    return None
-            confinement = self._confinements[driver.key] = await Confinement.open(
-                manifest.id,
-                manifest.egress,
-                hidden=self._hidden,
-                read_only=guarded_from_drivers(self._config, self._environ, self._base_dir),
-                any_egress=settings.any_egress,
-                on_refused=lambda host, port: self._refused(driver, host, port),
-            )
+        if settings.sandbox == "advisory":
+            problem = await asyncio.to_thread(confinement_problem)
+            if problem is not None:
+                driver.warn(f"It runs with the whole network: {problem}.")
+                return None
+        confinement = await Confinement.open(
+            manifest.id,
+            manifest.egress,
+            hidden=self._hidden,
+            read_only=guarded_from_drivers(self._config, self._environ, self._base_dir),
+            any_egress=settings.any_egress,
+            on_refused=lambda host, port: self._refused(driver, host, port),
+        )
+        afterwards.append(confinement.close)
         return confinement
 
     def _refused(self, driver: Driver, host: str, port: int) -> None:
@@ -246,25 +303,21 @@ class DriverCare:
 
     async def make_room(self, driver: Driver) -> None:
         """End the server that was unused for longest, where there are too many."""
-        running = [one for one in self.drivers.values() if one.supervisor is not None]
-        if len(running) < self._config.drivers.most_processes:
-            return
-        idle = [one for one in running if not one.under_way and one is not driver]
-        if not idle:
-            raise InterlockError(
-                TOO_BUSY,
-                f"{len(running)} servers of drivers are at work, and no more may run at once "
-                "(drivers.most_processes); try again in a moment.",
-            )
-        await min(idle, key=lambda one: one.last_used).end()
+        while True:
+            running = [one for one in self.drivers.values() if one.supervisor is not None]
+            if len(running) < self._config.drivers.most_processes:
+                return
+            free = [one for one in running if one.server.free]
+            if not free:
+                raise InterlockError(
+                    TOO_BUSY,
+                    f"{len(running)} servers of drivers are at work, and no more may run at once "
+                    "(drivers.most_processes); try again in a moment.",
+                )
+            await min(free, key=lambda one: one.server.last_used).server.end()
 
     def call_later(self, seconds: float, then: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, then)
-
-    async def ended(self, driver: Driver) -> None:
-        confinement = self._confinements.pop(driver.key, None)
-        if confinement is not None:
-            await confinement.close()
 
     # -- its health
 
@@ -278,14 +331,16 @@ class DriverCare:
             on_change=lambda now: self._health_changed(driver, now),
         )
         if driver.manifest.health_check is not None:
-            self._watching[driver.key] = asyncio.get_running_loop().create_task(
+            self._watching[driver] = asyncio.get_running_loop().create_task(
                 health.watch(), name=f"health:{driver.key}"
             )
 
-    def _sign(self, driver: Driver, gone: UpstreamGoneError) -> None:
+    def _sign(self, driver: Driver, gone: UpstreamGoneError) -> bool:
         """Why a call failed: perhaps somebody has to sign in again."""
-        if self.auth(driver).saw(http_status=gone.status or None, exception=gone):
+        seen = self.auth(driver).saw(http_status=gone.status or None, exception=gone)
+        if seen:
             _log.info("%s has to be signed in again", driver.manifest.id)
+        return seen
 
     def _health_changed(self, driver: Driver, health: Health) -> None:
         driver.note_health()
@@ -298,19 +353,27 @@ class DriverCare:
         if peer is not None:
             await peer.request(PING if peer.era is Era.SESSION else TOOLS_LIST)
 
-    async def forget(self, driver: Driver) -> None:
-        """It is no more."""
-        watching = self._watching.pop(driver.key, None)
+    async def forget(self, driver: Driver, *, at_once: bool) -> None:
+        """It is no more. Calls under way may still be answered, unless that is to be `at_once`."""
+        watching = self._watching.pop(driver, None)
         if watching is not None:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        await driver.close()
-        if self.drivers.get(driver.key) is driver:
-            del self.drivers[driver.key]
-            self._auth.pop(driver.key, None)
+        await driver.close(at_once=at_once)
+        self._auth.pop(driver, None)
+        self._programs.pop(driver, None)
 
-    async def close(self) -> None:
-        await asyncio.gather(*(self.forget(one) for one in list(self.drivers.values())))
+
+def _once(make: Callable[[], Awaitable[Confinement | None]]) -> Confine:
+    """Makes a confinement for the first start of a server, and takes it for all others."""
+    made: list[Confinement | None] = []
+
+    async def confine() -> Confinement | None:
+        if not made:
+            made.append(await make())
+        return made[0]
+
+    return confine
 
 
 def workspace_id(base_dir: Path) -> str:

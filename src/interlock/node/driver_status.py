@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from interlock.manifests.driver import DriverManifest
     from interlock.upstreams.drivers.driver import Driver
 
 
@@ -52,6 +53,18 @@ class DriverStatus(msgspec.Struct, frozen=True):
             state="refused",
             file=str(path),
             problem="\n".join(problems),
+        )
+
+    @classmethod
+    def of_manifest(cls, manifest: DriverManifest) -> DriverStatus:
+        """Of a driver of a kind that is known, and not run here."""
+        return cls(
+            id=manifest.id,
+            version=manifest.version,
+            kind=manifest.kind,
+            state="refused",
+            file=str(manifest.file),
+            problem=f"Drivers of kind {manifest.kind} are not run by this node, only those of mcp.",
         )
 
 

@@ -3,12 +3,19 @@ the network than the operator grants."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from interlock.config import Config
 from interlock.errors import InterlockError
 from interlock.manifests.driver import DriverManifest
-from interlock.manifests.signatures import SignatureProblem, read_public_key, verify
+from interlock.manifests.signatures import (
+    SIGNATURE,
+    SIGNED,
+    SignatureProblem,
+    read_public_key,
+    verify,
+)
 from interlock.upstreams.egress.patterns import Egress
 from interlock.upstreams.egress.remote import check_remote
 
@@ -35,3 +42,16 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
         except InterlockError as error:
             return error.message
     return ""
+
+
+def signature_mark(manifest: DriverManifest) -> tuple[object, ...]:
+    """By what it is seen that a driver's signature, or something that it is about, changed."""
+    marks: list[object] = []
+    for name in (SIGNATURE, *SIGNED):
+        try:
+            status = os.stat(manifest.folder / name)
+        except OSError:
+            marks.append(None)
+        else:
+            marks.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(marks)

@@ -1,7 +1,7 @@
-"""Drivers put together: their files, what of them is offered in the catalog, and who serves it.
+"""Drivers put together: their files, what is known of them, and who serves which contract.
 
 The files are read when the node starts, and again when one of them changes. What did not change
-keeps its server.
+keeps its server; a driver whose file cannot be used any more is taken out, and says why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,32 +20,28 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.drivers.binding import check_entry
 from interlock.catalog.drivers.candidates import Machine, Workspace, tag_warnings
 from interlock.catalog.drivers.contract_shape import ContractShape
-from interlock.catalog.drivers.contract_tool import approval_floor, definition, effect_level
+from interlock.catalog.drivers.limits import override_warnings
 from interlock.catalog.drivers.translating import NO_TRANSFORMS, BoundEntry
-from interlock.catalog.drivers.versions import Deprecation, Versions
-from interlock.catalog.offering import contract_offering, read_offering
+from interlock.catalog.introduction import Voice
 from interlock.config import Config
-from interlock.config.quantities import default_segment
 from interlock.errors import InterlockError
 from interlock.manifests import workspace as files
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.tool import ToolContract
 from interlock.node.driver_care import DriverCare, workspace_id
+from interlock.node.driver_publishing import Deprecations, Publishing, voice_of
 from interlock.node.driver_registrations import keep_registrations, read_registrations
 from interlock.node.driver_status import ContractStatus, DriverStatus, status_of
-from interlock.node.driver_trust import refusal
+from interlock.node.driver_trust import refusal, signature_mark
 from interlock.node.places import registered_drivers_path
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.breaker import Breakers, Circuit
 from interlock.pipeline.pipeline import Pipeline
-from interlock.pipeline.policy import Action
-from interlock.pipeline.policy.decision import decision
 from interlock.ports import Upstream
 from interlock.protocol.jsonrpc import encode_value
-from interlock.upstreams.drivers.contract_upstream import KEY, ContractUpstream, Served
+from interlock.upstreams.drivers.contract_upstream import ContractUpstream, Served
 from interlock.upstreams.drivers.driver import Binding, Driver
-from interlock.upstreams.drivers.hooks import Hooks, code_digest, load_hooks
-from interlock.upstreams.drivers.offers import declared_prompts, declared_resources
+from interlock.upstreams.drivers.hooks import Hooks, code_mark, load_hooks
 from interlock.upstreams.drivers.rows import Rows
 from interlock.upstreams.supervisor import Supervisor
 
@@ -56,6 +52,8 @@ LOOK_COSTS: Final = 20
 """A look at all files may take one part in so many of the time."""
 AT_ONCE: Final = 4
 """So many servers are asked for their tools at the same time when the node starts."""
+
+Shapes = dict[str, ContractShape]
 
 
 class Drivers:
@@ -77,15 +75,9 @@ class Drivers:
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
-        self._catalog = catalog
-        self._pipeline = pipeline
         self._upstreams = upstreams
         self._audit = audit
         self._registrations = registered_drivers_path(config, environ, base_dir)
-        self.deprecations: Callable[[Iterable[ToolContract]], Mapping[str, Deprecation]] = (
-            lambda _: {}
-        )
-        """Which majors of contracts are on their way out. Set by whoever keeps them."""
         self.care = DriverCare(
             config,
             environ=environ,
@@ -96,21 +88,42 @@ class Drivers:
             on_changed=self._changed,
             on_offer=self._offered,
         )
-        self._rows = Rows(self._record, workspace_id(base_dir), time.time)
         self.contracts = ContractUpstream(
             clock=time.monotonic,
             wall_clock=time.time,
             call_later=lambda seconds, then: asyncio.get_running_loop().call_later(seconds, then),
-            rows=self._rows,
+            rows=Rows(self._record, workspace_id(base_dir), time.time),
             machine=this_machine(base_dir),
             circuit_open=lambda key: breakers.state(key) is Circuit.OPEN,
         )
+        self.publishing = Publishing(
+            config,
+            catalog=catalog,
+            permit=pipeline.permit,
+            upstreams=upstreams,
+            contracts=self.contracts,
+        )
+        self.on_voices: Callable[[], None] = lambda: None
+        """Told when a driver's server can do something else beside contracts."""
         self._workspace: files.Workspace | None = None
-        self._posted = False
-        self._publishing: asyncio.Handle | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._verifier: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def deprecations(self) -> Deprecations:
+        """Which majors of contracts are on their way out. Set by whoever keeps them."""
+        return self.publishing.deprecations
+
+    @deprecations.setter
+    def deprecations(self, given: Deprecations) -> None:
+        self.publishing.deprecations = given
+        self.refresh()
+
+    def refresh(self) -> None:
+        """What is known of contracts is something else now: offer them by it."""
+        if self._workspace is not None:
+            self.publishing.soon()
 
     # -- life
 
@@ -126,22 +139,24 @@ class Drivers:
         self._watcher = self._verifier = None
         for task in tasks:
             task.cancel()
-        if self._publishing is not None:
-            self._publishing.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(self.care.close(), *self._ending, return_exceptions=True)
+        self._workspace = None
+        for driver in list(self.care.drivers.values()):
+            self._end(driver, at_once=True)
+        self.contracts.served = {}
+        self.publishing.take_away()
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def configure(self, config: Config) -> None:
         """Run by a new config."""
         before, self._config = self._config.drivers, config
+        self.publishing.config = config
         self.care.configure(config)
         if config.drivers == before:
-            if self._posted:
-                self._publish()
+            if self.publishing.posted:
+                self.publishing.now()
             return
         await self.close()
-        self._workspace = None
-        self._take_away()
         self.start()
 
     def _load(self) -> files.Workspace:
@@ -163,12 +178,30 @@ class Drivers:
                 continue
             began = time.perf_counter()
             try:
-                after = await asyncio.to_thread(workspace.reload)
-                if after.read_files or after.drivers.keys() != workspace.drivers.keys():
+                after, marks = await asyncio.to_thread(self._look, workspace)
+                if self._is_news(workspace, after, marks):
                     self._take(after)
             except Exception:
                 _log.exception("the drivers' files could not be read again")
             pause = max(LOOK_EVERY, (time.perf_counter() - began) * LOOK_COSTS)
+
+    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, dict[str, object]]:
+        after = workspace.reload()
+        return after, {key: self._marks(one) for key, one in after.drivers.items()}
+
+    def _marks(self, manifest: DriverManifest) -> tuple[object, ...]:
+        """Of the files beside a manifest that are read."""
+        signed = signature_mark(manifest) if self._config.drivers.trust else ()
+        return code_mark(manifest), signed
+
+    def _is_news(
+        self, before: files.Workspace, after: files.Workspace, marks: dict[str, object]
+    ) -> bool:
+        if after.read_files or after.drivers.keys() != before.drivers.keys():
+            return True
+        if after.refused != before.refused:
+            return True
+        return any(marks.get(one.manifest.key) != one.marks for one in self.care.drivers.values())
 
     # -- from files to drivers
 
@@ -185,14 +218,14 @@ class Drivers:
         for key in [*kept]:
             manifest = workspace.drivers.get(key.removeprefix("driver:"))
             if manifest is None or not self._is_same(kept[key], manifest, workspace):
-                self._end(kept[key])
-        shapes: dict[str, ContractShape] = {}
+                self._end(kept[key], at_once=False)
+        shapes: Shapes = {}
         for manifest in workspace.drivers.values():
             if f"driver:{manifest.key}" not in kept and manifest.server is not None:
                 self._begin(manifest, workspace, shapes)
         keep_registrations(self._registrations, workspace.registered)
-        self._gather(workspace, shapes)
-        self._publish()
+        self._gather()
+        self.publishing.now()
         if self._config.drivers.verify == "start":
             self._verify()
 
@@ -203,17 +236,12 @@ class Drivers:
             return False
         now = {one.contract.key: one.contract.digest for one in workspace.bindings[manifest.key]}
         then = {key: one.contract.digest for key, one in driver.bindings.items()}
-        return now == then and driver.code_digest == code_digest(manifest)
+        return now == then and driver.marks == self._marks(manifest)
 
-    def _begin(
-        self,
-        manifest: DriverManifest,
-        workspace: files.Workspace,
-        shapes: dict[str, ContractShape],
-    ) -> None:
+    def _begin(self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes) -> None:
         hooks: Hooks | None = None
         warnings: list[str] = []
-        digest = code_digest(manifest)
+        marks = self._marks(manifest)
         refused = refusal(manifest, self._config, self._base_dir)
         if not refused:
             try:
@@ -224,62 +252,86 @@ class Drivers:
                 )
             except InterlockError as error:
                 refused = error.message
-        bindings = {}
-        for one in workspace.bindings[manifest.key]:
-            contract, entry = one.contract, one.entry
-            transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
-            executes = hooks is not None and hooks.executes(contract.id)
-            try:
-                shape = shapes.get(contract.key) or ContractShape(contract)
-                shapes[contract.key] = shape
-                wrong = tuple(
-                    check_entry(contract, entry, transforms=transforms, has_hook=executes)
-                )
-                bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
-            except InterlockError as error:
-                _log.warning("%s: %s", manifest.id, error.message)
-                continue
-            bindings[contract.key] = Binding(contract, entry, bound, wrong, executes=executes)
-            for problem in wrong:
-                _log.warning("%s: %s", manifest.id, problem)
-        driver = Driver(manifest, bindings, self.care)
+        if hooks is not None:
+            # With what only its code says.
+            manifest = hooks.manifest
+        bindings = self._bindings(manifest, workspace, hooks, shapes)
+        driver = Driver(manifest, bindings, self.care, strict=self._config.drivers.strict)
         driver.hooks = hooks
-        driver.code_digest = digest
-        driver.standing.refused = refused
-        driver.standing.authed = self.care.auth(driver).authed or manifest.auth is not None
-        for text in (*warnings, *tag_warnings(manifest, self._allowed())):
+        driver.marks = marks
+        # Of one that has to be signed in it is found out when somebody needs it.
+        driver.standing.authed = True
+        cautions = [
+            *warnings,
+            *tag_warnings(manifest, self._allowed()),
+            *(
+                text
+                for one in bindings.values()
+                for text in override_warnings(one.contract, manifest, one.entry)
+            ),
+        ]
+        for text in cautions:
             driver.warn(text)
         for caution in workspace.cautions.get(manifest.file, ()):
             driver.warnings[str(caution)] = None
+        if not refused and self._config.drivers.strict and driver.warnings:
+            refused = f"{next(iter(driver.warnings))} (drivers.strict)"
+        driver.standing.refused = refused
         if refused:
             _log.warning("%s is not used: %s", manifest.id, refused)
         self.care.drivers[driver.key] = self._upstreams[driver.key] = driver
         self.care.look_after(driver)
 
-    def _end(self, driver: Driver) -> None:
+    def _bindings(
+        self,
+        manifest: DriverManifest,
+        workspace: files.Workspace,
+        hooks: Hooks | None,
+        shapes: Shapes,
+    ) -> dict[str, Binding]:
+        """What a driver serves, and what is wrong with that."""
+        transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
+        bindings = {}
+        for one in workspace.bindings[manifest.key]:
+            contract, entry = one.contract, one.entry
+            executes = hooks is not None and hooks.executes(contract.id)
+            wrong = check_entry(contract, entry, transforms=transforms, has_hook=executes)
+            for problem in wrong:
+                _log.warning("%s: %s", manifest.id, problem)
+            try:
+                shape = shapes.get(contract.key) or self._shape(contract)
+                shapes[contract.key] = shape
+                bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
+            except InterlockError as error:
+                _log.warning("%s: %s", manifest.id, error.message)
+                continue
+            bindings[contract.key] = Binding(
+                contract, entry, bound, tuple(wrong), executes=executes
+            )
+        return bindings
+
+    def _shape(self, contract: ToolContract) -> ContractShape:
+        known = self.contracts.served.get(contract.key)
+        if known is not None and known.contract is contract:
+            return known.shape
+        return ContractShape(contract)
+
+    def _end(self, driver: Driver, *, at_once: bool) -> None:
         self.care.drivers.pop(driver.key, None)
-        self._upstreams.pop(driver.key, None)
-        self._catalog.withdraw(driver.key)
+        self.publishing.withdraw(driver)
         task = asyncio.get_running_loop().create_task(
-            self.care.forget(driver), name=f"end:{driver.key}"
+            self.care.forget(driver, at_once=at_once), name=f"end:{driver.key}"
         )
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def _gather(self, workspace: files.Workspace, shapes: dict[str, ContractShape]) -> None:
+    def _gather(self) -> None:
         """Who serves which contract."""
         served: dict[str, Served] = {}
-        before = self.contracts.served
         for driver in self.care.drivers.values():
             for key, binding in driver.bindings.items():
                 if key not in served:
-                    known = before.get(key)
-                    shape = (
-                        known.shape
-                        if known is not None and known.contract is binding.contract
-                        else shapes.get(key) or ContractShape(binding.contract)
-                    )
-                    served[key] = Served(binding.contract, shape, [])
+                    served[key] = Served(binding.contract, binding.bound.shape, [])
                 served[key].drivers.append(driver)
         for one in served.values():
             one.drivers.sort(key=lambda driver: driver.key)
@@ -298,85 +350,26 @@ class Drivers:
             trusted_tags={tag: tuple(ids) for tag, ids in settings.policy.trusted_tags.items()},
         )
 
-    def _take_away(self) -> None:
-        if self._posted:
-            self._posted = False
-            self._catalog.withdraw(KEY)
-            self._upstreams.pop(KEY, None)
-            self._pipeline.permit.contract_floors = {}
-
     # -- what is offered
 
     def _changed(self, driver: Driver) -> None:
-        """Something is known about a driver that was not: soon, and once for many."""
-        if self._publishing is None and self._workspace is not None:
-            self._publishing = asyncio.get_running_loop().call_soon(self._publish)
-
-    def _publish(self) -> None:
-        """Offer every contract that somebody serves, as far as is known."""
-        self._publishing = None
-        usable = [
-            one.contract
-            for key, one in self.contracts.served.items()
-            if any(driver.serves(key) for driver in one.drivers)
-        ]
-        ends = self.deprecations(usable)
-        versions = self.contracts.versions = Versions(usable, ends, time.time())
-        for clash in versions.clashes:
-            _log.warning("%s", clash)
-        for served in self.contracts.served.values():
-            served.deprecation = ends.get(served.contract.key)
-        if not versions.names and not self._posted:
-            return
-        self._posted = True
-        self._upstreams[KEY] = self.contracts
-        tools = [
-            definition(
-                contract,
-                name=name,
-                deprecation=None if (end := ends.get(contract.key)) is None else end.notice(),
-            )
-            for name, contract in versions.names.items()
-        ]
-        effects = {name: effect_level(contract) for name, contract in versions.names.items()}
-        offering = contract_offering(KEY, self._config.root_segment, tools, effects)
-        for one in offering.set_aside:
-            _log.warning("the contract %s is not offered: %s", one.name, one.reason)
-        self._pipeline.permit.contract_floors = {
-            tool.canonical: decision(
-                Action.CONFIRM,
-                f"contract:{tool.upstream_name}",
-                "Its contract asks for a human's approval.",
-            )
-            for tool in offering.tools
-            if approval_floor(versions.names[tool.upstream_name])
-        }
-        self._catalog.post(offering)
+        """Something is known about a driver that was not."""
+        if self.care.drivers.get(driver.key) is driver:
+            self.refresh()
 
     def _offered(self, driver: Driver, supervisor: Supervisor) -> None:
         """A driver's server has listed what it has."""
-        offer = supervisor.offer
-        driver.listed(offer.tools)
-        manifest = driver.manifest
-        if not self._config.drivers.preview or not (manifest.prompts or manifest.resources):
+        if self.care.drivers.get(driver.key) is not driver:
             return
-        prompts, missing = declared_prompts(manifest, offer.prompts)
-        resources, templates, more = declared_resources(manifest, offer.resources, offer.templates)
-        for text in (*missing, *more):
-            driver.warn(text)
-        server = supervisor.server
-        self._catalog.post(
-            read_offering(
-                driver.key,
-                type(server)(segment=default_segment(manifest.id)),
-                (),
-                prompts=prompts,
-                resources=resources,
-                templates=templates,
-                root_segment=self._config.root_segment,
-                serves_resources=bool(resources or templates),
-            )
-        )
+        driver.listed(supervisor.offer.tools)
+        before = driver.capabilities
+        self.publishing.offered(driver, supervisor, others=self.care.drivers.values())
+        if driver.capabilities != before:
+            self.on_voices()
+
+    def voices(self) -> list[Voice]:
+        """What the servers of drivers can do beside contracts, for whoever introduces the node."""
+        return [voice_of(one) for one in self.care.drivers.values() if one.capabilities]
 
     # -- verification
 
@@ -388,43 +381,57 @@ class Drivers:
 
     async def _verify_all(self) -> None:
         """Ask the servers of drivers that nobody has used yet for their tools, a few at a time."""
-        places = asyncio.Semaphore(AT_ONCE)
+        places = asyncio.Semaphore(min(AT_ONCE, self._config.drivers.most_processes))
 
         async def look(driver: Driver) -> None:
             async with places:
                 await self._verify_one(driver)
 
-        waiting = [
+        waiting = self._unverified()
+        tried: set[Driver] = set()
+        while waiting:
+            tried.update(waiting)
+            await asyncio.gather(*(look(one) for one in waiting))
+            # Others may have come meanwhile.
+            waiting = [one for one in self._unverified() if one not in tried]
+
+    def _unverified(self) -> list[Driver]:
+        return [
             one
             for one in self.care.drivers.values()
             if not one.verified and not one.standing.refused
         ]
-        await asyncio.gather(*(look(one) for one in waiting))
 
     async def _verify_one(self, driver: Driver) -> None:
         if driver.verified or self.care.drivers.get(driver.key) is not driver:
             return
         try:
-            await driver.awake()
+            await driver.server.awake()
         except InterlockError as error:
             # It is unverified, and looked at again when somebody needs it.
             _log.info("%s is not verified: %s", driver.manifest.id, error.message)
             return
-        if not driver.calls:
+        if not driver.requests:
             # It was only asked: who needs it starts it.
-            await driver.end()
+            await driver.server.end()
 
     # -- how they fare
 
     def status(self) -> list[DriverStatus]:
-        refused = {} if self._workspace is None else self._workspace.refused
-        return [
-            *(status_of(one) for one in self.care.drivers.values()),
-            *(
-                DriverStatus.of_file(path, [str(problem) for problem in one.problems])
-                for path, one in refused.items()
-            ),
+        workspace = self._workspace
+        known = [status_of(one) for one in self.care.drivers.values()]
+        if workspace is None:
+            return known
+        others = [
+            DriverStatus.of_manifest(one)
+            for one in workspace.drivers.values()
+            if one.server is None
         ]
+        refused = [
+            DriverStatus.of_file(path, [str(problem) for problem in one.problems])
+            for path, one in workspace.refused.items()
+        ]
+        return [*known, *others, *refused]
 
     def contract_status(self) -> list[ContractStatus]:
         names: dict[str, list[str]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,12 +17,14 @@ from interlock.catalog.drivers.uris import check_uris
 from interlock.errors import (
     AUTH_FAILED,
     AUTH_REQUIRED,
+    CANCELLED,
     CIRCUIT_OPEN,
     DEADLINE_EXCEEDED,
     INSTALL_FAILED,
     SANDBOX_UNAVAILABLE,
     TOO_BUSY,
     TOOL_UNAVAILABLE,
+    UPSTREAM_UNAVAILABLE,
     VERSION_MISMATCH,
     InterlockError,
 )
@@ -45,6 +48,9 @@ _NEVER_SENT: Final = frozenset(
     )
 )  # fmt: skip
 """What goes wrong before a server has heard of a call."""
+_UNAUTHORIZED: Final = 401
+_PASSING: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
+"""What it is worth trying again after: a server that went away may be back."""
 
 
 class DriverRoute(msgspec.Struct):
@@ -88,6 +94,8 @@ class ContractExchange:
         self._exchange: Exchange | None = None
         self._pause: Any = None
         self._sent_at = 0.0
+        self._signed_in = False
+        """Whether it was tried again with a new sign-in: once is enough."""
         self.open = True
 
     # -- out
@@ -103,7 +111,7 @@ class ContractExchange:
             self._attempts = Attempts(served.contract, candidate.driver, candidate.entry)
         self._sent_at = now = self._upstream.clock()
         call.upstream = driver.key
-        call.deadline = min(call.deadline, now + self._upstream.limit(served, candidate))
+        self._limit(now + self._upstream.limit(served, candidate))
         if binding.executes:
             self._execute(driver, binding)
             return
@@ -138,21 +146,23 @@ class ContractExchange:
                 hard_deadline=call.hard_deadline,
                 timeout=call.timeout,
             )
-            driver.under_way += 1
             driver.calls += 1
-            self._exchange = driver.start(self._child, self)
+            self._exchange = driver.start(self._child, self, partial(_must_serve, binding))
         except InterlockError as error:
-            if self._child is not None:
-                driver.under_way -= 1
             self._failed(error)
+
+    def _limit(self, end: float) -> None:
+        """However much progress there is: the contract's time is a ceiling."""
+        call = self._call
+        call.deadline = min(call.deadline, end)
+        if call.timeout:
+            call.hard_deadline = min(call.hard_deadline, end)
 
     def _execute(self, driver: Driver, binding: Binding) -> None:
         """Have driver.py serve it."""
-        driver.under_way += 1
         driver.calls += 1
 
         def over(value: Any, error: InterlockError | None) -> None:
-            driver.under_way -= 1
             if not self.open:
                 return
             if error is not None:
@@ -172,19 +182,21 @@ class ContractExchange:
         if call is not self._child or driver is None or not self.open:
             return
         self._child = None
-        driver.under_way -= 1
-        driver.used()
         if error is not None:
             if isinstance(error, UpstreamGoneError):
+                if driver.on_sign(error):
+                    self._sign_in(driver, error)
+                    return
                 driver.unreachable(error.message)
-                driver.noticed(error)
             self._failed(error)
             return
         assert outcome is not None
         driver.answered()
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
-            # It wants to know something first: that is between it and the caller.
+            # It wants to know something first: that is between it and the caller. What comes then
+            # is a call of the contract again.
+            self._call.upstream = self._upstream.key
             self._over(outcome, None)
             return
         binding = driver.bindings[self._served.contract.key]
@@ -199,6 +211,24 @@ class ContractExchange:
             return
         made = self._result(result, value)
         self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+
+    def _sign_in(self, driver: Driver, refused: UpstreamGoneError) -> None:
+        """The driver was refused: with a new sign-in, if that is to be had, it may go on."""
+
+        def over(_: Any, error: InterlockError | None) -> None:
+            if not self.open:
+                return
+            if error is not None:
+                self._failed(error)
+            elif self._signed_in or (refused.sent and refused.status != _UNAUTHORIZED):
+                self._failed(refused)
+            else:
+                self._signed_in = True
+                self._retries += 1
+                self._record(refused)
+                self.begin()
+
+        self._exchange = BodyExchange(driver.signed_in(), over)
 
     def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
         if self.open and call is self._child:
@@ -238,7 +268,8 @@ class ContractExchange:
             self._end(error)
             return
         assert self._attempts is not None
-        pause = self._attempts.again(error, executed=sent)
+        gone = isinstance(error, UpstreamGoneError)
+        pause = self._attempts.again(_PASSING if gone else error, executed=sent)
         if pause is not None:
             self._retries += 1
             self._pause = self._upstream.call_later(pause, self._again)
@@ -268,6 +299,9 @@ class ContractExchange:
         if self.open:
             self.open = False
             self._record_whole(ok=False)
+            # Where it may go once more was decided here; the pipeline would send the contract's own
+            # words to the server of a driver.
+            self._call.sent_again = True
             self._back.settled(self._call, None, error)
 
     def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
@@ -294,26 +328,40 @@ class ContractExchange:
     # -- what the pipeline wants of it
 
     def abandon(self, reason: str) -> None:
-        self.open = False
-        self._let_go()
+        if self.open:
+            self.open = False
+            if self._exchange is not None:
+                self._record(InterlockError(CANCELLED, reason))
+            self._record_whole(ok=False)
+        self._stop_waiting()
         if self._exchange is not None:
             self._exchange.abandon(reason)
 
     def expire(self) -> None:
+        self._stop_waiting()
         if self._exchange is not None:
             self._exchange.expire()
-        elif self.open:
-            self._let_go()
+        else:
             name = self._served.contract.id
-            self._failed(InterlockError(DEADLINE_EXCEEDED, f"{name} was not served in time."))
+            self._end(InterlockError(DEADLINE_EXCEEDED, f"{name} was not served in time."))
 
-    def _let_go(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
-        if self._child is not None and self._driver is not None:
-            self._child = None
-            self._driver.under_way -= 1
 
     def hand_over(self, call: Call, back: Back) -> None:
         self._call, self._back = call, back
+        if self._driver is not None:
+            call.upstream = self._driver.key
+
+
+def _must_serve(binding: Binding) -> None:
+    """The server is there, and may have listed something else than is needed. Raises
+    InterlockError."""
+    if not binding.counts:
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            " ".join((*binding.wrong, *binding.problems)),
+            {"contract": binding.contract.id},
+        )

@@ -7,6 +7,7 @@ the contract's binding. When a driver fails, the next one is tried where that ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw, Struct
@@ -17,13 +18,14 @@ from interlock.catalog.drivers.contract_shape import ContractShape
 from interlock.catalog.drivers.limits import effective_timeout_ms
 from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Workspace, route
 from interlock.catalog.drivers.versions import Deprecation, Versions
-from interlock.errors import UNKNOWN_TOOL, InterlockError
+from interlock.errors import AUTH_REQUIRED, UNKNOWN_TOOL, InterlockError
 from interlock.manifests.tool import ToolContract
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.jsonrpc import decode_value
 from interlock.upstreams.drivers.contract_exchange import ContractExchange
 from interlock.upstreams.drivers.driver import Driver
 from interlock.upstreams.drivers.rows import Rows
+from interlock.upstreams.drivers.waking import WakingExchange
 
 KEY: Final = "drivers:"
 """The upstream of every contract. No server can have this key."""
@@ -76,11 +78,46 @@ class ContractUpstream:
 
     def start(self, call: Call, back: Back) -> Exchange:
         served = self._served(call)
-        contract = served.contract
         inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
         context = _context(call, served)
+        pinned = _pinned(call)
+        decision = self.decide(served, inputs.keys(), pinned=pinned)
+        if decision.selected is None:
+            unsigned = _unsigned(served, decision)
+            if unsigned:
+                # Somebody may have signed in meanwhile, or may be at it.
+                return WakingExchange(call, back, partial(self._sign_in_first, unsigned))
+        return self._send(call, back, served, inputs, context, decision)
+
+    async def _sign_in_first(self, unsigned: list[Driver], call: Call, back: Back) -> Exchange:
+        required: InterlockError | None = None
+        for driver in unsigned:
+            try:
+                await driver.signed_in()
+            except InterlockError as error:
+                required = required or error
+        served = self._served(call)
+        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
         decision = self.decide(served, inputs.keys(), pinned=_pinned(call))
-        self.rows.resolved(call, contract, decision)
+        if required is not None and decision.failure is AUTH_REQUIRED:
+            self.rows.resolved(call, served.contract, decision)
+            told = decision.error()
+            # How to sign in is for the driver to say.
+            raise InterlockError(
+                required.failure, required.message, {**(told.data or {}), **(required.data or {})}
+            )
+        return self._send(call, back, served, inputs, _context(call, served), decision)
+
+    def _send(
+        self,
+        call: Call,
+        back: Back,
+        served: Served,
+        inputs: Mapping[str, Any],
+        context: Any,
+        decision: Decision,
+    ) -> Exchange:
+        self.rows.resolved(call, served.contract, decision)
         if decision.selected is None:
             raise decision.error()
         exchange = ContractExchange(self, call, back, served, inputs, context, decision.order)
@@ -94,6 +131,8 @@ class ContractUpstream:
             binding = driver.bindings[served.contract.key]
             standing = driver.standing
             standing.circuit_open = self._circuit_open(driver.key)
+            if not standing.authed:
+                driver.look_for_sign_in()
             if not binding.counts and not standing.refused:
                 standing = replace(standing, refused=" ".join((*binding.wrong, *binding.problems)))
             candidates.append(Candidate(driver.manifest, binding.entry, standing))
@@ -138,6 +177,12 @@ class ContractUpstream:
 
     async def until_ready(self, seconds: float) -> bool:
         return True
+
+
+def _unsigned(served: Served, decision: Decision) -> list[Driver]:
+    """The drivers that are not taken because nobody is signed in with them."""
+    keys = {one.driver for one in decision.rejected if one.code == AUTH_REQUIRED.name}
+    return [one for one in served.drivers if one.manifest.key in keys]
 
 
 def _pinned(call: Call) -> str | None:

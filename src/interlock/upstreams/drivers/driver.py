@@ -1,16 +1,17 @@
-"""One driver of the workspace: how it stands, and its server while that runs.
+"""One driver of the workspace, as the resolver, the pipeline and the operator see it: what it
+serves, how it stands, and its server.
 
-The server is started by the first call that needs it, is kept while it is used, and ends when
-nobody has used it for a while. Whenever it lists its tools, they are held against the contracts
-that the driver promises to serve.
+Whenever its server lists its tools, they are held against the contracts that the driver promises to
+serve.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from msgspec import Raw, Struct
 
@@ -18,21 +19,28 @@ from interlock.call import Call, ClientSession, UpstreamGoneError
 from interlock.catalog.drivers.binding import check_listed
 from interlock.catalog.drivers.resolver import Standing
 from interlock.catalog.drivers.translating import BoundEntry
-from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
+from interlock.errors import InterlockError, ProtocolError
 from interlock.manifests.driver import DriverManifest, Implements
 from interlock.manifests.tool import ToolContract
-from interlock.ports import Back, Clock, Exchange
+from interlock.ports import Back, Exchange
 from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.mcp import RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE
+from interlock.upstreams.drivers.driver_server import (
+    RETRY_AT_MOST,
+    DriverServer,
+    DriverSupervisor,
+    Surroundings,
+)
 from interlock.upstreams.drivers.health import Health
-from interlock.upstreams.drivers.waking import WakingExchange
-from interlock.upstreams.supervisor import Supervisor
+from interlock.upstreams.drivers.launching import is_lasting
+from interlock.upstreams.drivers.offers import DeclaredUris
 
 _log = logging.getLogger("interlock.drivers")
 
-RETRY_FIRST: Final = 0.5
-RETRY_AT_MOST: Final = 30.0
-"""Between two attempts to reach a server, from the first to the longest pause."""
+LOOK_AGAIN: Final = 1.0
+"""So often it is looked whether somebody signed in meanwhile."""
 _MOST_WARNINGS: Final = 50
+_ABOUT_RESOURCES: Final = frozenset({RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE})
 
 
 class Binding(Struct):
@@ -54,58 +62,22 @@ class Binding(Struct):
         return not self.wrong and not self.problems
 
 
-class DriverSupervisor(Supervisor):
-    """A supervisor that counts its attempts: a driver's server is given up after some."""
-
-    attempts = 0
-    on_attempt: Callable[[], None] = staticmethod(lambda: None)
-
-    def _give_up_when_due(self, lost_at: float | None) -> float | None:
-        self.attempts += 1
-        given = super()._give_up_when_due(lost_at)
-        self.on_attempt()
-        return given
-
-    def _became_ready(self, peer: Any, offer: Any) -> None:
-        self.attempts = 0
-        super()._became_ready(peer, offer)
-        self.on_attempt()
-
-
-class Surroundings(Protocol):
-    """What a driver is given by the node."""
-
-    clock: Clock
-    idle: float
-
-    async def prepare(self, driver: Driver) -> None:
-        """Have it installed, of the right version and signed in. Raises InterlockError."""
-
-    def supervise(self, driver: Driver, sleep: Callable[[float], Awaitable[None]]) -> Any:
-        """A supervisor for its server, not begun yet. Raises InterlockError."""
-
-    def make_room(self, driver: Driver) -> Awaitable[None]:
-        """Another server is about to run. Raises InterlockError when there are too many."""
-        ...
-
-    def call_later(self, seconds: float, then: Callable[[], None]) -> Any: ...
-
-    def changed(self, driver: Driver) -> None:
-        """What is known about it is something else now."""
-
-    async def ended(self, driver: Driver) -> None:
-        """Its server is no more."""
-
-
 class Driver:
-    """A driver, as the resolver, the pipeline and the operator see it."""
+    """A driver, and its server while that runs."""
 
     timeout: float | None = None
 
     def __init__(
-        self, manifest: DriverManifest, bindings: Mapping[str, Binding], around: Surroundings
+        self,
+        manifest: DriverManifest,
+        bindings: Mapping[str, Binding],
+        around: Surroundings,
+        *,
+        strict: bool = False,
     ) -> None:
+        """`strict`: what is otherwise only warned of counts as wrong."""
         self.manifest = manifest
+        self._strict = strict
         self.key = f"driver:{manifest.key}"
         self.bindings = dict(bindings)
         """By the key of the contract."""
@@ -117,43 +89,42 @@ class Driver:
         self.hooks: Any = None
         """What its driver.py brings, if that may be run."""
         self.health: Health | None = None
-        self.on_sign: Callable[[UpstreamGoneError], None] | None = None
-        """Told of failures that may mean that somebody has to sign in again."""
+        self.on_sign: Callable[[UpstreamGoneError], bool] = lambda _: False
+        """Told of failures; says whether somebody has to sign in again."""
         self.warnings: dict[str, None] = {}
         """What the operator should look at, in the order in which it came up."""
-        self.supervisor: DriverSupervisor | None = None
-        self.under_way = 0
         self.calls = 0
         """How many calls of contracts it was given."""
-        self.code_digest = ""
-        """Of its driver.py."""
-        self.last_used = around.clock()
+        self.requests = 0
+        """How much was asked of its server, by whomever."""
+        self.marks: tuple[object, ...] = ()
+        """By what it is seen that files beside its manifest changed."""
+        self.capabilities: Mapping[str, Any] = {}
+        """What of its server is offered beside contracts; also while that sleeps."""
+        self.server = DriverServer(self, around)
         self.roots = _folders(manifest)
         """The folders that its server was given, when it was given any: no file elsewhere may be
         named to it."""
+        self._uris = DeclaredUris(manifest, self.roots, os.path.realpath)
         self._around = around
-        self._waking: asyncio.Task[DriverSupervisor] | None = None
-        self._idling: Any = None
-        self._news = asyncio.Event()
         self._reviving: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = float("-inf")
+
+    @property
+    def supervisor(self) -> DriverSupervisor | None:
+        """Of its server, while there is one."""
+        return self.server.supervisor
 
     # -- what the pipeline asks
 
-    def start(self, call: Call, back: Back) -> Exchange:
-        """Send a request to its server, which is started for it if need be."""
-        self.used()
-        supervisor = self.supervisor
-        if supervisor is not None and supervisor.peer is not None:
-            return supervisor.start(call, back)
-        return WakingExchange(call, back, self._woken)
-
-    async def _woken(self, call: Call, back: Back) -> Exchange:
-        supervisor = await self.awake()
-        return supervisor.start(call, back)
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        return {} if self.supervisor is None else self.supervisor.capabilities
+    def start(self, call: Call, back: Back, check: Callable[[], None] | None = None) -> Exchange:
+        """Send a request to its server, which is started for it if need be. `check` is asked when
+        the server is there, before it hears of the request. Raises InterlockError."""
+        if call.verb in _ABOUT_RESOURCES:
+            self._uris.put_right(call)
+        self.requests += 1
+        return self.server.start(call, back, check)
 
     def set_level(self, level: str, session: ClientSession | None) -> None:
         if self.supervisor is not None:
@@ -163,96 +134,31 @@ class Driver:
         return None if self.supervisor is None else self.supervisor.apart(call)
 
     async def watch(self, uri: str, call: Call | None) -> None:
-        await (await self.awake()).watch(uri, call)
+        own = self._uris.own(uri)
+        await (await self.server.awake()).watch(own, call)
 
     async def unwatch(self, uri: str, call: Call | None) -> None:
         if self.supervisor is not None:
-            await self.supervisor.unwatch(uri, call)
+            await self.supervisor.unwatch(self._uris.own(uri), call)
+
+    def own_uris(self, uris: Iterable[str]) -> list[str]:
+        """What its server calls resources that are followed."""
+        found = []
+        for uri in uris:
+            try:
+                found.append(self._uris.own(uri))
+            except InterlockError:
+                # It is declared no more.
+                continue
+        return found
 
     async def until_ready(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self.awake()
+                await self.server.awake()
         except (TimeoutError, InterlockError):
             return False
         return True
-
-    # -- its server
-
-    async def awake(self) -> DriverSupervisor:
-        """Its server, ready to be asked. Raises InterlockError."""
-        supervisor = self.supervisor
-        if supervisor is not None and supervisor.peer is not None:
-            return supervisor
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().create_task(
-                self._wake(), name=f"wake:{self.key}"
-            )
-            self._waking.add_done_callback(self._wake_over)
-        # Many may wait for the same: one who leaves must not end it for the others.
-        return await asyncio.shield(self._waking)
-
-    def _wake_over(self, task: asyncio.Task[DriverSupervisor]) -> None:
-        self._waking = None
-        if not task.cancelled() and task.exception() is not None:
-            _log.debug("%s did not get ready", self.key)
-
-    async def _wake(self) -> DriverSupervisor:
-        self.used()
-        try:
-            await self._around.prepare(self)
-            supervisor = self.supervisor
-            if supervisor is None:
-                await self._around.make_room(self)
-                supervisor = self.supervisor = self._around.supervise(self, self._pause)
-                supervisor.on_attempt = self._news.set
-                supervisor.begin()
-            await self._until_tried(supervisor)
-        except InterlockError as error:
-            self.problem = error.message
-            self._around.changed(self)
-            raise
-        self.problem = ""
-        self._look_later()
-        return supervisor
-
-    async def _until_tried(self, supervisor: DriverSupervisor) -> None:
-        """Wait until it is ready, or has been tried often enough. Raises InterlockError."""
-        most = self.manifest.connection.max_retries
-        while supervisor.peer is None:
-            if supervisor.attempts > most:
-                problem = supervisor.problem or "it does not get ready"
-                await self.end()
-                raise UpstreamGoneError(
-                    UPSTREAM_UNAVAILABLE,
-                    f"The server of {self.manifest.id} is not available: {problem}",
-                    sent=False,
-                )
-            self._news.clear()
-            await self._news.wait()
-
-    async def _pause(self, seconds: float) -> None:
-        """Between two attempts. `seconds` is what a supervisor thinks right."""
-        attempts = 0 if self.supervisor is None else max(self.supervisor.attempts - 1, 0)
-        await asyncio.sleep(min(max(seconds, RETRY_FIRST * 2**attempts), RETRY_AT_MOST))
-
-    async def end(self) -> None:
-        """End its server. The next call starts another one."""
-        supervisor, self.supervisor = self.supervisor, None
-        if self._idling is not None:
-            self._idling.cancel()
-            self._idling = None
-        if supervisor is not None:
-            await supervisor.end()
-            await self._around.ended(self)
-
-    async def close(self) -> None:
-        """End it for good."""
-        tasks = [one for one in (self._waking, self._reviving) if one is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.end()
 
     # -- how it fares
 
@@ -270,14 +176,10 @@ class Driver:
 
     def answered(self) -> None:
         """Its server has answered a call, whatever it said."""
+        self.server.used()
         if self.health is not None:
             self.health.passed()
             self.note_health()
-
-    def noticed(self, gone: UpstreamGoneError) -> None:
-        """Why a call failed may be a sign that the sign-in has ended."""
-        if self.on_sign is not None:
-            self.on_sign(gone)
 
     def unreachable(self, why: str) -> None:
         """A call did not reach its server, or no answer came. Whether that lasts is found out now,
@@ -285,58 +187,77 @@ class Driver:
         if self.health is not None:
             self.health.failed(why)
             self.note_health()
-        if self._reviving is None:
+        if self._reviving is None and not self.server.closed:
             self._reviving = asyncio.get_running_loop().create_task(
                 self._revive(), name=f"revive:{self.key}"
             )
 
     async def _revive(self) -> None:
         try:
-            await self.awake()
-        except InterlockError:
-            # Its problem is kept; the next call that comes after a while tries again.
-            return
-        else:
-            self.answered()
+            # After a while the failure does not count any more, and the next call tries.
+            while self.health is None or not self.health.available:
+                try:
+                    await self.server.awake()
+                except InterlockError as error:
+                    if is_lasting(error) or self.server.closed:
+                        return
+                else:
+                    self.answered()
+                    self._around.changed(self)
+                    return
+                await self._around.sleep(RETRY_AT_MOST)
         finally:
             self._reviving = None
 
-    # -- while nobody uses it
+    async def signed_in(self) -> None:
+        """Be signed in, as far as that can be done without a human. Raises InterlockError."""
+        await self._around.ready(self)
 
-    def used(self) -> None:
-        self.last_used = self._around.clock()
+    def look_for_sign_in(self) -> None:
+        """Find out, soon, whether somebody signed in since it was last looked."""
+        now = self._around.clock()
+        if self._looking is None and now - self._looked_at >= LOOK_AGAIN:
+            self._looked_at = now
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look_for_sign_in(), name=f"signed-in:{self.key}"
+            )
 
-    def _look_later(self) -> None:
-        if self._idling is None and self.supervisor is not None:
-            left = self.last_used + self._around.idle - self._around.clock()
-            self._idling = self._around.call_later(max(left, 0.0), self._look)
+    async def _look_for_sign_in(self) -> None:
+        try:
+            await self.signed_in()
+        except InterlockError as error:
+            _log.debug("%s: %s", self.key, error.message)
+        finally:
+            self._looking = None
 
-    def _look(self) -> None:
-        self._idling = None
-        if self.supervisor is None:
-            return
-        unused = self._around.clock() - self.last_used
-        if self.under_way or self._waking is not None or unused < self._around.idle:
-            self._look_later()
-            return
-        task = asyncio.get_running_loop().create_task(self.end(), name=f"idle:{self.key}")
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    async def close(self, *, at_once: bool) -> None:
+        """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
+        self.server.closed = True
+        tasks = [one for one in (self._reviving, self._looking) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.server.close(at_once=at_once)
 
     # -- what its server lists
 
     def listed(self, tools: list[Raw]) -> None:
         """Hold what its server offers against what the driver promises."""
         definitions = _by_name(tools)
+        builds = self.hooks is not None and self.hooks.builds_arguments
         for binding in self.bindings.values():
             found = check_listed(
-                binding.contract, binding.entry, definitions, has_hook=binding.executes
+                binding.contract, binding.entry, definitions, has_hook=binding.executes or builds
             )
-            if found.errors != binding.problems:
-                for problem in found.errors:
+            problems, warnings = found.errors, found.warnings
+            if self._strict:
+                problems, warnings = (*problems, *warnings), ()
+            if problems != binding.problems:
+                for problem in problems:
                     _log.warning(
                         "%s does not serve %s: %s", self.manifest.id, binding.contract.id, problem
                     )
-            binding.problems, binding.warnings = found.errors, found.warnings
+            binding.problems, binding.warnings = problems, warnings
         self.verified = True
         self._around.changed(self)
 

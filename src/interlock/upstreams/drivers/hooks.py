@@ -6,17 +6,29 @@ operator has named (`drivers.allow_code`), and everything it raises becomes an e
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
+import asyncio
 import inspect
-import logging
+import os
+import re
+import sys
+import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.call import Caller
-from interlock.catalog.drivers.faults import ToolFault, is_namespaced
-from interlock.errors import EXECUTE_BINDING_MISMATCH, INTERNAL, TOOL_UNAVAILABLE, InterlockError
+from interlock.catalog.drivers.faults import ToolFault, aip_code, is_namespaced
+from interlock.errors import (
+    EXECUTE_BINDING_MISMATCH,
+    INTERNAL,
+    TOOL_UNAVAILABLE,
+    Failure,
+    InterlockError,
+    all_failures,
+)
 from interlock.manifests.driver import DriverManifest
+from interlock.manifests.findings import ManifestError
 from interlock.manifests.hooking import HookArguments, HookResult
 from interlock.upstreams.drivers.driver import Binding
 
@@ -25,8 +37,21 @@ if TYPE_CHECKING:
 
 ENTRY: Final = "driver.py"
 _OTHER_ENTRY: Final = "driver.ts"
+_ANYTHING: Final = (Exception, SystemExit)
+"""What somebody else's code may raise and must not get through: not even its wish to end the
+program."""
 
-_log = logging.getLogger("interlock.drivers")
+
+class HookFault(InterlockError):
+    """What a hook says that went wrong, in the words of the specification."""
+
+    def __init__(self, failure: Failure, message: str, *, retryable: bool) -> None:
+        super().__init__(failure, message)
+        self._retryable = retryable
+
+    @property
+    def retryable(self) -> bool:
+        return self._retryable or super().retryable
 
 
 class Hooks:
@@ -35,8 +60,17 @@ class Hooks:
     def __init__(self, manifest: DriverManifest, definition: DriverDefinition) -> None:
         self.manifest = manifest
         self._definition = definition
-        self.transforms: Mapping[str, Callable[[Any], Any]] = definition.transforms
-        self.refresh: Callable[[], Awaitable[None]] | None = definition.refresh
+        self.transforms: Mapping[str, Callable[[Any], Any]] = {
+            name: _contained(transform) for name, transform in definition.transforms.items()
+        }
+        self.refresh: Callable[[], Awaitable[None]] | None = (
+            None if definition.refresh is None else self._refresh
+        )
+
+    @property
+    def builds_arguments(self) -> bool:
+        """Whether it makes the arguments of the server's tools."""
+        return self._definition.build_arguments is not None
 
     def executes(self, contract: str) -> bool:
         """Whether it serves a contract without a tool of the server."""
@@ -69,14 +103,32 @@ class Hooks:
         body = self._definition.execute[binding.contract.id]
         asked = self._asked(binding, dict(inputs), context, caller)
         try:
-            made = body(asked)
-            if inspect.isawaitable(made):
-                made = await made
+            if inspect.iscoroutinefunction(body):
+                made = await body(asked)
+            else:
+                # It may take its time: others are served meanwhile.
+                made = await asyncio.to_thread(body, asked)
+                if inspect.isawaitable(made):
+                    made = await made
         except InterlockError:
             raise
-        except Exception as bug:
-            raise self._wrong("execute", type(bug).__name__) from bug
+        except _ANYTHING as bug:
+            raise self._wrong("execute", type(bug).__name__) from None
         return binding.bound.checked(self._unwrapped(made)).value
+
+    async def _refresh(self) -> None:
+        """Its `refresh`, which may be a plain function."""
+        refresh = self._definition.refresh
+        assert refresh is not None
+        try:
+            if inspect.iscoroutinefunction(refresh):
+                await refresh()
+            else:
+                made = await asyncio.to_thread(refresh)
+                if inspect.isawaitable(made):
+                    await made
+        except SystemExit as bug:
+            raise self._wrong("refresh", type(bug).__name__) from None
 
     def _asked(
         self,
@@ -102,8 +154,8 @@ class Hooks:
             return hook(asked)
         except InterlockError:
             raise
-        except Exception as bug:
-            raise self._wrong(getattr(hook, "__name__", "a hook"), type(bug).__name__) from bug
+        except _ANYTHING as bug:
+            raise self._wrong(getattr(hook, "__name__", "a hook"), type(bug).__name__) from None
 
     def _unwrapped(self, made: Any) -> Any:
         """A hook answers with a value, or with the envelope of AIP-30."""
@@ -111,10 +163,10 @@ class Hooks:
             return made
         if made.ok:
             return made.value
-        code = made.code or "internal"
-        if is_namespaced(code):
-            raise ToolFault(code, made.message, retryable=made.retryable)
-        raise InterlockError(INTERNAL, made.message or "The driver failed.", {"code": code})
+        message = made.message or "The driver failed."
+        if is_namespaced(made.code):
+            raise ToolFault(made.code, message, retryable=made.retryable)
+        raise HookFault(_failure_of(made.code), message, retryable=made.retryable)
 
     def _wrong(self, hook: str, why: str) -> InterlockError:
         # What it raised may hold anything, secrets too.
@@ -123,12 +175,13 @@ class Hooks:
         )
 
 
-def code_digest(manifest: DriverManifest) -> str:
-    """Of a driver's code; empty when it has none."""
+def code_mark(manifest: DriverManifest) -> tuple[int, ...]:
+    """By what it is seen that a driver's code changed; empty when it has none."""
     try:
-        return hashlib.sha256((manifest.folder / ENTRY).read_bytes()).hexdigest()
+        status = os.stat(manifest.folder / ENTRY)
     except OSError:
-        return ""
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def load_hooks(
@@ -148,18 +201,7 @@ def load_hooks(
     # Most drivers have no code: what it takes to run it is imported with the first that does.
     from interlock.manifests.definitions import DriverDefinition, check_execute, merge
 
-    try:
-        spec = importlib.util.spec_from_file_location(f"_driver_{manifest.digest[:16]}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except Exception as bug:
-        _log.warning("%s of %s cannot be imported", ENTRY, manifest.id, exc_info=True)
-        raise InterlockError(
-            TOOL_UNAVAILABLE,
-            f"{ENTRY} of {manifest.id} cannot be imported ({type(bug).__name__}).",
-        ) from None
+    module = _run(manifest)
     definition = getattr(module, "driver", None)
     if not isinstance(definition, DriverDefinition):
         raise InterlockError(
@@ -169,3 +211,53 @@ def load_hooks(
     check_execute(definition, contracts)
     merged, warnings = merge(manifest, definition)
     return Hooks(merged, definition), [str(one) for one in warnings]
+
+
+def _run(manifest: DriverManifest) -> ModuleType:
+    """A driver's code, run. Raises InterlockError."""
+    path = manifest.folder / ENTRY
+    # Not by the import system: what that keeps of a file is as old as its clock is coarse.
+    module = ModuleType("_driver_" + re.sub(r"\W", "_", manifest.key))
+    module.__file__ = str(path)
+    # Some libraries look up names in the module in which a class was made.
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except ManifestError as error:
+        raise _unusable(manifest, error.message) from None
+    except _ANYTHING as bug:
+        raise _unusable(manifest, f"it raised {type(bug).__name__}{_line_of(bug, path)}") from None
+    return module
+
+
+def _unusable(manifest: DriverManifest, why: str) -> InterlockError:
+    return InterlockError(TOOL_UNAVAILABLE, f"{ENTRY} of {manifest.id} cannot be imported: {why}.")
+
+
+def _line_of(bug: BaseException, path: Path) -> str:
+    """Where in a driver's code something happened; no word of what it said."""
+    if isinstance(bug, SyntaxError):
+        return f" in line {bug.lineno}" if bug.lineno else ""
+    lines = [
+        number for frame, number in traceback.walk_tb(bug.__traceback__)
+        if frame.f_code.co_filename == str(path)
+    ]  # fmt: skip
+    return f" in line {lines[-1]}" if lines else ""
+
+
+def _failure_of(code: str) -> Failure:
+    """What the specification means by a code; INTERNAL when it means nothing."""
+    rows = (row for row in all_failures() if aip_code(InterlockError(row, "")) == code)
+    return next(rows, INTERNAL)
+
+
+def _contained(transform: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A transformer that ends no more than its call."""
+
+    def run(value: Any) -> Any:
+        try:
+            return transform(value)
+        except SystemExit:
+            raise RuntimeError("it wanted to end the program") from None
+
+    return run

@@ -3,6 +3,9 @@ behind which confinement, in which revision of MCP."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -12,7 +15,17 @@ from msgspec.structs import replace
 
 from interlock.call import UpstreamGoneError
 from interlock.config import ServerConfig
-from interlock.errors import TOOL_UNAVAILABLE, InterlockError
+from interlock.errors import (
+    AUTH_FAILED,
+    AUTH_REQUIRED,
+    CONFIG,
+    INSTALL_FAILED,
+    POLICY_VIOLATION,
+    SANDBOX_UNAVAILABLE,
+    TOOL_UNAVAILABLE,
+    VERSION_MISMATCH,
+    InterlockError,
+)
 from interlock.manifests import placeholders
 from interlock.manifests.driver import DriverManifest, ServerBlock
 from interlock.ports import Clock
@@ -25,6 +38,16 @@ from interlock.upstreams.links.stdio import StdioLink
 from interlock.upstreams.peer import Peer
 
 _REFUSALS: Final = range(400, 500)
+_WHO_ARE_YOU: Final = (401, 403)
+_LASTING: Final = frozenset(
+    one.name
+    for one in (
+        AUTH_REQUIRED, AUTH_FAILED, CONFIG, INSTALL_FAILED, POLICY_VIOLATION, SANDBOX_UNAVAILABLE,
+        TOOL_UNAVAILABLE, VERSION_MISMATCH,
+    )
+)  # fmt: skip
+_MARKING: Final = os.urandom(32)
+"""With this key values are marked: a mark says nothing to who does not have it."""
 
 Secrets = Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]
 """Gives the secrets of these names. Raises InterlockError where one is not to be had."""
@@ -54,6 +77,8 @@ def server_config(
         cwd=str(workspace),
         start_timeout=max(manifest.connection.timeout_ms / 1000, 1.0),
         description=manifest.name,
+        # One connection for all who call.
+        sessions="shared",
     )
     if server.kind == "remote":
         return replace(
@@ -118,6 +143,23 @@ def _headers(manifest: DriverManifest, server: ServerBlock) -> dict[str, str]:
     return {}
 
 
+def is_lasting(error: InterlockError) -> bool:
+    """Whether the next attempt would come to the same: somebody has to do something first."""
+    if isinstance(error, UpstreamGoneError) and error.status in _WHO_ARE_YOU:
+        return True
+    return error.failure.name in _LASTING
+
+
+def marked(values: Mapping[str, str]) -> bytes:
+    """A mark of secrets, by which it is seen whether they are others now. They are not kept."""
+    mark = hmac.new(_MARKING, digestmod=hashlib.sha256)
+    for name in sorted(values):
+        for text in (name, values[name]):
+            encoded = text.encode("utf-8", "surrogatepass")
+            mark.update(len(encoded).to_bytes(8) + encoded)
+    return mark.digest()
+
+
 class DriverConnector(Connector):
     """Opens connections to the server of one driver."""
 
@@ -142,12 +184,30 @@ class DriverConnector(Connector):
         self._confine = confine
         self._passed_on = dict(passed_on or {})
         self._filled = server
+        texts = {**server.env, **server.headers}.values()
+        self.secret_names = frozenset().union(*map(placeholders.names, texts))
+        """The secrets that it needs."""
+        self.mark = b""
+        """Of the secrets that the last connection was opened with."""
+        self.trouble: InterlockError | None = None
+        """Why the last attempt failed. None: it did not."""
         version = manifest.protocol_version
         self._pinned = version in mcp.SESSION_REVISIONS
         if self._pinned:
             self._revision = version
 
     async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
+        self.trouble = None
+        try:
+            return await self._connected(promises, session_first=session_first)
+        except InterlockError as error:
+            self.trouble = error
+            raise
+        finally:
+            # What was given is in its place: here it is not kept.
+            self._filled = self._declared
+
+    async def _connected(self, promises: bytes, *, session_first: bool) -> Peer:
         self._filled = await self._with_secrets()
         session_first = session_first or self._pinned
         try:
@@ -162,11 +222,10 @@ class DriverConnector(Connector):
     async def _with_secrets(self) -> ServerConfig:
         """What was declared, with the secrets in their places. Asked for every attempt: one that
         was missing, or is a new one, may be there now."""
-        server = self._declared
-        texts = {**server.env, **server.headers}
-        names = frozenset().union(*(placeholders.names(text) for text in texts.values()))
+        server, names = self._declared, self.secret_names
         values = await self._give_secrets(names) if names else {}
         self.mask.learn(values.values())
+        self.mark = marked(values)
         return replace(
             server,
             env={name: placeholders.fill(text, values) for name, text in server.env.items()},
