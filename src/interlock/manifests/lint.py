@@ -91,11 +91,14 @@ def lint_bindings(
     *,
     hooks: Collection[str] | None = None,
     offered: Collection[str] | None = None,
+    prompts: Collection[str] | None = None,
+    resources: Collection[str] | None = None,
 ) -> list[Caution]:
     """Rules that look at a driver beside its contracts, its code and its server.
 
-    `hooks` are the names of what its driver.py brings (None: nobody looked), `offered` the names of
-    the tools that the server lists (None: nobody asked).
+    `hooks` are the names of what its driver.py brings (None: nobody looked); `offered`, `prompts`
+    and `resources` the names of tools and prompts and the URI templates that the server lists
+    (None: nobody asked).
     """
     file = str(driver.file)
     found: list[Caution] = []
@@ -123,7 +126,14 @@ def lint_bindings(
                 "the sign-in will not be kept fresh"
             )
             found.append(Caution(file, 0, "refresh_without_hook", sentence))
+    for resource in driver.resources:
+        if resources is not None and resource.uri_template not in resources:
+            sentence = f"the server has no resources {resource.uri_template}"
+            found.append(Caution(file, 0, "resource_missing", sentence))
     for prompt in driver.prompts:
+        if prompts is not None and prompt.name not in prompts:
+            sentence = f"the server has no prompt {prompt.name}"
+            found.append(Caution(file, 0, "prompt_missing", sentence))
         if skill_exists is None or not prompt.skill_ref:
             continue
         if not skill_exists(driver, prompt.skill_ref):

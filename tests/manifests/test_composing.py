@@ -1,0 +1,82 @@
+"""A driver that another manifest refers to: inline, by id, or by file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from interlock.config.problems import BadValue, ConfigError
+from interlock.manifests.composing import resolve_driver
+from interlock.manifests.workspace import load_workspace
+from tests.manifests.texts import driver_text, driver_values, tool_text, write
+
+
+@pytest.mark.spec("DR-30.composition-1")
+def test_three_ways_to_the_same_driver(tmp_path: Path) -> None:
+    write(tmp_path / "tools" / "fs-read" / "TOOL.md", tool_text())
+    path = write(tmp_path / ".drivers" / "files-mcp" / "DRIVER.md", driver_text())
+    drivers = load_workspace(tmp_path).drivers
+    folder = tmp_path / ".workflows" / "one"
+
+    def found(reference: Any) -> Any:
+        return resolve_driver(reference, drivers, folder=folder, root=tmp_path)
+
+    expected = found({"ref": "files-mcp"})
+    assert expected.file == path
+    for reference in (
+        {"inline": driver_values()},
+        {"file": ".drivers/files-mcp/DRIVER.md"},
+        {"file": "./.drivers/files-mcp/DRIVER.md"},
+        {"ref": "files-mcp@1"},
+        "files-mcp",
+        ".drivers/files-mcp/DRIVER.md",
+    ):
+        one = found(reference)
+        line = expected.implements[0]
+        assert replace(one, file=path, digest=expected.digest, implements=(line,)) == expected, (
+            reference
+        )
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        (5, "does not refer"),
+        ({}, "does not refer"),
+        ({"ref": "a", "file": "b"}, "does not refer"),
+        ({"path": "a"}, "does not refer"),
+        ({"ref": 5}, "ref is text"),
+        ({"inline": "x"}, "fields of a driver"),
+        ({"ref": "file-mcp"}, "no driver"),
+        ({"file": "../../x/DRIVER.md"}, "leads out"),
+        ({"file": "nowhere.md"}, "no file"),
+    ],
+)
+def test_what_refers_to_nothing(tmp_path: Path, reference: Any, words: str) -> None:
+    with pytest.raises(BadValue, match=words):
+        resolve_driver(reference, {}, folder=tmp_path, root=tmp_path)
+
+
+def test_a_driver_that_is_written_out_wrongly_has_problems(tmp_path: Path) -> None:
+    wrong = {"inline": driver_values(transport="ws")}
+    with pytest.raises(ConfigError, match="transport"):
+        resolve_driver(wrong, {}, folder=tmp_path, root=tmp_path)
+    write(tmp_path / "DRIVER.md", driver_text(transport="ws"))
+    with pytest.raises(ConfigError, match="transport"):
+        resolve_driver({"file": "DRIVER.md"}, {}, folder=tmp_path, root=tmp_path)
+
+
+def test_of_two_majors_the_newer_is_meant(tmp_path: Path) -> None:
+    write(tmp_path / "tools" / "fs-read" / "TOOL.md", tool_text())
+    write(tmp_path / ".drivers" / "a" / "DRIVER.md", driver_text(version="1.9.0"))
+    write(tmp_path / ".drivers" / "b" / "DRIVER.md", driver_text(version="2.0.0"))
+    drivers = load_workspace(tmp_path).drivers
+    for text, version in (("files-mcp", "2.0.0"), ("files-mcp@1", "1.9.0")):
+        found = resolve_driver(text, drivers, folder=tmp_path, root=tmp_path)
+        assert found.version == version
+    with pytest.raises(BadValue) as caught:
+        resolve_driver("filse-mcp", drivers, folder=tmp_path, root=tmp_path)
+    assert "files-mcp" in caught.value.hint

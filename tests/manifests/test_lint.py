@@ -1,0 +1,200 @@
+"""What a person should look at in a driver that is lawful."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.manifests.binding import Binding
+from interlock.manifests.driver_reader import parse_driver
+from interlock.manifests.lint import lint_bindings, lint_driver
+from tests.manifests.texts import GONE, codes, contract, driver, driver_text, entry, read
+
+NPM = {"kind": "npm", "package": "@scope/files"}
+REMOTE = {"kind": "remote", "url": "https://mcp.example.com/v1"}
+
+
+def found(**changes: Any) -> set[str]:
+    return codes(read(**changes).cautions)
+
+
+def test_a_driver_that_is_fine_gives_no_reason() -> None:
+    assert read().cautions == []
+
+
+@pytest.mark.spec("DR-32.principles-5")
+def test_a_transport_that_does_not_suit_is_told() -> None:
+    assert "transport_choice" in found(server=REMOTE, transport="stdio")
+    binary = {"kind": "binary", "path": "./x"}
+    assert "transport_choice" in found(server=binary, transport="http")
+    assert "transport_choice" not in found(server=binary)
+    assert "transport_choice" not in found(server=REMOTE, transport="sse")
+
+
+@pytest.mark.spec("DR-32.transport-4")
+def test_which_transport_is_preferred() -> None:
+    docker = {"kind": "docker", "image": "x", "port": 80}
+    local = read(server=docker, transport="http")
+    assert local.value is not None
+    assert "transport_choice" in codes(local.cautions)
+    speaks_up = {"uri_template": "x", "integrate_as": "raw"}
+    remote = read(server=REMOTE, transport="http", resources=[speaks_up])
+    assert "transport_choice" in codes(remote.cautions)
+    assert "transport_choice" not in found(server=REMOTE, transport="http")
+
+
+@pytest.mark.spec("DR-32.location-2")
+def test_the_folder_is_called_like_the_driver_and_the_id_ends_with_mcp() -> None:
+    assert read().cautions == []
+    elsewhere = parse_driver(driver_text(), Path(".drivers/other/DRIVER.md"))
+    assert elsewhere.value is not None
+    assert codes(elsewhere.cautions) == {"folder_name"}
+    unmarked = parse_driver(driver_text(id="files"), Path(".drivers/files/DRIVER.md"))
+    assert unmarked.value is not None
+    assert codes(unmarked.cautions) == {"id_suffix"}
+
+
+@pytest.mark.spec("DR-32.skill-2")
+@pytest.mark.parametrize(
+    "server",
+    [
+        {**NPM, "args": ["/workspace"]},
+        {**NPM, "args": ["--root=/srv/data"]},
+        {**NPM, "args": ["~/files"]},
+        {**NPM, "args": ["C:\\files"]},
+        {**NPM, "env": {"ROOT": "/home/somebody/files"}},
+        {"kind": "binary", "path": "/home/somebody/server"},
+    ],
+)
+def test_hard_coded_paths(server: dict[str, Any]) -> None:
+    assert "hard_coded_path" in found(server=server)
+
+
+def test_paths_that_move_along_are_fine() -> None:
+    assert found(server={**NPM, "args": [".", "./a", "--flag", "a/b"]}) == set()
+    assert found(server={"kind": "binary", "path": "/usr/local/bin/server"}) == set()
+
+
+@pytest.mark.spec("DR-32.skill-2")
+@pytest.mark.parametrize(
+    "server",
+    [
+        {**NPM, "env": {"TENANT_ID": "t1"}},
+        {**NPM, "env": {"USER_ID": "${secrets.USER_ID}"}},
+        {**NPM, "args": ["--tenant", "t1"]},
+        {**NPM, "args": ["--user-id=u1"]},
+    ],
+)
+def test_who_calls_must_not_be_fixed_when_the_server_starts(server: dict[str, Any]) -> None:
+    assert "tenant_at_spawn" in found(server=server, auth={"state": {"env": ["USER_ID"]}})
+
+
+@pytest.mark.spec("DR-32.skill-2")
+def test_remote_without_tls() -> None:
+    server = {"kind": "remote", "url": "http://mcp.example.com/"}
+    assert "remote_without_tls" in codes(
+        lint_driver(driver(server=server, transport="http", plain_http=True))
+    )
+    assert "remote_without_tls" not in found(server=REMOTE, transport="http")
+
+
+@pytest.mark.spec("DR-32.skill-2")
+def test_tool_names_that_nobody_checks_or_that_are_not_there() -> None:
+    unnamed = driver(implements=[entry(metadata=GONE)], has_code=True)
+    bound = [Binding(unnamed.implements[0], contract())]
+    assert "tool_name_unchecked" in codes(lint_bindings(unnamed, bound))
+    named = driver()
+    bound = [Binding(named.implements[0], contract())]
+    assert lint_bindings(named, bound, offered=["read_file"]) == []
+    (caution,) = lint_bindings(named, bound, offered=["reed_file"])
+    assert caution.code == "tool_name_missing"
+    assert "read_file" in caution.sentence
+
+
+@pytest.mark.spec("DR-30.fields-11")
+def test_discouraged_fields() -> None:
+    reading = read(kind="cli", server=GONE, transport="stdio", driver="x", concrete=True)
+    assert reading.value is not None
+    sentences = [one.sentence for one in reading.cautions if one.code == "discouraged_field"]
+    assert len(sentences) == 3
+    assert "discouraged_field" not in found()
+
+
+@pytest.mark.spec("DR-30.security-3")
+def test_all_of_the_network_and_secrets_in_texts() -> None:
+    assert "any_egress" in found(network={"egress": ["*"]})
+    assert "any_egress" not in found(network={"egress": ["*.example.com"]})
+    secret = "sk-0123456789abcdefghij"
+    for changes in (
+        {"metadata": {"host": {"note": f"use {secret}"}}},
+        {"metadata": {"host": {"api_key": "correct horse battery"}}},
+        {"examples": [{"goal": "x", "note": secret}]},
+        {
+            "implements": [
+                entry(metadata={"mcp": {"tool_name": "x"}, "a": {"password": "12345678"}})
+            ]
+        },
+    ):
+        cautions = read(**changes).cautions
+        assert "secret_in_text" in codes(cautions)
+        assert secret not in str(cautions)
+        assert "battery" not in str(cautions)
+    assert found(metadata={"host": {"note": "hello", "key_path": "a"}}) == set()
+
+
+def test_a_secret_that_stands_in_the_environment() -> None:
+    cautions = read(server={**NPM, "env": {"API_TOKEN": "0123456789abc"}}).cautions
+    assert codes(cautions) == {"literal_secret"}
+    assert "0123456789" not in str(cautions)
+    assert found(server={**NPM, "env": {"LOG_LEVEL": "debug"}}) == set()
+
+
+def test_what_is_not_supported_is_told() -> None:
+    assert "install_method" in found(install=[{"method": "brew", "package": "x"}])
+    assert "install_method" not in found(install=[{"method": "npm", "package": "x"}])
+    assert "runner_engine" in found(runner={"engine": "firecracker"})
+    assert "unknown_sign" in found(auth={"expiry": {"detect": "moon_phase:full"}})
+    assert "refresh_never" in found(auth={"refresh": {"cmd": "x"}})
+
+
+def test_a_context_that_nobody_passes_on() -> None:
+    wants = contract(metadata={"contextSchema": {"type": "object"}})
+    one = driver()
+    bound = [Binding(one.implements[0], wants)]
+    assert codes(lint_bindings(one, bound, hooks=())) == {"context_unused"}
+    assert lint_bindings(one, bound, hooks=("build_arguments",)) == []
+    assert lint_bindings(one, bound) == []
+
+
+@pytest.mark.spec("DR-32.resources-4")
+def test_what_is_integrated_and_not_there_is_only_a_warning() -> None:
+    prompt = {"name": "sum-up", "integrate_as": "raw"}
+    resource = {
+        "uri_template": "file:///{path}",
+        "integrate_as": "ref_kind",
+        "ref_kind_id": "mcp_files",
+    }
+    one = driver(prompts=[prompt], resources=[resource])
+    assert lint_bindings(one, (), prompts=["sum-up"], resources=["file:///{path}"]) == []
+    assert codes(lint_bindings(one, (), prompts=[], resources=[])) == {
+        "prompt_missing", "resource_missing",
+    }  # fmt: skip
+    for incomplete in (
+        {"prompts": [{**prompt, "integrate_as": "skill_block"}]},
+        {"resources": [{**resource, "ref_kind_id": GONE}]},
+    ):
+        (field,) = incomplete
+        kept = {key: value for key, value in incomplete[field][0].items() if value is not GONE}
+        assert read(**{field: [kept]}).value is None
+    unmarked = read(resources=[{**resource, "ref_kind_id": "files"}])
+    assert unmarked.value is not None
+    assert codes(unmarked.cautions) == {"ref_kind_prefix"}
+
+
+def test_a_caution_has_a_line_and_reads_like_a_sentence() -> None:
+    text = driver_text(network={"egress": ["*"]})
+    (caution,) = parse_driver(text, Path(".drivers/files-mcp/DRIVER.md")).cautions
+    assert text.splitlines()[caution.line - 1].strip() == "egress:"
+    assert str(caution).startswith(f".drivers/files-mcp/DRIVER.md:{caution.line}: egress")

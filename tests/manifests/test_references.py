@@ -1,0 +1,97 @@
+"""References `<kind>:<body>` (AIP-27), and the kinds that drivers register."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.config.problems import BadValue
+from interlock.manifests.references import Reference, ReferenceKinds
+from tests.manifests.texts import driver
+
+FILES = {
+    "uri_template": "file:///{+path}",
+    "integrate_as": "ref_kind",
+    "ref_kind_id": "mcp_filesystem",
+}
+
+
+@pytest.mark.spec("DR-32.resources-2")
+def test_a_driver_makes_its_resources_something_to_refer_to() -> None:
+    kinds = ReferenceKinds()
+    text = "mcp_filesystem:file:///path/to/file"
+    with pytest.raises(BadValue, match="no kind of reference"):
+        kinds.parse(text)
+    kinds.register_driver(
+        driver(resources=[FILES, {"uri_template": "x:{y}", "integrate_as": "raw"}])
+    )
+    found = kinds.parse(text)
+    assert found == Reference("mcp_filesystem", "file:///path/to/file")
+    assert str(found) == text
+    with pytest.raises(BadValue, match="not what mcp_filesystem refers to"):
+        kinds.parse("mcp_filesystem:https://elsewhere.example/")
+    # The same driver may come again, another one must take another name.
+    kinds.register_driver(driver(version="1.4.0", resources=[FILES]))
+    with pytest.raises(BadValue, match="already"):
+        kinds.register_driver(driver(id="other-mcp", resources=[FILES]))
+
+
+@pytest.mark.spec("DR-27.ref-1")
+@pytest.mark.parametrize("kind", ["Linear", "a-b", "1a", "", "a b", "_a"])
+def test_the_name_of_a_kind(kind: str) -> None:
+    with pytest.raises(BadValue, match="cannot be a kind"):
+        ReferenceKinds().register(kind)
+    with pytest.raises(BadValue, match="not a reference"):
+        ReferenceKinds().parse(f"{kind}:x")
+
+
+@pytest.mark.spec("DR-27.ref-1")
+def test_unknown_kinds_are_refused_unless_that_is_asked_for() -> None:
+    kinds = ReferenceKinds()
+    with pytest.raises(BadValue) as caught:
+        kinds.parse("githab:a/b")
+    assert caught.value.hint == 'did you mean "github"?'
+    assert kinds.parse("linear_issue:X-1", strict=False) == Reference("linear_issue", "X-1", False)
+    kinds.register("linear_issue", lambda body: body.startswith("X-"))
+    assert kinds.parse("linear_issue:X-1") == Reference("linear_issue", "X-1")
+    with pytest.raises(BadValue):
+        kinds.parse("linear_issue:Y-1")
+    with pytest.raises(BadValue, match="already"):
+        kinds.register("local", owner="somebody")
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        ("local:engagements/a.md", True),
+        ("local:a/../b.md", True),
+        ("local:../b.md", False),
+        ("local:a/../../b.md", False),
+        ("local:/etc/passwd", False),
+        ("local:", False),
+        ("url:https://a.example/x", True),
+        ("url:file:///etc/passwd", False),
+        ("github:a/b@main:c", True),
+        ("eth_tx:1:0xabc", True),
+        ("nothing", False),
+        (":x", False),
+    ],
+)
+def test_kinds_that_everybody_knows(text: str, fine: bool) -> None:
+    if fine:
+        assert str(ReferenceKinds().parse(text)) == text
+    else:
+        with pytest.raises(BadValue):
+            ReferenceKinds().parse(text)
+
+
+@pytest.mark.spec("DR-27.ref-1")
+@given(st.from_regex(r"[a-z][a-z0-9_]{0,10}", fullmatch=True), st.text(min_size=1, max_size=50))
+def test_what_is_written_is_read(kind: str, body: str) -> None:
+    kinds = ReferenceKinds()
+    if kind not in kinds.names:
+        kinds.register(kind)
+        found = kinds.parse(f"{kind}:{body}")
+        assert (found.kind, found.body) == (kind, body)
+        assert kinds.parse(str(found)) == found
