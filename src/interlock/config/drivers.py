@@ -10,8 +10,8 @@ from msgspec import field
 from interlock.config.section import (
     Count,
     Duration,
-    Section,
     SecretReference,
+    Section,
     Text,
     says,
 )
@@ -50,9 +50,9 @@ class DriversConfig(Section, frozen=True):
     contracts: Annotated[
         list[Text], says("Folders of contracts that drivers name by their id, each with a TOOL.md.")
     ] = field(default_factory=lambda: ["tools", ".tools"])
-    region: Annotated[Text | None, says("Only drivers of this region, or global ones, are used.")] = (
-        None
-    )
+    region: Annotated[
+        Text | None, says("Only drivers of this region, or global ones, are used.")
+    ] = None
     strict_region: Annotated[bool, says("Whether a global driver is not good enough.")] = False
     policy: DriverPolicy = field(default_factory=DriverPolicy)
     pins: Annotated[
@@ -61,16 +61,16 @@ class DriversConfig(Section, frozen=True):
     secrets: Annotated[
         dict[Text, SecretReference],
         says(
-            "What the secrets of SECRETS.md stand for, by slug, by reference: ${env:NAME}. Default: "
-            "the environment variable of the secret's own name."
+            "What the secrets of SECRETS.md stand for, by slug, by reference: ${env:NAME}. "
+            "Default: the environment variable of the secret's own name."
         ),
     ] = field(default_factory=dict)
     roles: Annotated[
         list[Text], says("The roles and capabilities that this node has towards secrets.")
     ] = field(default_factory=list)
-    allow_install: Annotated[
-        bool, says("Whether what a driver says under install may be run.")
-    ] = False
+    allow_install: Annotated[bool, says("Whether what a driver says under install may be run.")] = (
+        False
+    )
     allow_code: Annotated[
         list[Text], says("Ids of drivers whose driver.py may be run in this node.")
     ] = field(default_factory=list)

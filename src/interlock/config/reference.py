@@ -26,6 +26,8 @@ from interlock.config.aql import (
     SearchConfig,
 )
 from interlock.config.automation import AutomationConfig, LearnedRule
+from interlock.config.contracts import ContractsConfig
+from interlock.config.drivers import DriverPolicy, DriversConfig
 from interlock.config.model import (
     AskConfig,
     BreakerConfig,
@@ -214,6 +216,9 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
     ),
     ("`topics.rooms.NAME.seats`", SeatConfig, "A list."),
     ("`topics.rooms.NAME.upstreams.ID`", ParticipantUpstream, ""),
+    ("`drivers`", DriversConfig, "See [drivers.md](drivers.md)."),
+    ("`drivers.policy`", DriverPolicy, ""),
+    ("`contracts`", ContractsConfig, "See [contracts.md](contracts.md)."),
     ("`automation`", AutomationConfig, "See [automation.md](automation.md)."),
     (
         "`policy.learned`",
