@@ -8,7 +8,8 @@ from interlock.config import ConfigError, parse_config
 
 KEYS_OF_A_NODE = (
     "the keys here are allowed_hosts, allowed_origins, approvals, aql, automation, breaker, "
-    "budgets, identity, input_timeout, journal, latency_in_results, limits, listen, names, "
+    "budgets, contracts, drivers, identity, input_timeout, journal, latency_in_results, limits, "
+    "listen, names, "
     "page_size, parent, path, pins, policy, root_segment, servers, state_dir, subservers, timeout, "
     "tls, tokens, topics, wakeful"
 )
