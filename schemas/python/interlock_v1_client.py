@@ -1,7 +1,7 @@
 """A typed client of Interlock 1.0.0. Longer than 500 lines because it is generated."""
 # Generated from proto/interlock/v1/api.proto by interlock-contracts 1.
 # Edit that, not this.
-# sha256:913407343a2512ef5fbb4b9f604de9a456137db910ea4bca5d9349978411d760
+# sha256:ad1b64263b537ae4033bd9033940abbe9511e750b4f1ba133747c0609d7cc201
 
 from __future__ import annotations
 
@@ -260,6 +260,19 @@ class Challenge(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         return "Challenge(…)"
+
+
+class ContractChange(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One change of a contract."""
+
+    reason: str
+    """Its class, such as `REQUIRED_FIELD_ADDED`."""
+    path: str
+    """Where in the contract."""
+    breaking: bool
+    """Whether callers would break."""
+    message: str
+    """The same for people."""
 
 
 class ContractCommit(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -581,6 +594,8 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Drivers of the workspace, also those that cannot be used."""
     contracts: list[ContractStatus]
     """Contracts that drivers serve."""
+    changed_contracts: list[ToolChange]
+    """Tools of upstreams whose schemas changed lately, those that break their callers first."""
 
 
 class OperatorSession(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -681,6 +696,17 @@ class RegistryMetrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The newest commit. Null: nothing was published yet."""
 
 
+class ReliesOn(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Who relies on a tool."""
+
+    callers: list[str]
+    """Who called it lately."""
+    drivers: list[str]
+    """Drivers whose contracts are bound to it."""
+    rules: list[str]
+    """Rules that were learned for it."""
+
+
 class ResourceMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Where a client gets a token for this node (RFC 9728)."""
 
@@ -763,6 +789,29 @@ class SetAside(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the upstream calls it."""
     reason: str
     """Why it cannot be used."""
+
+
+class ToolChange(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A tool whose contract is not what it was."""
+
+    tool: str
+    """The tool."""
+    upstream: str
+    """The upstream that has it."""
+    since: str
+    """Since when (ISO 8601, UTC)."""
+    from_version: str
+    """The version that was accepted."""
+    to_version: str
+    """The version that it has now."""
+    breaking: bool
+    """Whether callers would break."""
+    held: bool
+    """Whether it cannot be called until somebody accepts the change."""
+    changes: list[ContractChange]
+    """What changed, what breaks first."""
+    breaks: ReliesOn
+    """Who relies on it."""
 
 
 class TopicStatus(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -18,17 +19,21 @@ import pytest
 from websockets.asyncio.client import connect
 
 from interlock.catalog.routes import Entry
+from interlock.catalog.schemas.artefacts import GENERATOR
 from interlock.catalog.schemas.building import build_all
 from interlock.catalog.schemas.drift import Side, differences
 from interlock.catalog.schemas.openapi_checks import faults
+from interlock.catalog.schemas.publishing import publications
 from interlock.catalog.schemas.reading import read_json, read_yaml
 from interlock.config import ParentConfig
+from interlock.config.contracts import ContractsConfig
 from interlock.faces.ax.standing import ParentStatus, State
 from interlock.faces.http import approvals as approvals_face
 from interlock.faces.http import verification
 from interlock.faces.http.resource_metadata import ResourceMetadata
 from interlock.faces.topics import admin
 from interlock.node import operators
+from interlock.node.contracts_shown import Breaks, ToolChange
 from interlock.node.driver_status import BindingStatus, ContractStatus, DriverStatus
 from interlock.node.status import NodeStatus, TopicStatus, UpstreamStatus
 from interlock.node.tree_view import TreeNode
@@ -38,11 +43,13 @@ from interlock.pipeline.breaker import Circuit
 from interlock.pipeline.topics.gateway import Connection
 from interlock.pipeline.topics.seat import Change
 from interlock.stores import contract_records
+from interlock.stores.contract_registry import ContractRegistry
+from interlock.stores.contract_sightings import Noted
 from interlock.stores.journal import JournalHealth
 from interlock.stores.operators import Invitation
 from interlock.upstreams.supervisor import State as UpstreamState
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
-from tests.behaviour.office import JSON, SCHEMAS, Caller, Office, must_be, schema_of
+from tests.behaviour.office import JSON, PATIENCE, SCHEMAS, Caller, Office, must_be, schema_of
 from tests.behaviour.test_aql_adversary import View
 from tests.faces.running import Running
 from tests.faces.workshop import Workshop
@@ -147,6 +154,9 @@ STRUCTS: dict[str, Any] = {
     "DriverStatus": DriverStatus,
     "BindingStatus": BindingStatus,
     "ContractStatus": ContractStatus,
+    "ToolChange": ToolChange,
+    "ContractChange": Noted,
+    "ReliesOn": Breaks,
     "TreeNode": TreeNode,
     "Route": Entry,
     "Decision": approvals_face.Decision,
@@ -395,3 +405,71 @@ def test_the_generated_client_decides(office: Office, client_module: Any) -> Non
     operator = client_module.Client(office.base, headers={"Interlock-Session": session})
     assert operator.get_safety_desk().mode == "enforcing"
     assert operator.list_approvals() is not None
+
+
+# -- the registry
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Running]:
+    """A node with a registry, in which the node's own API is published."""
+    registry = ContractRegistry(tmp_path / "registry")
+    try:
+        for one in publications(build_all(SCHEMAS)):
+            source = contract_records.Provenance(one.source, GENERATOR, "2026-05-01T12:00:00Z")
+            contract = contract_records.Contract(
+                one.name, one.version, one.domain, one.protocol, one.document, source
+            )
+            if one.name in ("NodeStatus", "TopicStatus", "interlock.v1"):
+                registry.publish(contract, author="ada", reason="first")
+        registry.deprecate("TopicStatus", 1, author="ada", migration_uri="https://a.example/2")
+    finally:
+        registry.close()
+    node = Running(
+        tmp_path, workshops={}, contracts=ContractsConfig(registry=str(tmp_path / "registry"))
+    )
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+def test_the_registry(library: Running, client_module: Any) -> None:
+    base = f"http://127.0.0.1:{library.port}"
+
+    def told(path: str, sent: Any = None) -> Any:
+        body = None if sent is None else json.dumps(sent).encode()
+        request = urllib.request.Request(
+            f"{base}{path}", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.load(answer)
+
+    listed = told("/contracts")
+    must_be("ContractList", listed)
+    assert len(listed["contracts"]) == 3
+    must_be("ContractDocument", told("/contracts/NodeStatus?version=1.x"))
+    must_be("ContractDocument", told("/contracts/interlock.v1?protocol=openapi"))
+    must_be("ContractLog", told("/contracts/TopicStatus/log"))
+    checked = told("/contracts/TopicStatus/validate", {"members": "x"})
+    must_be("ContractValidation", checked)
+    assert checked["deprecation"] is not None
+    client = client_module.Client(base)
+    found = client.get_contract("NodeStatus", version="1.x", protocol="json-schema")
+    assert found.schema == {
+        key: one for key, one in schema_of("NodeStatus").items() if key != "x-generated-from"
+    }
+    assert found.provenance.source == "proto/interlock/v1/status.proto"
+    topics = client.list_contracts(domain="interlock.v1", name="Topic*").contracts
+    assert [one.name for one in topics] == ["TopicStatus"]
+    assert client.get_contract("TopicStatus").deprecation.major == 1
+    assert client.get_contract_log("NodeStatus", count=1).log[0].author == "ada"
+    # The node's own status is what its published contract asks for.
+    status = msgspec.to_builtins(client.get_status())
+    assert client.validate_contract("NodeStatus", status).valid
+    wrong = client.validate_contract("NodeStatus", None)
+    assert (wrong.valid, wrong.errors[0].path) == (False, "")
+    with pytest.raises(client_module.Refused) as refused:
+        client.get_contract("NodeStatus", version="9.x")
+    assert refused.value.status == 404
+    must_be("Error", refused.value.said)
