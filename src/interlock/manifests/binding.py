@@ -87,6 +87,8 @@ def choose_contract(text: str, wanted: str, versions: list[ToolContract]) -> Too
 def check_binding(driver: DriverManifest, index: int, contract: ToolContract) -> list[Problem]:
     """What an entry must not do to its contract."""
     entry = driver.implements[index]
+    if not (entry.drop_inputs or entry.drop_outputs or entry.mapping):
+        return []
     where = f"implements[{index}]"
     problems = []
     inputs, required = _properties(contract.inputs), _required(contract.inputs)

@@ -21,7 +21,6 @@ MOST_BYTES: Final = 1024 * 1024
 
 _BOM: Final = "\ufeff"
 _START: Final = re.compile(r"---[ \t]*(?:\n|$)")
-_END: Final = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _ADD_START: Final = "put the fields between two lines --- at the start of the file"
 
 
@@ -95,8 +94,8 @@ def split(text: str, file: str) -> FrontMatter:
     start = _START.match(text)
     if start is None:
         raise ConfigError([_no_start(text, file)])
-    end = _END.search(text, start.end())
-    if end is None:
+    end, after = _end_of(text, start.end())
+    if end < 0:
         raise ConfigError(
             [
                 Problem(
@@ -105,12 +104,24 @@ def split(text: str, file: str) -> FrontMatter:
                 )
             ]
         )  # fmt: skip
-    matter = text[: end.start()]
+    matter = text[:end]
     if not matter[start.end() :].strip():
         raise ConfigError(
             [Problem(file, 2, 1, "", "there is nothing between the --- lines", "write the fields")]
         )
-    return FrontMatter(matter, text[end.end() :].lstrip("\n"))
+    return FrontMatter(matter, text[after:].lstrip("\n"))
+
+
+def _end_of(text: str, start: int) -> tuple[int, int]:
+    """Where the second `---` line begins and ends; -1 when there is none."""
+    found = text.find("\n---", start - 1)
+    while found >= 0:
+        line_end = text.find("\n", found + 1)
+        line_end = len(text) if line_end < 0 else line_end
+        if not text[found + 4 : line_end].strip(" \t"):
+            return found + 1, line_end
+        found = text.find("\n---", line_end)
+    return -1, -1
 
 
 def _no_start(text: str, file: str) -> Problem:

@@ -19,6 +19,10 @@ def find_inside(text: str, folder: Path, root: Path) -> Path:
     return Path(Finder(root).find(text, os.path.realpath(folder)))
 
 
+class _LeadsOut(BadValue):
+    pass
+
+
 class Finder:
     """Finds the files that manifests of one workspace name, and remembers what it found."""
 
@@ -47,7 +51,7 @@ class Finder:
             found = self._from_root[text] = self._look_from_root(text)
         if isinstance(found, str):
             return found
-        if inside and found.message.endswith("leads out of the workspace"):
+        if inside and isinstance(found, _LeadsOut):
             # Only from the root does it lead out; in the driver's folder there is no such file.
             raise _missing(text)
         raise BadValue(found.message, found.hint)
@@ -65,7 +69,7 @@ class Finder:
     def _look_from_root(self, text: str) -> str | BadValue:
         candidate = os.path.normpath(os.path.join(self.root, text))
         if not is_below(candidate, self.root):
-            return BadValue(
+            return _LeadsOut(
                 f"{quoted(text)} leads out of the workspace", "keep the file in the workspace"
             )
         there = self.seen[candidate] = os.path.exists(candidate)

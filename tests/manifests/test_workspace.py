@@ -1,0 +1,505 @@
+"""A folder of drivers, contracts and secrets, bound to each other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.manifests.workspace import Workspace, load_workspace
+from tests.manifests.texts import (
+    GONE,
+    codes,
+    driver_text,
+    entry,
+    secret_values,
+    secrets_text,
+    tool_text,
+    write,
+)
+
+SECRET_ENV = {"kind": "npm", "package": "x", "env": {"KEY": "${secrets.ACME_API_KEY}"}}
+
+
+class Folder:
+    """A workspace on the disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def tool(self, name: str = "fs-read", where: str = "tools", **changes: Any) -> Path:
+        return write(self.root / where / name / "TOOL.md", tool_text(**changes))
+
+    def driver(self, name: str = "files-mcp", where: str = ".drivers", **changes: Any) -> Path:
+        text = driver_text(**{"id": name, **changes})
+        return write(self.root / where / name / "DRIVER.md", text)
+
+    def secrets(self, where: str = ".secrets", *secrets: dict[str, Any]) -> Path:
+        return write(self.root / where / "SECRETS.md", secrets_text(*secrets))
+
+    def load(self, **options: Any) -> Workspace:
+        return load_workspace(self.root, **options)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def why(workspace: Workspace, path: Path) -> str:
+    """Why a file is refused, in words."""
+    return " | ".join(str(problem) for problem in workspace.refused[path].problems)
+
+
+# -- finding
+
+
+@pytest.mark.spec("DR-32.location-1")
+def test_drivers_are_found_in_their_folders(folder: Folder) -> None:
+    folder.tool()
+    folder.driver("one-mcp")
+    folder.driver("two-mcp")
+    write(folder.root / ".drivers" / "README.md", "hello")
+    write(folder.root / ".drivers" / "notes" / "x.md", "hello")
+    found = folder.load()
+    assert sorted(found.drivers) == ["one-mcp@1", "two-mcp@1"]
+    assert not found.refused
+    assert found.contracts["fs.read@1"].id == "fs.read"
+    assert found.serving == {"fs.read@1": ("one-mcp@1", "two-mcp@1")}
+
+
+def test_drivers_are_found_wherever_the_config_points(folder: Folder, tmp_path: Path) -> None:
+    outside = Folder(tmp_path.parent / f"{tmp_path.name}-outside")
+    folder.tool(where=".tools/deep/er")
+    folder.driver("a-mcp", where="more/drivers")
+    outside.driver("b-mcp", where="x")
+    outside.driver("c-mcp", where="single")
+    found = folder.load(
+        folders=["more/drivers", outside.root / "x", outside.root / "single" / "c-mcp"]
+    )
+    assert sorted(found.drivers) == ["a-mcp@1", "b-mcp@1", "c-mcp@1"]
+
+
+def test_an_empty_folder_is_a_workspace(tmp_path: Path) -> None:
+    found = load_workspace(tmp_path / "nothing")
+    assert (found.drivers, found.contracts, found.refused) == ({}, {}, {})
+
+
+# -- binding
+
+
+@pytest.mark.spec("DR-32.location-4")
+@pytest.mark.parametrize("where", [".drivers/files-mcp/tools", "tools"])
+def test_a_path_starts_at_the_driver_or_at_the_workspace(folder: Folder, where: str) -> None:
+    contract = folder.tool("anything", where=where)
+    folder.driver(implements=[entry("./tools/anything/TOOL.md")])
+    found = folder.load()
+    (binding,) = found.bindings["files-mcp@1"]
+    assert binding.contract.file == contract
+    assert binding.entry.tool == "./tools/anything/TOOL.md"
+
+
+@pytest.mark.spec("DR-32.location-4")
+def test_the_drivers_own_folder_comes_first(folder: Folder) -> None:
+    folder.tool("x", id="far.away")
+    folder.tool("x", where=".drivers/files-mcp/tools", id="near.by")
+    folder.driver(implements=[entry("tools/x/TOOL.md")])
+    (binding,) = folder.load().bindings["files-mcp@1"]
+    assert binding.contract.id == "near.by"
+
+
+@pytest.mark.spec("DR-32.location-4")
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("../../../outside/TOOL.md", "leads out of the workspace"),
+        ("../../../../../../etc/TOOL.md", "leads out of the workspace"),
+        ("/etc/hostname", "leads out of the workspace"),
+        ("./tools/none/TOOL.md", "there is no file"),
+        ("./tools", "is not a file"),
+        ("https://elsewhere.example/TOOL.md", "nothing is fetched"),
+        ("./linked/TOOL.md", "link that leads out"),
+        ("./link.md", "link that leads out"),
+    ],
+)
+def test_a_path_that_leads_out_is_refused(folder: Folder, path: str, words: str) -> None:
+    folder.root.joinpath("inside").mkdir()
+    outside = write(folder.root / "outside" / "TOOL.md", tool_text())
+    inside = Folder(folder.root / "inside")
+    inside.tool()
+    (inside.root / "linked").symlink_to(outside.parent)
+    (inside.root / "link.md").symlink_to(outside)
+    broken = inside.driver("bad-mcp", implements=[entry(path)])
+    inside.driver("good-mcp")
+    found = inside.load()
+    assert words in why(found, broken)
+    assert found.refused[broken].code == "tool_unavailable"
+    assert found.refused[broken].problems[0].line > 1
+    assert list(found.drivers) == ["good-mcp@1"]
+
+
+def test_a_link_that_stays_inside_is_followed(folder: Folder) -> None:
+    real = folder.tool("real")
+    (folder.root / "alias.md").symlink_to(real)
+    folder.driver(implements=[entry("./alias.md")])
+    assert folder.load().bindings["files-mcp@1"][0].contract.file == real
+
+
+def test_a_driver_that_is_a_link_to_elsewhere_is_refused(folder: Folder, tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    path = write(outside / "files-mcp" / "DRIVER.md", driver_text())
+    drivers = folder.root / ".drivers"
+    drivers.mkdir()
+    (drivers / "a-mcp").symlink_to(path.parent)
+    (drivers / "b-mcp").mkdir()
+    (drivers / "b-mcp" / "DRIVER.md").symlink_to(path)
+    folder.tool()
+    found = folder.load()
+    assert not found.drivers
+    assert {one.parent.name for one in found.refused} == {"a-mcp", "b-mcp"}
+    assert all("link that leads out" in why(found, one) for one in found.refused)
+
+
+@pytest.mark.spec("DR-30.implements-8")
+@pytest.mark.parametrize(
+    ("version", "range_", "fits"),
+    [
+        ("1.4.2", "^1.0", True),
+        ("2.0.0", "^1.0", False),
+        ("1.1.0-beta", "^1.0.0", False),
+        ("1.0.0-beta.2", "^1.0.0-beta.1", True),
+    ],
+)
+@pytest.mark.parametrize("tool", ["fs.read", "./tools/fs-read/TOOL.md"])
+def test_the_contract_is_in_the_range_or_the_driver_is_refused(
+    folder: Folder, version: str, range_: str, fits: bool, tool: str
+) -> None:
+    folder.tool(version=version)
+    path = folder.driver(implements=[entry(tool, version=range_)])
+    found = folder.load()
+    assert bool(found.drivers) is fits
+    if not fits:
+        assert found.refused[path].code == "tool_unavailable"
+        assert version in why(found, path)
+        assert range_ in why(found, path)
+
+
+@pytest.mark.spec("DR-14.fields-8", "DR-30.identity-1")
+def test_majors_stand_side_by_side(folder: Folder) -> None:
+    folder.tool("one", id="image.create", version="1.5.0")
+    folder.tool("two", id="image.create", version="2.1.0")
+    folder.driver("a", id="image-mcp", version="1.0.0", implements=[entry("image.create")])
+    folder.driver(
+        "b", id="image-mcp", version="2.0.0", implements=[entry("image.create", version="^2.0.0")]
+    )
+    folder.driver("c", id="both-mcp", implements=[entry("image.create", version=">=1")])
+    found = folder.load()
+    assert sorted(found.contracts) == ["image.create@1", "image.create@2"]
+    assert sorted(found.drivers) == ["both-mcp@1", "image-mcp@1", "image-mcp@2"]
+    assert found.serving["image.create@1"] == ("image-mcp@1",)
+    assert found.serving["image.create@2"] == ("image-mcp@2", "both-mcp@1")
+    assert {one.version for one in found.versions("image.create")} == {"1.5.0", "2.1.0"}
+
+
+@pytest.mark.spec("DR-30.implements-4")
+@pytest.mark.parametrize(
+    ("narrowing", "words"),
+    [
+        ({"drop_inputs": ["encoding"], "drop_outputs": ["mime"]}, ""),
+        ({"drop_inputs": ["path"]}, "path is required by fs.read"),
+        ({"drop_inputs": ["nothing"]}, "fs.read has no input nothing"),
+        ({"drop_outputs": ["contents"]}, "contents is promised by fs.read"),
+        ({"drop_outputs": ["nothing"]}, "fs.read has no output nothing"),
+    ],
+)
+def test_only_what_is_optional_is_dropped(
+    folder: Folder, narrowing: dict[str, Any], words: str
+) -> None:
+    folder.tool()
+    path = folder.driver(implements=[entry(schema_narrowing=narrowing)])
+    found = folder.load()
+    assert bool(found.drivers) is not bool(words)
+    if words:
+        assert words in why(found, path)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"path": "file"}, ""),
+        ({"path": "p", "encoding": "p"}, "both become p"),
+        ({"nothing": "p"}, "no input nothing"),
+    ],
+)
+def test_a_mapping_is_about_inputs_of_the_contract(
+    folder: Folder, mapping: dict[str, Any], words: str
+) -> None:
+    folder.tool()
+    path = folder.driver(implements=[entry(mapping=mapping)])
+    found = folder.load()
+    assert bool(found.drivers) is not bool(words)
+    if words:
+        assert words in why(found, path)
+
+
+def test_a_contract_is_served_by_one_entry(folder: Folder) -> None:
+    folder.tool()
+    path = folder.driver(implements=[entry(), entry("./tools/fs-read/TOOL.md")])
+    assert "served by two entries" in why(folder.load(), path)
+
+
+# -- one broken file
+
+
+@pytest.mark.spec("DR-30.resolver-7")
+def test_a_broken_file_takes_only_itself_out(folder: Folder) -> None:
+    folder.tool("read")
+    folder.tool("write", id="fs.write")
+    folder.driver("good-mcp")
+    bad = [
+        write(folder.root / "tools" / "bad" / "TOOL.md", "---\nname: [\n---\n"),
+        write(folder.root / ".drivers" / "a" / "DRIVER.md", "---\nname: x\n"),
+        write(folder.root / ".drivers" / "b" / "DRIVER.md", "no front matter"),
+        folder.driver("c-mcp", transport="ws"),
+        folder.driver("d-mcp", implements=[entry("./tools/bad/TOOL.md")]),
+        folder.driver("e-mcp", implements=[entry("no.such.contract")]),
+        write(folder.root / ".secrets" / "SECRETS.md", "---\nsecrets: 5\n---\n"),
+    ]
+    (folder.root / ".drivers" / "f").mkdir()
+    (folder.root / ".drivers" / "f" / "DRIVER.md").write_bytes(b"\xff\xfe")
+    bad.append(folder.root / ".drivers" / "f" / "DRIVER.md")
+    found = folder.load()
+    assert list(found.drivers) == ["good-mcp@1"]
+    assert set(found.refused) == set(bad)
+    assert set(found.problems) == set(bad)
+    for path in bad:
+        assert all(problem.message and problem.hint for problem in found.problems[path])
+    assert found.refused[bad[4]].code == "tool_unavailable"
+    assert found.refused[bad[3]].code == "config_error"
+
+
+def test_two_drivers_of_one_name_and_two_contracts_of_one_name(folder: Folder) -> None:
+    folder.tool("a")
+    other = folder.tool("b", description="Something else.")
+    folder.driver("one", id="files-mcp")
+    second = folder.driver("two", id="files-mcp")
+    found = folder.load()
+    assert found.drivers["files-mcp@1"].folder.name == "one"
+    assert "declared already" in why(found, second)
+    assert "fs.read@1 is declared already" in why(found, other)
+
+
+def test_two_drivers_may_bring_the_same_contract(folder: Folder) -> None:
+    for name in ("a-mcp", "b-mcp"):
+        folder.tool(where=f".drivers/{name}/tools")
+        folder.driver(name, implements=[entry("tools/fs-read/TOOL.md")])
+    found = folder.load()
+    assert not found.refused
+    assert found.serving["fs.read@1"] == ("a-mcp@1", "b-mcp@1")
+
+
+# -- secrets
+
+
+@pytest.mark.spec("DR-19.inventory-5", "DR-19.inventory-3")
+def test_inventories_are_merged_and_a_slug_comes_once(folder: Folder) -> None:
+    folder.tool()
+    folder.secrets(".secrets", secret_values(slug="one-key"))
+    folder.secrets(".secrets/deep", secret_values(slug="two-key"))
+    auth = {"ref": "./SECRETS.md"}
+    folder.driver("a-mcp", auth=auth)
+    folder.secrets(".drivers/a-mcp", secret_values(slug="three-key"))
+    found = folder.load()
+    assert sorted(found.secrets.entries) == ["one-key", "three-key", "two-key"]
+    assert not found.refused
+    # In two of .secrets: the first is kept. Beside a driver: that driver is refused.
+    twice = folder.secrets(".secrets/more", secret_values(slug="one-key", name="Other"))
+    again = folder.secrets(".drivers/a-mcp", secret_values(slug="two-key"))
+    found = folder.load()
+    assert "one-key is listed already" in why(found, twice)
+    assert "two-key is listed already" in why(found, again)
+    assert found.secrets.entries["one-key"].name == "Key"
+    assert not found.drivers
+
+
+@pytest.mark.spec("DR-19.inventory-5")
+def test_one_inventory_may_be_of_many_drivers(folder: Folder) -> None:
+    folder.tool()
+    folder.secrets("shared")
+    for name in ("a-mcp", "b-mcp"):
+        folder.driver(
+            name,
+            server=SECRET_ENV,
+            auth={"ref": "./shared/SECRETS.md", "state": {"env": ["ACME_API_KEY"]}},
+        )
+    found = folder.load()
+    assert sorted(found.drivers) == ["a-mcp@1", "b-mcp@1"]
+    assert found.secret_names["ACME_API_KEY"] == "acme-api-key"
+
+
+@pytest.mark.spec("DR-19.binding-3")
+def test_a_secret_that_no_inventory_lists_is_named(folder: Folder) -> None:
+    folder.tool()
+    auth = {"state": {"env": ["ACME_API_KEY"]}}
+    path = folder.driver(server=SECRET_ENV, auth=auth)
+    assert "there is no secret ACME_API_KEY" in why(folder.load(), path)
+    remote = {"kind": "remote", "url": "https://a.example/"}
+    other = folder.driver("b-mcp", server=remote, transport="sse", auth=auth)
+    assert "there is no secret ACME_API_KEY" in why(folder.load(), other)
+    folder.secrets()
+    found = folder.load()
+    assert sorted(found.drivers) == ["b-mcp@1", "files-mcp@1"]
+
+
+@pytest.mark.parametrize(
+    ("ref", "words"),
+    [
+        ("./none.md", "there is no file"),
+        ("../../../SECRETS.md", "leads out"),
+        ("./bad.md", "bad.md"),
+    ],
+)
+def test_an_inventory_that_cannot_be_used_refuses_its_driver(
+    folder: Folder, ref: str, words: str
+) -> None:
+    inside = Folder(folder.root / "ws")
+    inside.tool()
+    write(folder.root / "SECRETS.md", secrets_text())
+    write(inside.root / "bad.md", "---\nsecrets: 1\n---\n")
+    path = inside.driver(auth={"ref": ref})
+    found = inside.load()
+    assert words in why(found, path)
+    assert found.refused[path].problems[0].path == "auth.ref"
+
+
+# -- other files
+
+
+@pytest.mark.spec("DR-30.fields-8")
+def test_a_runner_is_loaded_from_its_file(folder: Folder) -> None:
+    folder.tool()
+    write(folder.root / "RUNNER.md", "---\nengine: sandbox\nneeds: {language: python}\n---\n")
+    folder.driver(runner="./RUNNER.md")
+    folder.driver("none-mcp")
+    broken = folder.driver("bad-mcp", runner="./none.md")
+    found = folder.load()
+    assert found.drivers["files-mcp@1"].engine == "sandbox"
+    assert found.drivers["none-mcp@1"].engine == "subprocess"
+    assert "there is no file" in why(found, broken)
+
+
+def test_cautions_are_told_by_file(folder: Folder) -> None:
+    folder.tool()
+    prompt = {"name": "x", "integrate_as": "skill_block", "skill_ref": "./skills/x/SKILL.md"}
+    path = folder.driver(network={"egress": ["*"]}, prompts=[prompt])
+    assert codes(folder.load().cautions[path]) == {"any_egress", "skill_missing"}
+    write(folder.root / "skills" / "x" / "SKILL.md", "")
+    assert codes(folder.load().cautions[path]) == {"any_egress"}
+
+
+# -- again
+
+
+@pytest.mark.spec("DR-32.identity-1", "DR-30.identity-2")
+def test_a_change_that_needs_a_new_major_is_refused_without_one(folder: Folder) -> None:
+    folder.tool()
+    docker = {"kind": "docker", "image": "x", "port": 80}
+    path = folder.driver(server=docker, transport="http", version="1.0.0")
+    first = folder.load()
+    folder.driver(server=docker, transport="sse", version="1.1.0")
+    second = first.reload()
+    assert "needs a new major version" in why(second, path)
+    assert not second.drivers
+    # It stays refused, also for a node that starts again and remembers what was accepted.
+    assert "needs a new major" in why(second.reload([path]), path)
+    assert "needs a new major" in why(folder.load(registered=first.registered), path)
+    folder.driver(server=docker, transport="sse", version="2.0.0")
+    third = second.reload()
+    assert list(third.drivers) == ["files-mcp@2"]
+    narrowed = entry(schema_narrowing={"drop_inputs": ["encoding"]})
+    folder.driver(server=docker, transport="sse", version="2.1.0", implements=[narrowed])
+    assert "narrowing" in why(third.reload(), path)
+
+
+def test_only_what_changed_is_read_again(folder: Folder) -> None:
+    folder.tool("read")
+    folder.tool("write", id="fs.write")
+    one, two = folder.driver("one-mcp"), folder.driver("two-mcp")
+    first = folder.load()
+    assert len(first.read_files) == 4
+    again = first.reload()
+    assert again.read_files == ()
+    assert again.drivers == first.drivers
+    folder.driver("two-mcp", description="Other words, and more of them.")
+    second = again.reload()
+    assert second.read_files == (two,)
+    assert second.drivers["two-mcp@1"].description.startswith("Other")
+    assert second.drivers["one-mcp@1"] is first.drivers["one-mcp@1"]
+    assert first.drivers["two-mcp@1"].description == "Reads files."
+    assert second.reload([one]).read_files == (one,)
+
+
+def test_files_that_come_and_go_are_noticed(folder: Folder) -> None:
+    contract = folder.tool()
+    path = folder.driver()
+    found = folder.load()
+    late = folder.driver("late-mcp", implements=[entry("./tools/late/TOOL.md")])
+    found = found.reload()
+    assert found.refused[late].code == "tool_unavailable"
+    assert found.reload().read_files == ()
+    folder.tool("late", id="late.one")
+    found = found.reload()
+    assert sorted(found.drivers) == ["files-mcp@1", "late-mcp@1"]
+    assert not found.refused
+    contract.unlink()
+    found = found.reload()
+    assert found.refused[path].code == "tool_unavailable"
+    path.unlink()
+    path.parent.rmdir()
+    found = found.reload()
+    assert path not in found.refused
+    assert sorted(found.drivers) == ["late-mcp@1"]
+
+
+def test_a_changed_contract_is_bound_again(folder: Folder) -> None:
+    contract = folder.tool()
+    path = folder.driver()
+    found = folder.load()
+    folder.tool(version="2.0.0")
+    found = found.reload()
+    assert found.read_files == (contract,)
+    assert found.refused[path].code == "tool_unavailable"
+    assert list(found.contracts) == ["fs.read@2"]
+
+
+def test_a_contract_beside_a_driver_takes_the_place_of_a_far_one(folder: Folder) -> None:
+    folder.tool("x", id="far.away")
+    folder.driver(implements=[entry("tools/x/TOOL.md")])
+    found = folder.load()
+    assert found.bindings["files-mcp@1"][0].contract.id == "far.away"
+    folder.tool("x", where=".drivers/files-mcp/tools", id="near.by")
+    found = found.reload()
+    assert found.bindings["files-mcp@1"][0].contract.id == "near.by"
+
+
+def test_a_change_of_the_same_size_and_time_can_be_told(folder: Folder) -> None:
+    folder.tool()
+    path = folder.driver(description="AAAA")
+    found = folder.load()
+    status = path.stat()
+    with path.open("r+", encoding="utf-8") as file:
+        text = file.read().replace("AAAA", "BBBB")
+        file.seek(0)
+        file.write(text)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert found.reload([path]).drivers["files-mcp@1"].description == "BBBB"
+
+
+def test_entries_of_other_kinds_are_known_but_bound_to_no_tool(folder: Folder) -> None:
+    folder.tool()
+    folder.driver("gh", kind="cli", server=GONE, transport=GONE, bin="gh")
+    found = folder.load()
+    assert found.drivers["gh@1"].server is None
+    assert found.bindings["gh@1"][0].entry.mcp is None
