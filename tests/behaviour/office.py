@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from interlock.catalog.schemas.reading import read_json
+from interlock.catalog.schemas.reading import read_json, read_yaml
 from interlock.config import TopicsConfig
 from interlock.config.aql import AqlConfig, SafetyConfig
 from tests.behaviour.adversary import CLERK, TOKENS, Fortress, Stateless
@@ -42,6 +42,11 @@ def strictly(schema: Any) -> Any:
 
 def schema_of(name: str) -> dict[str, Any]:
     return read_json(name, (JSON / f"{name}.schema.json").read_text(encoding="utf-8"))
+
+
+def openapi_document() -> dict[str, Any]:
+    path = SCHEMAS / "openapi" / "interlock.v1.yaml"
+    return read_yaml(path.name, path.read_text(encoding="utf-8"))
 
 
 def must_be(name: str, value: Any) -> None:

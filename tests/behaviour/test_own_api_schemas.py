@@ -13,46 +13,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 import pytest
 from websockets.asyncio.client import connect
 
-from interlock.catalog.routes import Entry
 from interlock.catalog.schemas.artefacts import GENERATOR
 from interlock.catalog.schemas.building import build_all
-from interlock.catalog.schemas.drift import Side, differences
-from interlock.catalog.schemas.openapi_checks import faults
 from interlock.catalog.schemas.publishing import publications
-from interlock.catalog.schemas.reading import read_json, read_yaml
 from interlock.config import ParentConfig
 from interlock.config.contracts import ContractsConfig
-from interlock.faces.ax.standing import ParentStatus, State
-from interlock.faces.http import approvals as approvals_face
-from interlock.faces.http import verification
 from interlock.faces.http.resource_metadata import ResourceMetadata
-from interlock.faces.topics import admin
-from interlock.node import operators
-from interlock.node.contracts_shown import Breaks, ToolChange
-from interlock.node.driver_status import BindingStatus, ContractStatus, DriverStatus
-from interlock.node.status import NodeStatus, TopicStatus, UpstreamStatus
-from interlock.node.tree_view import TreeNode
-from interlock.pipeline.approval import record
-from interlock.pipeline.approval.passkeys import Creation
-from interlock.pipeline.breaker import Circuit
-from interlock.pipeline.topics.gateway import Connection
-from interlock.pipeline.topics.seat import Change
 from interlock.stores import contract_records
 from interlock.stores.contract_registry import ContractRegistry
-from interlock.stores.contract_sightings import Noted
-from interlock.stores.journal import JournalHealth
 from interlock.stores.operators import Invitation
-from interlock.upstreams.supervisor import State as UpstreamState
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
-from tests.behaviour.office import JSON, PATIENCE, SCHEMAS, Caller, Office, must_be, schema_of
+from tests.behaviour.office import (
+    PATIENCE,
+    SCHEMAS,
+    Caller,
+    Office,
+    must_be,
+    openapi_document,
+    schema_of,
+)
 from tests.behaviour.test_aql_adversary import View
 from tests.faces.running import Running
 from tests.faces.workshop import Workshop
+from tests.node.driver_workspace import Workspace
+from tests.node.driver_workspace import running as on_workspace
 
 ROOM = "ops-1"
 
@@ -102,120 +90,11 @@ def client_module() -> Iterator[Any]:
     del sys.modules["interlock_v1_client"]
 
 
-# -- nothing drifts
-
-
-@pytest.mark.spec("ST-4.6.2-1", "ST-4.6.3-5")
-def test_what_is_committed_is_what_the_source_gives() -> None:
-    built = build_all(SCHEMAS)
-    assert [str(one) for one in built.problems] == []
-    assert [str(one) for one in built.differing()] == []
-    kinds = {one.kind for one in built.files}
-    assert kinds == {"proto", "json", "openapi", "python"}
-
-
-@pytest.mark.spec("ST-4.6.1-1")
-def test_each_of_the_three_validates_by_its_own_tool() -> None:
-    protos = build_all(SCHEMAS).protos
-    assert "interlock.v1.NodeStatus" in protos.messages
-    for path in sorted(JSON.glob("*.schema.json")):
-        schema = read_json(path.name, path.read_text(encoding="utf-8"))
-        assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-        jsonschema_rs.meta.validate(schema)
-    assert faults(_openapi()) == []
-
-
-def test_everything_is_described() -> None:
-    protos = build_all(SCHEMAS).protos
-    for file in protos.files.values():
-        assert file.about, file.name
-        for message in file.messages:
-            assert message.about, message.full_name
-            assert all(one.about for one in message.fields), message.full_name
-        for enum in file.enums:
-            assert enum.about, enum.full_name
-            assert enum.values[0].name.endswith("_UNSPECIFIED")
-            assert enum.values[0].number == 0
-            assert all(one.about for one in enum.values), enum.full_name
-        for service in file.services:
-            assert all(one.about for one in service.methods), service.full_name
-
-
-def _openapi() -> dict[str, Any]:
-    path = SCHEMAS / "openapi" / "interlock.v1.yaml"
-    return read_yaml(path.name, path.read_text(encoding="utf-8"))
-
-
-STRUCTS: dict[str, Any] = {
-    "NodeStatus": NodeStatus,
-    "UpstreamStatus": UpstreamStatus,
-    "TopicStatus": TopicStatus,
-    "ParentStatus": ParentStatus,
-    "DriverStatus": DriverStatus,
-    "BindingStatus": BindingStatus,
-    "ContractStatus": ContractStatus,
-    "ToolChange": ToolChange,
-    "ContractChange": Noted,
-    "ReliesOn": Breaks,
-    "TreeNode": TreeNode,
-    "Route": Entry,
-    "Decision": approvals_face.Decision,
-    "SessionAnswer": approvals_face.Answered,
-    "Enrolment": operators._Asked,
-    "PasskeyCreation": Creation,
-    "SafetyRequest": verification.Wanted,
-    "CapabilityChange": admin.Asked,
-    "CapabilitiesChanged": Change,
-    "Participant": Connection,
-    "ContractProvenance": contract_records.Provenance,
-    "ContractDeprecation": contract_records.Deprecation,
-    "ContractCommit": contract_records.Commit,
-    "ContractValidation": contract_records.Validation,
-    "ContractViolation": contract_records.Wrong,
-    "RegistryMetrics": contract_records.Metrics,
-}
-"""What is read or written as it is, and the type that describes it."""
-SAID_MORE_CLOSELY = {
-    "NodeStatus": ("upstreams[].set_aside[].", "journal."),
-    "UpstreamStatus": ("set_aside[].",),
-    "Route": ("capability is",),
-}
-"""Where a struct says less than the schema: what a live node answers shows that it is so."""
-
-
-@pytest.mark.parametrize("name", STRUCTS)
-def test_every_field_of_a_struct_is_in_the_source(name: str) -> None:
-    struct = msgspec.json.schema(STRUCTS[name])
-    ours = schema_of(name)
-    found = [
-        one
-        for one in differences(Side("the code", struct, struct), Side("schemas/", ours, ours))
-        # What is always written has a default in the code, or is a word of an enum there.
-        if " is required in schemas/ only" not in one and "certain words in schemas/" not in one
-    ]
-    known = SAID_MORE_CLOSELY.get(name, ())
-    assert [one for one in found if not one.startswith(known or ("\0",))] == []
-
-
-@pytest.mark.parametrize(
-    ("file", "name", "words"),
-    [
-        ("NodeStatus", "UpstreamState", [one.value for one in UpstreamState]),
-        ("NodeStatus", "Circuit", [one.value for one in Circuit]),
-        ("NodeStatus", "ParentState", [one.value for one in State]),
-        ("Approval", "ApprovalState", [*record.TRANSITIONS, "passed_on"]),
-    ],
-)
-def test_every_word_of_an_enum_is_in_the_source(file: str, name: str, words: list[str]) -> None:
-    assert set(schema_of(file)["$defs"][name]["enum"]) == set(words)
-
-
-def test_the_journal_tells_what_the_source_says() -> None:
-    assert list(schema_of("JournalHealth")["properties"]) == list(JournalHealth._fields)
+# -- what a live node answers
 
 
 def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
-    paths = set(_openapi()["paths"])
+    paths = set(openapi_document()["paths"])
     served = {*office.node.doors._shown, *office.node.doors._public, "/healthz"}
     assert served <= paths
     unknown = office.told("/no/such/path")["message"]
@@ -225,9 +104,6 @@ def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
             continue
         told = office.told(path.replace("{id}", "x"), MODEL)
         assert told != {"error": "not_found", "message": unknown}, path
-
-
-# -- what a live node answers
 
 
 def test_how_it_fares(office: Office, child: Running) -> None:
@@ -247,6 +123,29 @@ def test_how_it_fares(office: Office, child: Running) -> None:
     must_be("RoutingTable", {"routes": routes})
     assert any(name.startswith("edge.shop.") for name in routes)
     must_be("KeySet", office.told("/.well-known/jwks.json", None))
+
+
+def test_how_drivers_fare(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract()
+    workspace.driver("echo-mcp", workspace.echoes(contract))
+    (tmp_path / ".drivers" / "broken").mkdir()
+    (tmp_path / ".drivers" / "broken" / "DRIVER.md").write_text("no driver")
+
+    async def run() -> None:
+        async with on_workspace(workspace) as node:
+
+            def look() -> dict[str, str]:
+                told = json.loads(msgspec.json.encode(node.node.status()))
+                must_be("NodeStatus", told)
+                assert [one["key"] for one in told["contracts"]] == ["text.echo@1"]
+                return {one["id"]: one["state"] for one in told["drivers"]}
+
+            assert look() == {"broken": "refused", "echo-mcp": "unverified"}
+            await node.call("text.echo", text="hello")
+            assert look() == {"broken": "refused", "echo-mcp": "running"}
+
+    asyncio.run(run())
 
 
 def test_where_tokens_are(office: Office) -> None:
