@@ -1,5 +1,5 @@
-"""The node's own API and its schemas: what a live node answers is what `schemas/` says, the
-generated client can ask for all of it, and no field of a struct is missing there."""
+"""The node's own API and its schemas: what a live node answers is what `schemas/` says, and the
+generated client can ask for it."""
 
 from __future__ import annotations
 

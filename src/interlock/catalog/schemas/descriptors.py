@@ -72,11 +72,19 @@ class _Options:
         extension = self._extension(name)
         if extension is None:
             return None
-        of = self._factory.GetMessageClass(extension.containing_type)
-        read = of.FromString(options.SerializeToString())
-        if extension.is_repeated:
-            return list(read.Extensions[extension]) or None
+        read = self._read(options, extension)
         return read.Extensions[extension] if read.HasExtension(extension) else None
+
+    def all(self, options: Any, name: str) -> list[Any]:
+        """The values of an option that may be set more than once."""
+        extension = self._extension(name)
+        return (
+            [] if extension is None else list(self._read(options, extension).Extensions[extension])
+        )
+
+    def _read(self, options: Any, extension: Any) -> Any:
+        of = self._factory.GetMessageClass(extension.containing_type)
+        return of.FromString(options.SerializeToString())
 
     def _extension(self, name: str) -> Any:
         if name not in self._known:
@@ -168,7 +176,7 @@ class _File:
 
     def _field(self, field: Any, about: str, message: Any, entry: Any) -> Field:
         value = field if entry is None else entry.field[1]
-        behaviors = self._options.get(field.options, _BEHAVIOR) or []
+        behaviors = self._options.all(field.options, _BEHAVIOR)
         in_oneof = field.HasField("oneof_index") and not field.proto3_optional
         return Field(
             name=field.name,
