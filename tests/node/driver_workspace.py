@@ -168,13 +168,15 @@ class Running:
         async with asyncio.timeout(PATIENCE):
             return json.loads((await self.node.pipeline.run(call)).result)
 
-    async def call(self, name: str, meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
+    async def call(
+        self, name: str, /, meta: Mapping[str, Any] | None = None, **arguments: Any
+    ) -> Any:
         """The structured value of a tool."""
         result = await self.result(name, arguments, meta=meta)
         return result.get("structuredContent", result)
 
     async def refused(
-        self, name: str, meta: Mapping[str, Any] | None = None, **arguments: Any
+        self, name: str, /, meta: Mapping[str, Any] | None = None, **arguments: Any
     ) -> InterlockError:
         """The error of a call that has to fail."""
         try:

@@ -262,7 +262,7 @@ class DriverCare:
         supervisor = DriverSupervisor(
             driver.key,
             config,
-            connector=connector,
+            connector,
             on_offer=lambda one: self._on_offer(driver, one),
             on_withdrawn=lambda _: None,
             on_state=lambda _: self.changed(driver),

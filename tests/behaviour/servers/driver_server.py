@@ -1,10 +1,12 @@
 """An MCP server for the tests of drivers: stdio, one of each kind of answer, and a memory.
 
-    python driver_server.py [--heard FILE] [--offers tools,prompts,resources] [--down FILE] [FOLDER]
+    python driver_server.py [--heard FILE] [--offers tools,prompts,resources] [--down FILE]
+        [--writes] [FOLDER]
 
 What it hears is written into FILE, one line each, with a mark of its own by which two starts can
 be told apart (numbers of processes cannot, where each has a world of its own). While the file of
-`--down` is there it ends at once. Only the standard library.
+`--down` is there it ends at once; with `--writes` its tools say that they change things. Only the
+standard library.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Server:
         if method == "ping":
             return {}
         if method == "tools/list":
-            return {"tools": [{"name": n, "inputSchema": s} for n, s in self.tools.items()]}
+            return {"tools": [self.definition(name) for name in self.tools]}
         if method == "tools/call":
             return self.call(params["name"], params.get("arguments") or {}, params, id)
         if method == "prompts/list":
@@ -110,6 +112,12 @@ class Server:
         if method == "resources/read":
             return {"contents": [{"uri": params["uri"], "text": self.read(params["uri"])}]}
         return None
+
+    def definition(self, name: str) -> dict[str, Any]:
+        told: dict[str, Any] = {"name": name, "inputSchema": self.tools[name]}
+        if self.options.writes:
+            told["annotations"] = {"readOnlyHint": False}
+        return told
 
     def read(self, uri: str) -> str:
         if not uri.startswith("file://"):
@@ -207,6 +215,9 @@ def main() -> None:
     parser.add_argument("--heard")
     parser.add_argument("--offers", default="tools")
     parser.add_argument("--down")
+    parser.add_argument(
+        "--writes", action="store_true", help="its tools say that they change things"
+    )
     parser.add_argument("folders", nargs="*")
     options = parser.parse_args()
     if options.down and os.path.exists(options.down):

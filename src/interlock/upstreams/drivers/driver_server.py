@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from interlock.call import Call, UpstreamGoneError
+from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.ports import Back, Clock, Exchange
 from interlock.upstreams.drivers.launching import DriverConnector, is_lasting
@@ -41,8 +42,10 @@ class DriverSupervisor(Supervisor):
     """A supervisor that counts its attempts, because a driver's server is given up after some, and
     that takes along what was made for its server."""
 
-    def __init__(self, *given: Any, connector: DriverConnector, **more: Any) -> None:
-        super().__init__(*given, connector, **more)
+    def __init__(
+        self, key: str, server: ServerConfig, connector: DriverConnector, **more: Any
+    ) -> None:
+        super().__init__(key, server, connector, **more)
         self.connector = connector
         self.attempts = 0
         """Those that failed since it was last ready."""
