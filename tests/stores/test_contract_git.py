@@ -301,10 +301,21 @@ def test_a_repository_that_is_damaged(store: ContractGit, folder: Path) -> None:
     assert "fsck" in raised.value.message
 
 
-def test_a_head_that_cannot_be_read(store: ContractGit, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "head",
+    [b"\xff\xfe", b"", b"nonsense", b"ref: refs/heads/../../config", b"ref: config", b"a" * 39],
+)
+def test_a_head_that_cannot_be_read(store: ContractGit, folder: Path, head: bytes) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
-    (folder / ".git" / "HEAD").write_bytes(b"\xff\xfe")
+    (folder / ".git" / "HEAD").write_bytes(head)
     with pytest.raises(InterlockError, match="cannot be read"):
+        store.head()
+
+
+def test_a_branch_that_cannot_be_read(store: ContractGit, folder: Path) -> None:
+    publish(store, {"d/n/1.txt": b"one\n"})
+    (folder / ".git" / "refs" / "heads" / "main").write_text("--help\n")
+    with pytest.raises(InterlockError, match="is damaged"):
         store.head()
 
 

@@ -298,7 +298,8 @@ class Contracts:
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
-            self._catalog.withhold(offering.upstream, self.review(offering))
+            if self._is_watched(offering):
+                self._catalog.withhold(offering.upstream, self.review(offering))
 
     def declare(self, name: str, version: str, document: bytes, source: str) -> None:
         """A contract that says its version itself is published as it is: a tool's definition, as

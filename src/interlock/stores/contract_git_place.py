@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,8 @@ _HUMANS_WORK: Final = {
     "rebase-apply": "a rebase",
     "BISECT_LOG": "a bisection",
 }
+_ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_BRANCH: Final = re.compile(r"refs/heads/[^\x00-\x20\x7f~^:?*\[\\]+")
 _LOOK_EVERY: Final = 0.02
 _LONG_FOR_GIT: Final = 1.0
 """Git itself has a lock for less than this."""
@@ -72,9 +75,15 @@ class Place(NamedTuple):
         """Raises InterlockError."""
         try:
             text = (self.git_dir / "HEAD").read_text(encoding="utf-8").strip()
-            if not text.startswith("ref: "):
+            if _ID.fullmatch(text):
                 return Head(None, text)
-            branch = text.removeprefix("ref: ")
+            branch = text.removeprefix("ref:").strip()
+            if not text.startswith("ref:") or not _BRANCH.fullmatch(branch) or ".." in branch:
+                raise unusable(
+                    f"The HEAD of {self.folder} names neither a branch nor a commit, so it cannot "
+                    "be read. `git fsck` in it says more.",
+                    registry=str(self.folder),
+                )
             if (self.common_dir / "reftable").exists():
                 raise unusable(
                     f"{self.folder} keeps its branches in a reftable, which is not understood "
@@ -85,17 +94,21 @@ class Place(NamedTuple):
             raise unusable(f"The HEAD of {self.folder} cannot be read: {error}.") from None
 
     def _ref(self, name: str) -> str | None:
-        try:
-            return (self.common_dir / name).read_text(encoding="ascii").strip()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            pass
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            id = (self.common_dir / name).read_text(encoding="ascii").strip()
+            if not _ID.fullmatch(id):
+                raise unusable(
+                    f"The branch {name} of {self.folder} is damaged. `git fsck` in it says more.",
+                    registry=str(self.folder),
+                )
+            return id
         try:
             packed = (self.common_dir / "packed-refs").read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
         for line in packed.splitlines():
             id, _, ref = line.partition(" ")
-            if ref == name and not line.startswith(("#", "^")):
+            if ref == name and _ID.fullmatch(id):
                 return id
         return None
 

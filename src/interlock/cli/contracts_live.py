@@ -1,0 +1,240 @@
+"""`interlock contracts status|watch|accept`: tools whose contract broke since somebody accepted it,
+how the registry fares, and accepting what broke."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from interlock.cli import running, say, where
+from interlock.cli.contracts_options import JsonOption
+from interlock.cli.running import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.node.contracts_shown import ToolChange
+    from interlock.stores.contract_sightings import Sighting, Sightings
+
+_EVERY: Final = 1.0
+_STYLES: Final = {True: "red", False: "green"}
+
+
+def status(
+    tool: Annotated[
+        str | None, typer.Argument(metavar="[TOOL]", help="Only this one, whole.")
+    ] = None,
+    config: where.ConfigOption = None,
+    json: JsonOption = False,
+    node: NodeOption = None,
+) -> None:
+    """Show tools whose contract broke, whom that concerns, and how the registry fares.
+
+    Exit code 1 when there is a tool that broke and nobody has accepted it.
+
+    \b
+    Examples:
+      interlock contracts status
+      interlock contracts status files.read_file --json
+    """
+    meant = running.with_files(config, node)
+    rows = [row for row in _rows(meant) if tool in (None, row.tool)]
+    registry = _registry(meant)
+    if json:
+        say.as_json({"tools": rows, "registry": registry})
+    else:
+        for row in rows:
+            _show(row)
+        if not rows:
+            say.note("no tool broke." if tool is None else f"{tool} did not break.")
+        _show_registry(registry)
+    if rows:
+        raise typer.Exit(say.FAILED)
+
+
+def watch(
+    config: where.ConfigOption = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    node: NodeOption = None,
+) -> None:
+    """Show tools that broke, and go on as others do, until Ctrl-C.
+
+    A node of this config must run for anything new to be seen.
+    """
+    import msgspec
+
+    meant = running.with_files(config, node)
+    told: dict[str, Any] = {}
+    while True:
+        now = {row.tool: row for row in _rows(meant)}
+        for name, row in now.items():
+            if told.get(name) != row:
+                if json:
+                    print(msgspec.json.encode(row).decode(), flush=True)
+                else:
+                    _show(row)
+        for name in told.keys() - now.keys():
+            if json:
+                print(msgspec.json.encode({"tool": name, "settled": True}).decode(), flush=True)
+            else:
+                print(f"{name}: settled", flush=True)
+        told = now
+        time.sleep(_EVERY)
+
+
+def accept(
+    tools: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOOL]...", help="Names, such as files.read_file."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every tool that broke.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Accept what tools are now, though it breaks their callers. Shows it, and asks.
+
+    A tool that is held can be called again; a running node heeds it within a second. A tool that
+    its server does not list any more is forgotten.
+
+    \b
+    Examples:
+      interlock contracts accept files.read_file
+      interlock contracts accept --all --yes
+    """
+    meant = running.with_files(config, node)
+    failed = False
+    with _store(meant) as store:
+        names = list(dict.fromkeys(tools or []))
+        if every:
+            names += [one.tool for one in store.open_ones() if one.tool not in names]
+            if not names:
+                say.note("no tool broke.")
+        elif not names:
+            raise typer.BadParameter("name a tool, or say --all")
+        for name in names:
+            failed |= not _accept(meant, store, name, yes)
+    if failed:
+        raise typer.Exit(say.FAILED)
+
+
+def _accept(meant: running.Meant, store: Sightings, tool: str, yes: bool) -> bool:
+    seen = store.get(tool)
+    if seen is None:
+        say.problem(f"no node of this config has seen a tool {tool}.")
+        return False
+    if not seen.is_open:
+        say.note(f"{tool} did not break: there is nothing to accept.")
+        return True
+    _show(_row(meant, seen))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
+        if not say.agreed(f"Accept {tool} as shown?"):
+            say.note(f"{tool} was not accepted.")
+            return False
+    if not store.accept(seen, getpass.getuser()):
+        say.problem(f"{tool} changed once more meanwhile: look at it again.")
+        return False
+    print(f"{tool} is forgotten." if seen.gone else f"{tool} is accepted as {seen.version}.")
+    return True
+
+
+# -- what is there
+
+
+@contextmanager
+def _store(meant: running.Meant) -> Iterator[Sightings]:
+    """What the node that is meant has seen. Raises InterlockError."""
+    from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+    from interlock.node.contracts_places import sightings_path
+    from interlock.stores.contract_sightings import Sightings
+
+    path = sightings_path(meant.config, os.environ, meant.base_dir)
+    if not path.exists():
+        raise InterlockError(
+            UPSTREAM_UNAVAILABLE,
+            f"there is nothing at {path}: no node of {meant.config.listen} has seen any tool.",
+        )
+    store = Sightings(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _rows(meant: running.Meant) -> list[ToolChange]:
+    with _store(meant) as store:
+        return [_row(meant, one) for one in store.open_ones()]
+
+
+def _row(meant: running.Meant, one: Sighting) -> ToolChange:
+    from interlock.node.contracts_breaks import breaks_of
+    from interlock.node.contracts_shown import shown
+    from interlock.node.places import journal_path
+
+    config = meant.config
+    journal = journal_path(config, os.environ, meant.base_dir)
+    breaks = breaks_of(one.tool, config, journal, lambda _: [], time.time())
+    return shown(one, held=config.contracts.on_break == "hold", breaks=breaks)
+
+
+def _registry(meant: running.Meant) -> dict[str, Any] | None:
+    """How the registry of the config fares. None: it has none."""
+    from interlock.errors import InterlockError
+    from interlock.node.contracts_places import registry_path
+    from interlock.stores.contract_registry import ContractRegistry
+
+    path = registry_path(meant.config, meant.base_dir)
+    if path is None:
+        return None
+    told: dict[str, Any] = {"folder": str(path)}
+    try:
+        registry = ContractRegistry(path)
+        try:
+            return {**told, "metrics": registry.metrics(), "problems": registry.problems()}
+        finally:
+            registry.close()
+    except InterlockError as error:
+        return {**told, "problems": [error.message]}
+
+
+# -- words
+
+
+def _show(row: ToolChange) -> None:
+    from rich.text import Text
+
+    console = say.console()
+    state = "held" if row.held else "broke"
+    line = f"{row.tool}  {row.from_version} → {row.to_version}  {state} since {row.since}"
+    console.print(Text(say.printable(line), style="bold"), soft_wrap=True)
+    for change in row.changes:
+        mark = "✗" if change.breaking else "·"
+        line = f"  {mark} {change.reason} {change.path}  {change.message}"
+        text = say.printable(line.replace("\n", " "))
+        console.print(Text(text, style=_STYLES[change.breaking]), soft_wrap=True)
+    for what, names in (
+        ("callers", row.breaks.callers),
+        ("drivers", row.breaks.drivers),
+        ("learned rules", row.breaks.rules),
+    ):
+        if names:
+            print(say.printable(f"  breaks {what}: {', '.join(names)}"))
+
+
+def _show_registry(registry: dict[str, Any] | None) -> None:
+    if registry is None:
+        say.note("no registry: contracts: {registry: DIR} keeps the history of every schema.")
+        return
+    metrics = registry.get("metrics")
+    if metrics is not None:
+        head = "nothing yet" if metrics.head is None else f"at {metrics.head[:12]}"
+        say.note(f"registry {registry['folder']}: {metrics.schema_count} contracts, {head}")
+    for problem in registry["problems"]:
+        say.note(say.printable(f"! {problem}"))

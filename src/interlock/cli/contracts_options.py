@@ -1,0 +1,116 @@
+"""What the commands about contracts have in common: which registry is meant, and how files and
+authors are given."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.cli import options, say, where
+
+if TYPE_CHECKING:
+    from interlock.stores.contract_registry import ContractRegistry
+
+RegistryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--registry",
+        metavar="DIR",
+        help="The registry. Default: contracts.registry of the config.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Its name, such as ToolInvocationRequest.")
+]
+RangeOption = Annotated[
+    str,
+    typer.Option("--version", metavar="RANGE", help="An npm range: 2.3.x, ^1.2, >=2 <3."),
+]
+DomainOption = Annotated[
+    str | None, typer.Option("--domain", metavar="NAME", help="Only of this domain.")
+]
+ProtocolOption = Annotated[
+    str | None,
+    typer.Option(
+        "--protocol",
+        metavar="[json-schema|protobuf|openapi|mcp-tool]",
+        parser=options.one_of("json-schema", "protobuf", "openapi", "mcp-tool"),
+        help="Only of this protocol.",
+        show_default=False,
+    ),
+]
+AuthorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--author", metavar="NAME", help="Who publishes. Default: you.", show_default=False
+    ),
+]
+
+
+@contextmanager
+def registry_of(registry: Path | None, config: Path | None) -> Iterator[ContractRegistry]:
+    """The registry that is meant. Raises ConfigError, InterlockError."""
+    from interlock.stores.contract_registry import ContractRegistry
+
+    one = ContractRegistry(registry_folder(registry, config))
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def registry_folder(registry: Path | None, config: Path | None) -> Path:
+    """The folder of the registry that is meant. Raises ConfigError, BadParameter."""
+    if registry is not None:
+        return registry.expanduser()
+    from interlock.node.contracts_places import registry_path
+
+    source = where.source_if_any(config)
+    loaded, base_dir = where.load_or_default(source)
+    found = registry_path(loaded, base_dir)
+    if found is None:
+        raise typer.BadParameter(
+            "no registry is named: use --registry DIR, or write contracts: {registry: DIR} into "
+            "the config."
+        )
+    return found
+
+
+def author_of(given: str | None) -> str:
+    return given or getpass.getuser()
+
+
+def read_file(path: str) -> bytes:
+    """What stands in a file, or on stdin for `-`. Raises BadParameter."""
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def read_json(path: str) -> Any:
+    """The same as JSON. Raises BadParameter."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(read_file(path))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise typer.BadParameter(f"{path} is not JSON: {error}.") from None
+
+
+def columns(rows: list[list[str]]) -> None:
+    """Lines whose columns are as wide as they have to be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
+        print(say.printable(line.replace("\n", " ")).rstrip())
