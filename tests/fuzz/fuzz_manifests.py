@@ -83,8 +83,7 @@ def _read(text: str, *, slowly: bool = False) -> object:
         document._quick = None
     try:
         found = document.read_document(text, "x")
-    except ConfigError as error:
-        assert error.problems
+    except ConfigError:
         return "problems"
     finally:
         document._quick = quick

@@ -87,18 +87,20 @@ def test_what_an_mcp_driver_adds_to_a_driver() -> None:
 # -- optional
 
 
-@pytest.mark.spec("DR-32.optional-2", "DR-32.prompts-3")
+@pytest.mark.spec("DR-32.optional-2", "DR-32.prompts-1", "DR-32.prompts-3")
 def test_prompts() -> None:
     assert driver().prompts == ()
     whole = {
-        "name": "summarize",
+        "name": "summarize-document",
         "description": "Sums up.",
         "integrate_as": "skill_block",
         "skill_ref": "./skills/summarize/SKILL.md",
     }
     found = driver(prompts=[whole, {"name": "x", "integrate_as": "raw"}]).prompts
     assert found == (
-        DeclaredPrompt("summarize", "skill_block", "Sums up.", "./skills/summarize/SKILL.md"),
+        DeclaredPrompt(
+            "summarize-document", "skill_block", "Sums up.", "./skills/summarize/SKILL.md"
+        ),
         DeclaredPrompt("x", "raw"),
     )
     assert paths(prompts=[{"name": "x"}]) == {"prompts[0]"}
@@ -107,7 +109,7 @@ def test_prompts() -> None:
     assert paths(prompts=[{**whole, "title": "x"}]) == {"prompts[0].title"}
 
 
-@pytest.mark.spec("DR-32.optional-3", "DR-32.resources-3")
+@pytest.mark.spec("DR-32.optional-3", "DR-32.resources-1", "DR-32.resources-3")
 def test_resources() -> None:
     assert driver().resources == ()
     whole = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,16 +27,21 @@ def fill(root: Path) -> None:
 def processor_seconds(work: Callable[[], Workspace], times: int) -> tuple[float, Workspace]:
     """The least processor time that the work took: neighbours on the machine do not count."""
     least = float("inf")
-    for _ in range(times):
-        begun = time.process_time()
-        found = work()
-        least = min(least, time.process_time() - begun)
+    gc.collect()
+    gc.freeze()  # as a node does: what the other tests left is none of its business
+    try:
+        for _ in range(times):
+            begun = time.process_time()
+            found = work()
+            least = min(least, time.process_time() - begun)
+    finally:
+        gc.unfreeze()
     return least, found
 
 
 def test_a_thousand_drivers_are_read_in_less_than_a_second(tmp_path: Path) -> None:
     fill(tmp_path)
-    seconds, found = processor_seconds(lambda: load_workspace(tmp_path), 3)
+    seconds, found = processor_seconds(lambda: load_workspace(tmp_path), 5)
     assert (len(found.drivers), len(found.contracts)) == (DRIVERS, CONTRACTS)
     assert not found.refused
     assert len(found.read_files) == DRIVERS + CONTRACTS

@@ -1,0 +1,232 @@
+"""define_tool, define_io and define_secret."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+
+from interlock.config.problems import ConfigError
+from interlock.errors import InterlockError
+from interlock.manifests.contract_definitions import (
+    Access,
+    InputProblem,
+    define_io,
+    define_secret,
+    define_tool,
+)
+from interlock.manifests.secret import AccessEntry
+from interlock.manifests.tool_reader import parse_contract
+from tests.manifests.texts import secret_values, text_of, tool_values
+
+
+class Size(pydantic.BaseModel):
+    width: int
+    height: int = 1
+
+
+class Picture(pydantic.BaseModel):
+    prompt: str = pydantic.Field(min_length=3)
+    size: Size
+
+
+# -- tools
+
+
+@pytest.mark.spec("DR-14.define-1")
+def test_a_contract_has_no_body() -> None:
+    with pytest.raises(ConfigError, match="AIP-30") as caught:
+        define_tool(tool_values(), execute=lambda: None)
+    assert "define_driver" in str(caught.value)
+
+
+@pytest.mark.spec("DR-14.define-2")
+def test_models_become_json_schema() -> None:
+    found = define_tool(
+        tool_values(inputs=Picture, outputs=Size), context_schema=Size, tags=["media"]
+    )
+    assert found.inputs == Picture.model_json_schema()
+    assert found.inputs["$defs"]["Size"]["required"] == ["width"]
+    assert found.outputs["type"] == "object"
+    assert found.context_schema == Size.model_json_schema()
+    # It is data: the same as if a TOOL.md had said it.
+    values = tool_values(
+        inputs=found.inputs,
+        outputs=found.outputs,
+        metadata={"contextSchema": found.context_schema},
+        tags=["media"],
+    )
+    read = parse_contract(text_of(values), Path("TOOL.md")).unwrap()
+    assert (read.inputs, read.outputs, read.context_schema) == (
+        found.inputs, found.outputs, found.context_schema,
+    )  # fmt: skip
+
+
+@pytest.mark.spec("DR-14.fields-13")
+def test_a_contract_is_validated_like_its_file() -> None:
+    camel = define_tool(
+        {
+            **{key: tool_values()[key] for key in ("id", "name", "description", "version")},
+            "inputSchema": {"type": "object"},
+            "outputSchema": {"type": "string"},
+            "contextSchema": {"type": "object"},
+            "riskLevel": 2,
+            "timeoutMs": 5,
+            "driverConstraints": {"requireKind": ["mcp"]},
+        }
+    )
+    assert (camel.risk_level, camel.timeout_ms) == (2, 5)
+    assert camel.driver_constraints.require_kind == ("mcp",)
+    assert camel.context_schema == {"type": "object"}
+    for wrong, words in (
+        ({"id": "Xy"}, "id of a contract"),
+        ({"foo": 1}, "unknown key"),
+        ({"mutates": ["a:b"]}, "on-mutate"),
+        ({"inputs": {"$ref": "https://elsewhere.example/"}}, "nothing is fetched"),
+        (
+            {"inputs": {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}},
+            "never end",
+        ),
+        ({"input_schema": {"type": "object"}}, "given twice"),
+        ({"inputs": object()}, "plain data"),
+        ({"implements": "a:b"}, "AIP-39"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            define_tool(tool_values(**wrong))
+
+
+# -- inputs and outputs
+
+
+@pytest.mark.spec("DR-16.io-3")
+def test_inputs_and_outputs_are_objects_when_nothing_is_said() -> None:
+    plain = define_io()
+    assert plain.inputs == plain.outputs == {"type": "object"}
+    assert plain.inputs_files == plain.outputs_files == {}
+    assert plain.validate_input({}) == ()
+    assert plain.validateInput([]) != ()
+    found = define_io(inputs=Picture, outputs={"type": "string"})
+    assert found.validate_input({"prompt": "abc", "size": {"width": 1}}) == ()
+    problems = found.validate_input({"prompt": "secret!", "size": {"width": "x"}})
+    assert [one.pointer for one in problems] == ["/size/width"]
+    assert isinstance(problems[0], InputProblem)
+    assert "secret!" not in str(problems)
+    assert (
+        define_io(inputs={"properties": {"a/b~c": {"type": "null"}}})
+        .validate_input({"a/b~c": 1})[0]
+        .pointer
+        == "/a~1b~0c"
+    )
+
+
+@pytest.mark.spec("DR-16.io-4")
+def test_files_are_taken_but_no_mcp_driver_passes_them() -> None:
+    files = {"report": {"path": "reports/a.md", "mode": "ro"}}
+    found = define_io(inputsFiles=files, outputs_files={})
+    assert found.inputs_files == files
+    assert found.has_files
+    with pytest.raises(ConfigError, match="files cannot be passed"):
+        define_tool(tool_values(), io=found)
+    contract = define_tool(
+        {key: value for key, value in tool_values().items() if key not in ("inputs", "outputs")},
+        io=define_io(inputs=Size),
+    )
+    assert contract.inputs == Size.model_json_schema()
+    with pytest.raises(ConfigError):
+        define_io(inputs_files={"a": {}})
+    with pytest.raises(ConfigError):
+        define_io(inputs={"type": "objekt"})
+    with pytest.raises(ConfigError):
+        define_io(outputFiles={})
+
+
+# -- secrets
+
+
+class MemoryVault:
+    def __init__(self, values: dict[str, str], *, later: bool = False) -> None:
+        self.values = values
+        self.later = later
+        self.asked: list[str] = []
+
+    def fetch(self, slug: str, backend: Any) -> Any:
+        self.asked.append(slug)
+        if not self.later:
+            return self.values[slug]
+
+        async def value() -> str:
+            return self.values[slug]
+
+        return value()
+
+
+ACCESS = {
+    "reveal": [{"role": "admin"}, {"userId": "u1"}],
+    "bind": [{"tool": "db-query"}, {"workflow": "w"}, {"cap": "cap://x"}],
+}
+
+
+@pytest.mark.spec("DR-19.access-1")
+@pytest.mark.parametrize(
+    ("operation", "context", "granted_by"),
+    [
+        ("reveal", {"role": "admin"}, AccessEntry("role", "admin")),
+        ("reveal", {"role": ["user", "admin"]}, AccessEntry("role", "admin")),
+        ("reveal", {"userId": "u1"}, AccessEntry("userId", "u1")),
+        ("reveal", {"userId": "u2", "tool": "db-query"}, None),
+        ("bind", {"tool": ["fs-read", "db-query"]}, AccessEntry("tool", "db-query")),
+        ("bind", {"workflow": "w"}, AccessEntry("workflow", "w")),
+        ("bind", {"cap": ["cap://x"]}, AccessEntry("cap", "cap://x")),
+        ("bind", {}, None),
+    ],
+)
+def test_any_entry_that_matches_grants(
+    operation: Any, context: dict[str, Any], granted_by: AccessEntry | None
+) -> None:
+    handle = define_secret(
+        secret_values(access={**ACCESS, "bind": [{"team": "x"}, *ACCESS["bind"]]})
+    )
+    found = handle.checkAccess(operation, context)
+    assert found.granted is (granted_by is not None)
+    assert found.granted_by == granted_by
+    assert handle.check_access("rotate", {}) == Access(True)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
+    vault = MemoryVault({"crm/acme-api-key": "hunter2"}, later=later)
+    handle = define_secret(
+        secret_values(slug="crm/acme-api-key", access=ACCESS, audit={"retention": "7y"}),
+        vault=vault,
+    )
+    assert (handle.slug, handle.namespace, handle.kind) == ("crm/acme-api-key", "crm", "opaque")
+    assert handle.audit == {"retention": "7y", "pii": False, "classification": []}
+    assert asyncio.run(handle.reveal({"role": "admin"})) == "hunter2"
+    assert vault.asked == ["crm/acme-api-key"]
+    with pytest.raises(InterlockError, match="may reveal") as caught:
+        asyncio.run(handle.reveal({"role": "guest"}))
+    assert vault.asked == ["crm/acme-api-key"]
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(handle)
+    with pytest.raises(InterlockError, match="no vault"):
+        asyncio.run(define_secret(secret_values()).reveal({}))
+
+
+@pytest.mark.spec("DR-19.inventory-1")
+@pytest.mark.parametrize(
+    "key", ["value", "plaintext", "ciphertext", "secret", "data", "key", "token"]
+)
+def test_a_definition_holds_no_secret(key: str) -> None:
+    with pytest.raises(ConfigError, match=key) as caught:
+        define_secret(secret_values(), **{key: "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_secret_is_validated_like_its_file() -> None:
+    with pytest.raises(ConfigError, match="slug"):
+        define_secret(secret_values(slug="X"))
+    with pytest.raises(ConfigError, match="plain data"):
+        define_secret(secret_values(metadata=object()))

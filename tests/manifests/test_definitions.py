@@ -1,0 +1,277 @@
+"""define_driver: fields like front matter, hooks beside them, and how the two become one driver."""
+
+from __future__ import annotations
+
+import builtins
+import runpy
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.config.problems import ConfigError
+from interlock.errors import InterlockError
+from interlock.manifests import contract_definitions, definitions
+from interlock.manifests.binding import Binding, MappingStep, mapping_steps
+from interlock.manifests.definitions import (
+    DriverDefinition,
+    check_execute,
+    define_driver,
+    define_mcp_driver,
+    hook_problems,
+    manifest_of,
+    merge,
+)
+from interlock.manifests.driver import ConnectionOptions, MappedFrom
+from tests.manifests.texts import GONE, contract, driver, driver_values, entry, write
+
+
+def nothing(*_: Any) -> None:
+    return None
+
+
+def problems_of(**fields: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        define_driver(**fields)
+    return [problem.path for problem in caught.value.problems]
+
+
+# -- fields
+
+
+@pytest.mark.spec("DR-32.define-1")
+def test_the_fields_of_an_mcp_driver() -> None:
+    found = define_driver(
+        kind="mcp",
+        server={"kind": "npm", "package": "@scope/files"},
+        transport="stdio",
+        protocol_version="2025-03",
+        prompts=[{"name": "x", "integrate_as": "raw"}],
+        resources=[{"uri_template": "x", "integrate_as": "raw"}],
+        connection_options={"timeout_ms": 100, "max_retries": 0, "keepalive": False},
+    )
+    assert found.values["protocol_version"] == "2025-03"
+    assert found.hooks == frozenset()
+    assert problems_of(kind="mcp", transport="ws") == ["transport"]
+    assert problems_of(kind="mcp", connection_options={"timeout_ms": 99}) == [
+        "connection_options.timeout_ms"
+    ]
+    assert problems_of(kind="mcp", server={"kind": "pip"}) == ["server.kind"]
+    assert problems_of(tags=["Upper"]) == ["tags[0]"]
+    assert problems_of(colour="red") == ["colour"]
+
+
+@pytest.mark.spec("DR-32.define-1")
+def test_a_whole_definition_is_validated_like_front_matter() -> None:
+    found = manifest_of(define_driver(driver_values()))
+    expected = driver()
+    assert (found.id, found.server, found.transport) == (
+        expected.id, expected.server, expected.transport,
+    )  # fmt: skip
+    assert problems_of(**driver_values(implements=[entry(version="^^1")])) == [
+        "implements[0].version"
+    ]
+    remote = {"kind": "remote", "url": "https://a.example/"}
+    assert problems_of(**driver_values(server=remote)) == ["transport"]
+    with pytest.raises(ConfigError, match="is missing"):
+        manifest_of(define_driver(id="x-mcp"))
+
+
+@pytest.mark.spec("DR-32.define-4")
+def test_both_names_and_both_spellings() -> None:
+    assert definitions.defineDriver is definitions.define_driver
+    assert definitions.defineMcpDriver is definitions.define_mcp_driver
+    assert contract_definitions.defineTool is contract_definitions.define_tool
+    assert contract_definitions.defineIO is contract_definitions.define_io
+    assert contract_definitions.defineSecret is contract_definitions.define_secret
+    camel = define_mcp_driver(
+        {
+            "policyTags": ["a"],
+            "versionCheck": {"cmd": "x", "parse": "(x)", "range": "*", "timeoutMs": 100},
+            "connectionOptions": {"timeoutMs": 100, "maxRetries": 1},
+            "costOverride": {"costUnitsPerCall": 1},
+            "prompts": [{"name": "x", "integrateAs": "skill_block", "skillRef": "y"}],
+            "auth": {"login": {"requiresCallbackUrl": True, "completesWhen": {"exitCode": 1}}},
+            "server": {"kind": "npm", "package": "x", "env": {"camelCase": "stays"}},
+            "implements": [
+                {
+                    "tool": "a.b",
+                    "version": "1.x",
+                    "schemaNarrowing": {"dropInputs": ["someInput"]},
+                    "mapping": {"someInput": "otherInput"},
+                    "metadata": {"myHost": {"someKey": 1}},
+                }
+            ],
+            "metadata": {"someKey": 1},
+            "buildArguments": nothing,
+            "parseToolResult": nothing,
+            "detectExpiry": nothing,
+        }
+    )
+    values = camel.values
+    assert values["kind"] == "mcp"
+    assert values["policy_tags"] == ["a"]
+    assert values["version_check"]["timeout_ms"] == 100
+    assert values["connection_options"] == {"timeout_ms": 100, "max_retries": 1}
+    assert values["cost_override"] == {"cost_units_per_call": 1}
+    assert values["prompts"][0]["skill_ref"] == "y"
+    assert values["auth"]["login"]["completes_when"] == {"exit_code": 1}
+    # What authors name themselves stays as it is.
+    assert values["server"]["env"] == {"camelCase": "stays"}
+    one = values["implements"][0]
+    assert one["schema_narrowing"] == {"drop_inputs": ["someInput"]}
+    assert one["mapping"] == {"someInput": "otherInput"}
+    assert one["metadata"] == {"myHost": {"someKey": 1}}
+    assert values["metadata"] == {"someKey": 1}
+    assert camel.hooks == {"build_arguments", "parse_tool_result", "detect_expiry"}
+    with pytest.raises(ConfigError, match="given twice"):
+        define_driver(connection_options={"timeoutMs": 1, "timeout_ms": 1})
+
+
+def test_what_is_no_data_is_refused() -> None:
+    for wrong in (object(), {"a": nothing}, {1: "x"}):
+        with pytest.raises(ConfigError):
+            define_driver(metadata=wrong)
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    with pytest.raises(ConfigError, match="too deeply"):
+        define_driver(metadata=deep)
+    assert problems_of(build_arguments=5) == ["build_arguments"]
+    assert problems_of(execute={"a": 5}) == ["execute"]
+    assert problems_of(transforms=[nothing]) == ["transforms"]
+
+
+# -- front matter and definition
+
+
+@pytest.mark.spec("DR-30.conformance-1")
+def test_front_matter_wins_and_says_so() -> None:
+    manifest = driver(version="1.0.0", tags=["a"])
+    merged, cautions = merge(
+        manifest,
+        define_driver(
+            version="2.0.0",
+            tags=["a"],
+            kind="mcp",
+            connection_options={"timeout_ms": 500},
+        ),
+    )
+    assert merged.version == "1.0.0"
+    assert merged.connection == ConnectionOptions(500)
+    (caution,) = cautions
+    assert caution.code == "front_matter_wins"
+    assert "version" in caution.sentence
+    assert caution.file == str(manifest.file)
+    same, cautions = merge(manifest, define_driver(build_arguments=nothing))
+    assert same is manifest
+    assert cautions == []
+
+
+def test_what_a_definition_adds_must_be_lawful_together() -> None:
+    with pytest.raises(ConfigError, match="a secret must not stand here"):
+        merge(driver(), define_driver(metadata={"x": "${secrets.A}"}))
+    with pytest.raises(ConfigError, match="needs skill_ref"):
+        merge(driver(), define_driver(prompts=[{"name": "x", "integrate_as": "skill_block"}]))
+
+
+# -- hooks
+
+
+@pytest.mark.spec("DR-32.define-5", "DR-30.conformance-6")
+@pytest.mark.parametrize(
+    ("execute", "missing", "surplus"),
+    [
+        ({}, [], []),
+        ({"fs.read": nothing, "fs.write": nothing}, [], []),
+        ({"fs.read": nothing}, ["fs.write"], []),
+        ({"fs.read": nothing, "fs.write": nothing, "fs.list": nothing}, [], ["fs.list"]),
+        ({"fs.reed": nothing, "fs.write": nothing}, ["fs.read"], ["fs.reed"]),
+    ],
+)
+def test_bodies_match_what_is_implemented(
+    execute: dict[str, Any], missing: list[str], surplus: list[str]
+) -> None:
+    definition = define_driver(execute=execute)
+    if not missing and not surplus:
+        check_execute(definition, ["fs.read", "fs.write"])
+        return
+    with pytest.raises(InterlockError) as caught:
+        check_execute(definition, ["fs.read", "fs.write"])
+    assert caught.value.failure.name == "execute_binding_mismatch"
+    assert caught.value.data == {"missing": missing, "surplus": surplus}
+    assert all(name in caught.value.message for name in (*missing, *surplus))
+
+
+@pytest.mark.spec("DR-32.pertool-5")
+def test_an_entry_without_a_tool_needs_a_body() -> None:
+    one = driver(implements=[entry(metadata=GONE)], has_code=True)
+    bound = [Binding(one.implements[0], contract())]
+    assert hook_problems(one, bound, define_driver(execute={"fs.read": nothing})) == []
+    for definition in (None, define_driver(build_arguments=nothing)):
+        (problem,) = hook_problems(one, bound, definition)
+        assert "fs.read" in problem.message
+        assert problem.line == one.implements[0].line
+
+
+@pytest.mark.spec("DR-30.implements-5")
+def test_a_transform_comes_from_the_code() -> None:
+    mapping = {"path": "path", "encoding": {"from": "charset", "transform": "upper"}}
+    one = driver(implements=[entry(mapping=mapping)])
+    assert one.implements[0].mapping == {
+        "path": "path", "encoding": MappedFrom("charset", "upper"),
+    }  # fmt: skip
+    bound = [Binding(one.implements[0], contract())]
+    assert hook_problems(one, bound, define_driver(transforms={"upper": str.upper})) == []
+    for definition in (None, DriverDefinition(), define_driver(transforms={"lower": str.lower})):
+        (problem,) = hook_problems(one, bound, definition)
+        assert "there is no transform upper" in problem.message
+
+
+@pytest.mark.spec("DR-30.implements-7")
+def test_which_way_a_mapping_goes() -> None:
+    """The pattern of AIP-30's first example: the contract has aspect, the driver aspect_ratio."""
+    inputs = {
+        "type": "object",
+        "properties": {"prompt": {}, "aspect": {}, "style": {}, "size": {}},
+    }
+    steps = mapping_steps(
+        {
+            "prompt": "prompt",
+            "style": "artistic_style",
+            "aspect": MappedFrom("aspect_ratio", "aspect_to_size"),
+            "dimensions": MappedFrom("size"),
+        },
+        contract(inputs=inputs),
+    )
+    assert steps == (
+        MappingStep("prompt", "prompt"),
+        MappingStep("style", "artistic_style"),
+        MappingStep("aspect", "aspect_ratio", "aspect_to_size"),
+        MappingStep("size", "dimensions"),
+    )
+
+
+@pytest.mark.spec("DR-30.conformance-4")
+def test_a_driver_is_defined_without_touching_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        tmp_path / "driver.py",
+        "from interlock.manifests.definitions import define_driver\n"
+        "def build_arguments(args):\n    return {**args.arguments, 'tenant_id': 'x'}\n"
+        "driver = define_driver(kind='mcp', id='files-mcp', build_arguments=build_arguments)\n",
+    )
+    code = path.read_text(encoding="utf-8")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a definition must not touch anything")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(builtins, "open", refuse)
+    names: dict[str, Any] = {}
+    exec(compile(code, str(path), "exec"), names)
+    monkeypatch.undo()
+    assert names["driver"].hooks == {"build_arguments"}
+    assert runpy.run_path(str(path))["driver"].values["id"] == "files-mcp"
