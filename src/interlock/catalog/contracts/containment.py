@@ -29,9 +29,11 @@ from interlock.catalog.contracts.rules_composition import COMPOSITION
 from interlock.catalog.contracts.rules_objects import OBJECTS
 from interlock.catalog.contracts.rules_scalars import SCALARS
 
-MOST_STEPS: Final = 60_000
-"""How many pairs are looked at for one comparison, in each direction."""
+MOST_STEPS: Final = 8_000
+"""How many steps one direction of a comparison may take; long schemas take more than one."""
+_LONG: Final = 50
 _DEEPEST: Final = 60
+_MOST_GRANTED: Final = 3_000
 _MOST_SPLITS: Final = 3
 _EMPTY_DEPTH: Final = 5
 _UNIONS: Final = ("anyOf", "oneOf", "not", "if")
@@ -66,12 +68,14 @@ class Prover:
         self._declared: dict[frozenset[int], Declared | None] = {}
         # Keys are made of identities, so what they are of must stay.
         self._kept: list[Any] = []
+        self._granted: set[Any] = set()
+        self._granted_from = 0
 
     # -- what is given
 
     def given(self, nodes: Iterable[Node]) -> Given:
         """Instances at a new place."""
-        held = tuple(dict.fromkeys(nodes))
+        held = _through(nodes)
         if not self.as_declared:
             return Given(held)
         key = frozenset(map(id, held))
@@ -82,7 +86,7 @@ class Prover:
 
     def inside(self, outer: Given, nodes: Iterable[Node]) -> Given:
         """Instances that are part of others."""
-        return Given(tuple(dict.fromkeys(nodes))) if outer.sent is None else self.given(nodes)
+        return Given(_through(nodes)) if outer.sent is None else self.given(nodes)
 
     def facts(self, given: Given) -> Facts:
         key = (frozenset(map(id, given.nodes)), given.kinds)
@@ -100,9 +104,12 @@ class Prover:
 
     def contained(self, given: Given, wanted: Node, level: int = 0) -> bool:
         """Whether every instance is one of `wanted`. `level` counts the steps into the instance."""
+        wanted = _target(wanted)
         if wanted.value is True or self._same(given, wanted):
             return True
         key = (given.key, id(wanted))
+        if key in self._granted and level >= self._granted_from:
+            return True
         known = self._known.get(key)
         if known is not None:
             return known
@@ -132,8 +139,56 @@ class Prover:
             self._trail.append(key)
         return proven
 
-    def _may_go_on(self) -> bool:
-        self._steps += 1
+    def grant(self, forth: bool) -> None:
+        """Shows for schemas of the same name that the one is contained in the other.
+
+        Each has to hold if all others do for whatever is deeper in the instance; then all hold.
+        That spares a walk along every path through schemas that refer to each other. `forth`:
+        from the first document to the second.
+        """
+        shared = self.meanings.shared
+        if len(shared.changed) > _MOST_GRANTED:
+            return
+        pairs: dict[str, tuple[Given, Node, Any]] = {}
+        for name, (old, new) in shared.changed.items():
+            one, other = (old, new) if forth else (new, old)
+            given = self.given([one])
+            pairs[name] = (given, _target(other), (given.key, id(_target(other))))
+        self._kept.append(pairs)
+        self._granted = {key for _, _, key in pairs.values()}
+        self._granted_from = 1
+        waiting = dict.fromkeys(sorted(pairs))
+        while waiting and self._steps <= MOST_STEPS:
+            name = next(iter(waiting))
+            del waiting[name]
+            given, wanted, key = pairs[name]
+            if key in self._granted and not self._prove(given, wanted, 0):
+                self._granted.discard(key)
+                # What was shown with its help has to be shown again.
+                self._known.clear()
+                self._trail.clear()
+                waiting |= self._relying(name, pairs)
+        if waiting:
+            self._granted.clear()
+        self._known.clear()
+        self._trail.clear()
+        self._granted_from = self._steps = 0
+        self.exhausted = False
+
+    def _relying(self, name: str, pairs: dict[str, Any]) -> dict[str, None]:
+        """Pairs whose proof may have used this one, straight or through some that do not hold."""
+        found: dict[str, None] = {}
+        refused = [name]
+        while refused:
+            for other in sorted(self.meanings.shared.mentioned_by(refused.pop())):
+                if other in pairs and other not in found:
+                    found[other] = None
+                    if pairs[other][2] not in self._granted:
+                        refused.append(other)
+        return found
+
+    def _may_go_on(self, steps: int = 1) -> bool:
+        self._steps += steps
         if self._steps > MOST_STEPS or self._depth >= _DEEPEST:
             self.exhausted = True
             return False
@@ -147,8 +202,10 @@ class Prover:
         facts = self.facts(given)
         if not facts.kinds:
             return True
+        if not self._may_go_on(wanted.length // _LONG + facts.length // _LONG):
+            return False
         if facts.values is not None:
-            self._steps += len(facts.values)
+            self._steps += len(facts.values) // _LONG
             return all(wanted.document.accepts(wanted, value) for value in facts.values)
         if wanted.never:
             return self.empty(given)
@@ -168,7 +225,9 @@ class Prover:
 
     def _case_by_case(self, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
         if len(given.split) < _MOST_SPLITS:
-            for cases in self._unions(given, facts):
+            said = self.meanings.said(wanted)
+            settled = said["anyOf"] if said.keys() == {"anyOf"} else frozenset()
+            for cases in self._unions(given, facts, settled):
                 return all(self.contained(case, wanted, level) for case in cases)
         if not any(word in wanted.words for word in _UNIONS):
             return False
@@ -180,13 +239,22 @@ class Prover:
             for group in groups
         )
 
-    def _unions(self, given: Given, facts: Facts) -> Iterable[list[Given]]:
-        """The instances told apart by a union that holds for them, once for each such union."""
+    def _unions(
+        self, given: Given, facts: Facts, settled: frozenset[int] = frozenset()
+    ) -> Iterable[list[Given]]:
+        """The instances told apart by a union that holds for them, once for each such union.
+
+        `settled`: what needs no further proof, by its meaning.
+        """
         for node in facts.nodes:
             for word in ("anyOf", "oneOf"):
                 if word in node.words and (id(node), word) not in given.split:
                     split = (id(node), word)
-                    yield [given.also(branch, split=split) for branch in node.listed(word)]
+                    yield [
+                        given.also(branch, split=split)
+                        for branch in node.listed(word)
+                        if self.meanings.of(branch) not in settled
+                    ]
             if "if" in node.words and (id(node), "if") not in given.split:
                 told = (id(node), "if")
                 met = [node.one(word) for word in ("if", "then") if word in node.words]
@@ -254,6 +322,20 @@ class Prover:
             facts.absent(name) or self.empty(Given(tuple(facts.under(name))), depth + 1)
             for name in facts.required
         )
+
+
+def _through(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple(dict.fromkeys(_target(node) for node in nodes))
+
+
+def _target(node: Node) -> Node:
+    """What a schema stands for that is nothing but a reference."""
+    while "$ref" in node.words and not any(word in RULES for word in node.words if word != "$ref"):
+        reference = node.document.reference(node)
+        if reference is None or reference[0] is None:
+            break
+        node = reference[0]
+    return node
 
 
 def _no_number(facts: Facts) -> bool:

@@ -13,6 +13,8 @@ import jsonschema_rs
 
 from interlock.catalog.contracts.drafts import (
     BRANCHES,
+    LISTED,
+    NAMED,
     Schema,
     UnreadableSchema,
     check,
@@ -24,6 +26,8 @@ from interlock.catalog.contracts.drafts import (
 )
 
 _OWN_URI: Final = "urn:interlock:contract"
+_LONGEST: Final = 2_000
+"""Schemas with more parts are not tried with values: that would take long to prepare."""
 
 
 class Node:
@@ -40,6 +44,12 @@ class Node:
         self.words, self.renamed = in_latest(value, document.draft)
         self.kinds: int | None = None
         """The kinds of its instances, once somebody found out."""
+
+    @property
+    def length(self) -> int:
+        """How much there is to walk through, without what is deeper down."""
+        words = self.words
+        return sum(len(words[word]) for word in (*LISTED, *NAMED) if word in words)
 
     @property
     def never(self) -> bool:
@@ -75,13 +85,14 @@ class Document:
 
     def __init__(self, root: Any, *, formats: bool = False) -> None:
         self.root = root
-        marked = measured(root)
+        marked, refers = measured(root)
         self.draft = draft_of(root)
         self.checks_formats = formats or self.draft <= 7
         """Whether `format` is an assertion: up to draft 7 it was, since then it is a note."""
         check(root)
         self._nodes: dict[str, Node] = {}
         self._parts: dict[tuple[str, tuple[str, ...]], Node] = {}
+        self._led: dict[tuple[str, str], tuple[Node | None, str]] = {}
         self._demands: dict[str, Node] = {}
         self._resources: dict[str, str] = {}
         self._anchors: dict[tuple[str, str], str] = {}
@@ -96,7 +107,7 @@ class Document:
         self.one_resource = len(self._bases) == 1
         """Whether every reference starts from the same place, as it nearly always does."""
         self.top = self.at("")
-        if self.turns_in_circles():
+        if refers and self.turns_in_circles():
             raise UnreadableSchema("a reference leads back to itself without going into the value")
 
     # -- places
@@ -154,6 +165,13 @@ class Document:
         return self._resolve(self.top, target)
 
     def _resolve(self, node: Node, target: str) -> tuple[Node | None, str]:
+        key = (node.resource, target)
+        led = self._led.get(key)
+        if led is None:
+            led = self._led[key] = self._find(node, target)
+        return led
+
+    def _find(self, node: Node, target: str) -> tuple[Node | None, str]:
         address, fragment = urldefrag(urljoin(self._bases[node.resource], target))
         resource = node.resource if target.startswith("#") else self._resources.get(address)
         if resource is None:
@@ -260,6 +278,8 @@ class Document:
 
     def _compile(self, node: Node) -> Any:
         written = node.value
+        if node.length > _LONGEST:
+            return None
         if isinstance(written, dict):
             if self._nodes.get(node.path) is node:
                 if self._registry is None:

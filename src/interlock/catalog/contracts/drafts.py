@@ -93,24 +93,33 @@ def escaped(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1") if "~" in token or "/" in token else token
 
 
-def measured(root: Any) -> bool:
-    """Whether names are given to parts of it. Raises UnreadableSchema for what is too large."""
-    marked = False
+def measured(root: Any) -> tuple[bool, bool]:
+    """Whether names are given to parts of it, and whether anything refers to others.
+
+    Raises UnreadableSchema for what is too large.
+    """
+    marked = refers = False
     values = 0
     level: list[Any] = [root]
     for _ in range(MOST_LEVELS):
         if not level:
-            return marked
+            return marked, refers
         below: list[Any] = []
         for value in level:
             if isinstance(value, dict):
                 if "$id" in value or "$anchor" in value or "$dynamicAnchor" in value:
                     marked = True
+                if "$ref" in value or "$dynamicRef" in value or "$recursiveRef" in value:
+                    refers = True
+                if not all(isinstance(name, str) for name in value):
+                    raise UnreadableSchema("there is a name in it that is no text")
                 below.extend(value.values())
             elif isinstance(value, list):
                 below.extend(value)
             elif isinstance(value, float) and not isfinite(value):
                 raise UnreadableSchema(f"{value} is no number in JSON")
+            elif value is not None and not isinstance(value, str | int | float):
+                raise UnreadableSchema(f"{type(value).__name__} is nothing that JSON has")
         values += len(below)
         if values > MOST_VALUES:
             raise UnreadableSchema(f"it has more than {MOST_VALUES:,} values")

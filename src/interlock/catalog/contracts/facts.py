@@ -49,6 +49,11 @@ class Facts:
             self.nodes = more
             self.kinds &= self._kinds()
 
+    @cached_property
+    def length(self) -> int:
+        """How much there is to walk through."""
+        return sum(node.length for node in self.nodes)
+
     def having(self, word: str) -> Iterator[Node]:
         """The schemas among them that use a word."""
         return (node for node in self.nodes if word in node.words)

@@ -8,17 +8,13 @@ documents.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-import msgspec
-
 from interlock.catalog.contracts.documents import Document, Node
 from interlock.catalog.contracts.drafts import Schema, in_latest
+from interlock.catalog.contracts.shared_references import SharedReferences, references_in, text_of
 
-_REFERENCES: Final = re.compile(rb'"\$(?:ref|dynamicRef|recursiveRef)":("(?:[^"\\]|\\.)*")')
-_MOST_BYTES: Final = 40_000_000
 _TRUE: Final = -1
 _FALSE: Final = -2
 
@@ -78,11 +74,6 @@ def as_key(value: Any) -> Any:
     return value
 
 
-def text_of(value: Any) -> bytes:
-    """A schema as bytes that are the same when every word of it is."""
-    return msgspec.json.encode(value, order="sorted")
-
-
 class Meanings:
     """The numbers of everything in two documents."""
 
@@ -92,7 +83,8 @@ class Meanings:
         self._words: dict[int, dict[str, Any]] = {}
         self._first = one
         self._kept: list[Any] = []
-        self._same = _same_references(one, other)
+        self.shared = SharedReferences(one, other)
+        self._same = self.shared.same
 
     def of(self, node: Node) -> int:
         """The number of a subschema."""
@@ -112,7 +104,7 @@ class Meanings:
         texts: list[Any] = []
         for node in nodes:
             text = text_of(node.value)
-            if not self._same.issuperset(_references(text)):
+            if not self._same.issuperset(references_in(text)):
                 texts.append(id(node))
             texts.append(text)
         return texts
@@ -191,37 +183,3 @@ class Meanings:
             return said
         # Where it starts from is part of where it leads.
         return (document is self._first if document.one_resource else object(), said)
-
-
-def _references(text: bytes) -> set[str]:
-    return {msgspec.json.decode(one, type=str) for one in _REFERENCES.findall(text)}
-
-
-def _same_references(one: Document, other: Document) -> frozenset[str]:
-    """References that lead to the same in both documents, through everything they lead on to."""
-    if not (one.one_resource and other.one_resource):
-        return frozenset()
-    shared = _references(text_of(one.root)) & _references(text_of(other.root))
-    onward: dict[str, set[str]] = {}
-    looked = 0
-    for target in shared:
-        (here, address), (there, elsewhere) = one.resolve(target), other.resolve(target)
-        if here is None or there is None:
-            # Out of both documents, to one address: whatever is there is the same for both.
-            outside = here is there and address == elsewhere and not target.startswith("#")
-            if outside:
-                onward[target] = set()
-            continue
-        text = text_of(here.value)
-        looked += len(text)
-        if looked > _MOST_BYTES:
-            return frozenset()
-        if text == text_of(there.value):
-            onward[target] = _references(text)
-    changed = True
-    while changed:
-        astray = [target for target, more in onward.items() if not onward.keys() >= more]
-        for target in astray:
-            del onward[target]
-        changed = bool(astray)
-    return frozenset(onward)

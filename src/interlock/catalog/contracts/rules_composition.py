@@ -30,13 +30,11 @@ def _all(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -
 def _any(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
     if _said(prover, facts, wanted, "anyOf"):
         return True
-    branches = wanted.listed("anyOf")
-    if len(branches) > 1:
-        # In a long list the one that says the same is found without trying the others.
-        meant = {prover.meanings.of(branch) for branch in branches}
-        if any(prover.meanings.of(node) in meant for node in facts.nodes):
-            return True
-    return any(prover.contained(given, branch, level) for branch in branches)
+    # In a long list the one that says the same is found without trying the others.
+    meant = prover.meanings.said(wanted).get("anyOf", ())
+    if any(prover.meanings.of(node) in meant for node in facts.nodes):
+        return True
+    return any(prover.contained(given, branch, level) for branch in wanted.listed("anyOf"))
 
 
 def _one(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:

@@ -21,8 +21,11 @@ def _type(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) 
 
 
 def _values(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
-    # Instances that can be counted are tried one by one; these cannot.
-    return False
+    # Few values are tried one by one; of many it is only seen whether they are the same ones.
+    meant = prover.meanings.said(wanted).get("enum", frozenset())
+    return "const" not in wanted.words and any(
+        prover.meanings.said(node)["enum"] <= meant for node in facts.having("enum")
+    )
 
 
 def _minimum(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:

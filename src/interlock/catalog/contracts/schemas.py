@@ -15,10 +15,11 @@ import msgspec
 from interlock.catalog.contracts.changes import Change, ChangeReason, Role
 from interlock.catalog.contracts.containment import Prover
 from interlock.catalog.contracts.documents import Document, Node
-from interlock.catalog.contracts.drafts import UnreadableSchema
+from interlock.catalog.contracts.drafts import UnreadableSchema, measured
 from interlock.catalog.contracts.findings import Family, Finding, judged
 from interlock.catalog.contracts.given import Given
-from interlock.catalog.contracts.meanings import Meanings, text_of
+from interlock.catalog.contracts.meanings import Meanings
+from interlock.catalog.contracts.shared_references import text_of
 from interlock.catalog.contracts.side_by_side import (
     Side,
     bounds,
@@ -30,7 +31,8 @@ from interlock.catalog.contracts.side_by_side import (
 from interlock.catalog.contracts.side_by_side_objects import arrays, objects
 from interlock.catalog.contracts.side_by_side_unions import astray, conditions, unions
 
-_MOST_PAIRS: Final = 20_000
+_MOST_STEPS: Final = 5_000
+_LONG: Final = 50
 _MOST_CHANGES: Final = 500
 _DEEPEST: Final = 40
 
@@ -46,12 +48,16 @@ def diff_schemas(
     output schemas; a stored type is judged by what it names, so that a new optional field is no
     break. `formats`: `format` is checked, and not only a note.
     """
-    if text_of(old) == text_of(new):
-        return []
     try:
+        measured(old)
+        measured(new)
+        if text_of(old) == text_of(new):
+            return []
         before, after = Document(old, formats=formats), Document(new, formats=formats)
     except UnreadableSchema as exc:
         return [_unreadable(f"It cannot be compared: {exc}.")]
+    except UnicodeEncodeError:
+        return [_unreadable("It cannot be compared: there is text in it that is no Unicode.")]
     except RecursionError:
         return [_unreadable("It cannot be compared: it is nested too deep.")]
     taken_literally = role != "both" if strict is None else strict
@@ -99,10 +105,13 @@ class Comparison:
         """From old to new: does everything that was valid stay so?"""
         self.backward = Prover(self.meanings, as_declared=not strict, ignoring=not strict)
         """From new to old: was everything that is valid so before?"""
+        self.forward.grant(forth=True)
+        self.backward.grant(forth=False)
         self.exhausted = False
         self._done: dict[Any, list[Finding]] = {}
         self._kept: list[Any] = []
         self._depth = 0
+        self._steps = 0
 
     def compare(self, olds: tuple[Node, ...], news: tuple[Node, ...]) -> list[Finding]:
         """What differs between schemas that hold at the same place. Both may be several at once."""
@@ -119,7 +128,9 @@ class Comparison:
         narrows = not self.forward.holds(self.forward.given(olds), news)
         widens = not self.backward.holds(self.backward.given(news), olds)
         found: list[Finding] = []
-        if len(self._done) > _MOST_PAIRS or self._depth > _DEEPEST:
+        length = sum(node.length for node in (*olds, *news))
+        self._steps += 1 + length // _LONG
+        if self._steps > _MOST_STEPS or self._depth > _DEEPEST:
             self.exhausted = True
         else:
             self._depth += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from interlock.catalog.contracts.documents import Node
 from interlock.catalog.contracts.facts import Facts
@@ -12,6 +12,8 @@ from interlock.catalog.contracts.side_by_side import Side, is_plain_union, place
 
 if TYPE_CHECKING:
     from interlock.catalog.contracts.schemas import Comparison
+
+_MOST_TRIED: Final = 30
 
 
 def unions(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
@@ -64,21 +66,23 @@ def _matched(
 ) -> tuple[list[Node], list[Node], list[tuple[Node, Node]]]:
     """Branches that only one side has, and pairs that are versions of one branch."""
     meanings = comparison.meanings
-    came = list(news)
+    left_over: dict[int, list[Node]] = {}
+    for node in news:
+        left_over.setdefault(meanings.of(node), []).append(node)
     gone: list[Node] = []
     pairs: list[tuple[Node, Node]] = []
     for node in olds:
-        same = next((one for one in came if meanings.of(one) == meanings.of(node)), None)
-        if same is None:
-            gone.append(node)
+        same = left_over.get(meanings.of(node))
+        if same:
+            pairs.append((node, same.pop(0)))
         else:
-            came.remove(same)
-            pairs.append((node, same))
+            gone.append(node)
+    came = [node for same in left_over.values() for node in same]
     if len(gone) == len(came):
         return [], [], [*pairs, *zip(gone, came, strict=True)]
     left: list[Node] = []
     for node in gone:
-        near = next((one for one in came if _related(comparison, node, one)), None)
+        near = next((one for one in came[:_MOST_TRIED] if _related(comparison, node, one)), None)
         if near is None:
             left.append(node)
         else:
