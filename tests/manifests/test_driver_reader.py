@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.config.problems import ConfigError
 from interlock.manifests.binding import cost_for
-from interlock.manifests.driver import Cost, HttpProbe, Requires, Retry
+from interlock.manifests.driver import Cost, Requires, Retry
 from interlock.manifests.driver_reader import parse_driver, read_driver
 from interlock.manifests.findings import Caution
 from tests.manifests.texts import (
@@ -20,23 +20,12 @@ from tests.manifests.texts import (
     driver_text,
     driver_values,
     entry,
+    only,
     problem_at,
     read,
     text_of,
     write,
 )
-
-
-def only(reading: Any, path: str) -> str:
-    """The message and hint of the only problem, which is at a path."""
-    assert reading.value is None
-    (problem,) = reading.problems
-    assert problem.path == path, reading.problems
-    assert problem.file.endswith("DRIVER.md")
-    assert problem.line >= 1
-    assert problem.column >= 1
-    return f"{problem.message}; {problem.hint}"
-
 
 # -- required fields
 
@@ -293,155 +282,6 @@ def test_a_long_mapping_has_from_and_transform(value: dict[str, str]) -> None:
     reading = read(implements=[entry(mapping={"a": value})])
     assert all(p.path.startswith("implements[0].mapping.a") for p in reading.problems)
     assert reading.problems
-
-
-# -- sign-in
-
-
-@pytest.mark.spec("DR-30.auth-1")
-def test_every_field_of_a_sign_in() -> None:
-    auth = driver(
-        auth={
-            "ref": "./SECRETS.md",
-            "state": {"paths": ["~/.config/x"], "env": ["ACME_KEY"]},
-            "login": {
-                "cmd": "x login",
-                "url": "https://x.example/oauth?client_id=…",
-                "interactive": True,
-                "requires_callback_url": True,
-                "completes_when": {
-                    "http": {"method": "HEAD", "url": "https://x.example/me", "expect_status": 204}
-                },
-            },
-            "refresh": {"cmd": "x refresh", "url": "https://x.example/r", "every": "PT1H"},
-            "expiry": {"detect": "http_status:401"},
-        }
-    ).auth
-    assert auth is not None
-    assert auth.ref == "./SECRETS.md"
-    assert auth.state_paths == ("~/.config/x",)
-    assert auth.state_env == ("ACME_KEY",)
-    assert auth.login is not None
-    assert auth.login.completes_when is not None
-    assert auth.login.completes_when.http == HttpProbe("https://x.example/me", "HEAD", 204)
-    assert auth.refresh is not None
-    assert auth.refresh.every == 3600.0
-    assert auth.expiry_detect == ("http_status:401",)
-    completes = {"cmd": "x whoami", "exit_code": 3}
-    by_command = driver(auth={"login": {"completes_when": completes}}).auth
-    assert by_command is not None
-    assert by_command.login is not None
-    assert by_command.login.completes_when is not None
-    assert by_command.login.completes_when.exit_code == 3
-
-
-@pytest.mark.spec("DR-30.auth-1")
-@pytest.mark.parametrize(
-    ("auth", "path"),
-    [
-        ({"reff": "x"}, "auth.reff"),
-        ({"state": {"files": []}}, "auth.state.files"),
-        ({"state": {"env": ["lower"]}}, "auth.state.env[0]"),
-        ({"login": {"command": "x"}}, "auth.login.command"),
-        ({"login": {"completes_when": {"code": 0}}}, "auth.login.completes_when.code"),
-        ({"login": {"completes_when": {}}}, "auth.login.completes_when"),
-        ({"login": {"interactive": "yes"}}, "auth.login.interactive"),
-        ({"refresh": {"every": "PT"}}, "auth.refresh.every"),
-        ({"refresh": {"every": "1 month"}}, "auth.refresh.every"),
-        ({"refresh": {"every": "PT0S"}}, "auth.refresh.every"),
-        ({"expiry": {"detect": []}}, "auth.expiry.detect"),
-        ({"expiry": {"detect": "http_status:none"}}, "auth.expiry.detect"),
-        ({"expiry": {"detect": "exit_code:"}}, "auth.expiry.detect"),
-        ({"expiry": {"detects": "x"}}, "auth.expiry.detects"),
-    ],
-)
-def test_a_sign_in_takes_nothing_else(auth: dict[str, Any], path: str) -> None:
-    problems = read(auth=auth).problems
-    assert path in {problem.path for problem in problems}, problems
-
-
-def test_a_secret_put_where_a_name_belongs_is_not_repeated() -> None:
-    secret = "sk-0123456789abcdefghijkl"
-    reading = read(auth={"state": {"env": [secret]}}, server={"kind": "remote", "url": secret})
-    assert reading.problems
-    assert secret not in str(reading.problems)
-
-
-# -- health, install, versions
-
-
-@pytest.mark.spec("DR-30.health-1")
-def test_every_field_of_a_health_check() -> None:
-    found = driver(
-        health_check={
-            "method": "http",
-            "http": {"url": "https://x.example/health"},
-            "cmd": "x ping",
-            "expect_exit": 2,
-            "every": "PT10M",
-            "timeout_ms": 100,
-        }
-    ).health_check
-    assert found is not None
-    assert found.http == HttpProbe("https://x.example/health", "GET", 200)
-    assert (found.cmd, found.expect_exit, found.every, found.timeout_ms) == (
-        "x ping",
-        2,
-        600.0,
-        100,
-    )
-    for method in ("ping", "noop"):
-        plain = driver(health_check={"method": method}).health_check
-        assert plain is not None
-        assert (plain.timeout_ms, plain.every) == (5000, 300.0)
-
-
-@pytest.mark.spec("DR-30.health-1")
-@pytest.mark.parametrize(
-    ("check", "path"),
-    [
-        ({}, "health_check"),
-        ({"method": "tcp"}, "health_check.method"),
-        ({"method": "exec"}, "health_check"),
-        ({"method": "http"}, "health_check"),
-        ({"method": "ping", "timeout_ms": 99}, "health_check.timeout_ms"),
-        ({"method": "ping", "often": 1}, "health_check.often"),
-        ({"method": "http", "http": {"url": "x"}}, "health_check.http.url"),
-        (
-            {"method": "http", "http": {"url": "http://x", "method": "PUT"}},
-            "health_check.http.method",
-        ),
-    ],
-)
-def test_a_health_check_takes_nothing_else(check: dict[str, Any], path: str) -> None:
-    only(read(health_check=check), path)
-
-
-def test_a_version_check_has_a_pattern_that_captures_and_a_range() -> None:
-    check = {"cmd": "x --version", "parse": r"v(\S+)", "range": ">=0.5"}
-    found = driver(version_check=check).version_check
-    assert found is not None
-    assert found.timeout_ms == 5000
-    for key, value, words in (
-        ("parse", "v", "captured"),
-        ("parse", "(", "regular expression"),
-        ("range", "newest", "range"),
-        ("timeout_ms", 1, "at least"),
-    ):
-        message = only(read(version_check={**check, key: value}), f"version_check.{key}")
-        assert words in message
-    assert "range is missing" in only(
-        read(version_check={"cmd": "x", "parse": "(x)"}), "version_check"
-    )
-
-
-def test_install_keeps_the_order_and_everything_that_is_said() -> None:
-    steps = [{"method": "npm", "package": "x", "global": False}, {"method": "brew", "package": "x"}]
-    found = driver(install=steps).install
-    assert [step.method for step in found] == ["npm", "brew"]
-    assert found[0].settings == {"package": "x", "global": False}
-    only(read(install=[{"package": "x"}]), "install[0]")
-    only(read(install=[{"method": "download", "sha256": "abc"}]), "install[0].sha256")
 
 
 # -- the whole

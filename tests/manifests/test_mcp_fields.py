@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interlock.config.problems import ConfigError
 from interlock.manifests.driver import (
     IDLE_SECONDS,
     ConnectionOptions,
@@ -17,18 +15,16 @@ from interlock.manifests.driver import (
     DriverManifest,
     RemoteAuth,
 )
-from interlock.manifests.driver_reader import parse_driver, read_driver
-from interlock.manifests.findings import Caution
 from interlock.manifests.schema_driver import DRIVER, MCP
 from tests.manifests.texts import (
     GONE,
     codes,
     driver,
-    driver_text,
-    entry,
     problem_at,
     read,
-    write,
+)
+from tests.manifests.texts import (
+    problem_paths as paths,
 )
 
 REMOTE = {"kind": "remote", "url": "https://mcp.example.com/v1"}
@@ -38,12 +34,6 @@ SERVERS: dict[str, dict[str, Any]] = {
     "docker": {"kind": "docker", "image": "name:latest"},
     "remote": REMOTE,
 }
-
-
-def paths(**changes: Any) -> set[str]:
-    reading = read(**changes)
-    assert (reading.value is None) == bool(reading.problems)
-    return {problem.path for problem in reading.problems}
 
 
 # -- required
@@ -348,189 +338,3 @@ def test_a_url_is_one_without_credentials(url: str) -> None:
     reading = read(server={"kind": "remote", "url": url}, transport="sse")
     assert {problem.path for problem in reading.problems} == {"server.url"}
     assert "pw" not in str(reading.problems)
-
-
-# -- bindings
-
-
-@pytest.mark.spec("DR-32.pertool-4")
-@pytest.mark.parametrize(
-    ("binding", "path"),
-    [
-        ({"tool_name": "x", "foo": 1}, "foo"),
-        ({"tool_name": "x", "argument_mapping": {"a": 1}}, "argument_mapping.a"),
-        ({"tool_name": "x", "argument_mapping": []}, "argument_mapping"),
-        ({"tool_name": ""}, "tool_name"),
-        ({"tool_name": "x", "result_extract": "rows"}, "result_extract"),
-        ({"tool_name": "x", "result_extract": 1}, "result_extract"),
-    ],
-)
-def test_a_binding_takes_three_keys(binding: dict[str, Any], path: str) -> None:
-    found = paths(implements=[entry(metadata={"mcp": binding})])
-    assert found == {f"implements[0].metadata.mcp.{path}"}
-
-
-@pytest.mark.spec("DR-32.pertool-4")
-def test_a_binding_and_what_it_is_when_little_is_said() -> None:
-    short = driver().implements[0].mcp
-    assert short is not None
-    assert (short.argument_mapping, short.result_extract) == ({}, "$")
-    binding = {
-        "tool_name": "q",
-        "argument_mapping": {"sql": "query"},
-        "result_extract": "$.rows",
-    }
-    whole = driver(implements=[entry(metadata={"mcp": binding})]).implements[0].mcp
-    assert whole is not None
-    assert whole.argument_mapping == {"sql": "query"}
-    assert whole.result_extract == "$.rows"
-
-
-@pytest.mark.spec("DR-32.pertool-5")
-@pytest.mark.parametrize("metadata", [GONE, {}, {"http": {}}])
-def test_every_entry_names_a_tool_of_the_server(metadata: Any) -> None:
-    entries = [entry("a.b"), entry("c.d", metadata=metadata)]
-    (problem,) = read(implements=entries).problems
-    assert problem.path == "implements[1]"
-    assert '"c.d"' in problem.message
-    assert read(implements=entries, has_code=True).value is not None
-
-
-@pytest.mark.spec("DR-32.compat-1")
-def test_the_general_part_is_checked_first_and_both_are_reported() -> None:
-    found = read(transport="ws", tags=["A"]).problems
-    assert [problem.path for problem in found] == ["tags[0]", "transport"]
-    assert found[0].line > found[1].line
-    # The same when one of the two is only wrong in what its fields mean together.
-    found = read(server=REMOTE, transport="stdio", id="X").problems
-    assert [problem.path for problem in found] == ["id", "transport"]
-    with pytest.raises(ConfigError) as caught:
-        read_driver(driver_text(transport="ws", tags=["A"]))
-    assert [problem.path for problem in caught.value.problems] == ["tags[0]", "transport"]
-
-
-# -- secrets
-
-
-@pytest.mark.spec("DR-19.binding-3")
-@pytest.mark.parametrize(
-    ("changes", "path"),
-    [
-        ({"server": {**SERVERS["npm"], "args": ["--key", "${secrets.K}"]}}, "server.args[1]"),
-        ({"server": {**REMOTE, "url": "https://x.example/${secrets.K}"}}, "server.url"),
-        ({"description": "Uses ${secrets.K}."}, "description"),
-        ({"metadata": {"a": [{"b": "${secrets.K}"}]}}, "metadata.a[0].b"),
-        (
-            {"version_check": {"cmd": "x ${secrets.K}", "parse": "(x)", "range": "*"}},
-            "version_check.cmd",
-        ),
-    ],
-)
-def test_a_secret_stands_in_the_environment_or_in_auth_only(
-    changes: dict[str, Any], path: str
-) -> None:
-    transport = "sse" if changes.get("server", {}).get("kind") == "remote" else "stdio"
-    auth = {"state": {"env": ["K"]}}
-    assert paths(auth=auth, transport=transport, **changes) == {path}
-
-
-@pytest.mark.spec("DR-19.binding-3")
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("${secrets.K}", ""),
-        ("a${secrets.K}b${secrets.L_2}", ""),
-        ("$${secrets.whatever}", ""),
-        ("${secrets.k}", "not the name of a secret"),
-        ("${secrets.}", "not the name of a secret"),
-        ("${secrets.1A}", "not the name of a secret"),
-        ("${secrets.K", "not closed"),
-        ("${secrets.UNLISTED}", "UNLISTED is not listed"),
-    ],
-)
-def test_what_a_placeholder_may_say(text: str, words: str) -> None:
-    server = {**SERVERS["npm"], "env": {"A": text}}
-    reading = read(server=server, auth={"state": {"env": ["K", "L_2"]}})
-    if words:
-        assert words in problem_at(reading.problems, "server.env.A").message
-    else:
-        assert reading.value is not None
-
-
-# -- deprecated names
-
-
-@pytest.mark.spec("DR-32.principles-6")
-def test_old_names_are_translated_with_a_warning_each(tmp_path: Path) -> None:
-    """The pattern of AIP-30's example 5: server_ref and mcp_tools beside the new fields."""
-    write(
-        tmp_path / "servers" / "fs" / "server.json",
-        '{"command": "npx", "args": ["-y", "@scope/files", "/workspace"], "env": {"A": "b"}}',
-    )
-    text = driver_text(
-        server=GONE,
-        server_ref="./servers/fs/server.json",
-        mcp_tools={"read_file": "fs-read", "write_file": "fs-write", "list": "fs-list"},
-        implements=[
-            entry("./tools/fs-read/TOOL.md", metadata={"mcp": {"tool_name": "other"}}),
-            entry("./tools/fs-write/TOOL.md", metadata=GONE),
-            entry("fs-list", metadata={"x": 1}),
-        ],
-    )
-    path = write(tmp_path / ".drivers" / "files-mcp" / "DRIVER.md", text)
-    cautions: list[Caution] = []
-    found = read_driver(path, root=tmp_path, cautions=cautions)
-    deprecated = [one for one in cautions if one.code == "deprecated_field"]
-    assert len(deprecated) == 2
-    assert all(one.line > 1 for one in deprecated)
-    assert found.server is not None
-    assert (found.server.kind, found.server.package) == ("npm", "@scope/files")
-    assert found.server.args == ("/workspace",)
-    assert found.server.env == {"A": "b"}
-    tools = [one.mcp.tool_name for one in found.implements if one.mcp is not None]
-    assert tools == ["other", "write_file", "list"]
-
-
-@pytest.mark.spec("DR-32.principles-6")
-def test_the_fields_of_today_win_over_old_names() -> None:
-    reading = parse_driver(
-        driver_text(server_ref="./nowhere.json", mcp_tools={"x": "fs.read"}), Path("a/DRIVER.md")
-    )
-    found = reading.unwrap()
-    assert found.server is not None
-    assert found.server.package == "@scope/files"
-    assert found.implements[0].mcp is not None
-    assert found.implements[0].mcp.tool_name == "read_file"
-    assert len([one for one in reading.cautions if one.code == "deprecated_field"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('{"kind": "remote", "url": "https://x.example/"}', ""),
-        ('{"url": "https://x.example/"}', ""),
-        ('{"mcpServers": {"a": {"url": "https://x.example/"}}}', ""),
-        ("{", "not JSON"),
-        ("[]", "names no server"),
-        ('{"kind": "pip"}', "not one of the choices"),
-    ],
-)
-def test_what_a_server_json_may_be(tmp_path: Path, content: str, words: str) -> None:
-    write(tmp_path / "server.json", content)
-    text = driver_text(server=GONE, server_ref="server.json", transport="sse")
-    reading = parse_driver(text, tmp_path / "DRIVER.md")
-    if words:
-        assert any(words in problem.message for problem in reading.problems), reading.problems
-        assert all(problem.line > 1 for problem in reading.problems)
-    else:
-        assert reading.unwrap().server.url == "https://x.example/"  # type: ignore[union-attr]
-
-
-def test_a_server_json_outside_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "server.json", '{"url": "https://x.example/"}')
-    path = write(
-        tmp_path / "ws" / "a" / "DRIVER.md",
-        driver_text(server=GONE, server_ref="../../server.json", transport="sse"),
-    )
-    with pytest.raises(ConfigError, match="leads out of the workspace"):
-        read_driver(path, root=tmp_path / "ws")

@@ -1,56 +1,27 @@
-"""A folder of drivers, contracts and secrets, bound to each other."""
+"""A folder of drivers and contracts, bound to each other."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interlock.manifests.workspace import Workspace, load_workspace
+from interlock.manifests.workspace import load_workspace
+from tests.manifests.folders import Folder, why
 from tests.manifests.texts import (
     GONE,
     codes,
     driver_text,
     entry,
-    secret_values,
-    secrets_text,
     tool_text,
     write,
 )
-
-SECRET_ENV = {"kind": "npm", "package": "x", "env": {"KEY": "${secrets.ACME_API_KEY}"}}
-
-
-class Folder:
-    """A workspace on the disk."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def tool(self, name: str = "fs-read", where: str = "tools", **changes: Any) -> Path:
-        return write(self.root / where / name / "TOOL.md", tool_text(**changes))
-
-    def driver(self, name: str = "files-mcp", where: str = ".drivers", **changes: Any) -> Path:
-        text = driver_text(**{"id": name, **changes})
-        return write(self.root / where / name / "DRIVER.md", text)
-
-    def secrets(self, where: str = ".secrets", *secrets: dict[str, Any]) -> Path:
-        return write(self.root / where / "SECRETS.md", secrets_text(*secrets))
-
-    def load(self, **options: Any) -> Workspace:
-        return load_workspace(self.root, **options)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
-
-
-def why(workspace: Workspace, path: Path) -> str:
-    """Why a file is refused, in words."""
-    return " | ".join(str(problem) for problem in workspace.refused[path].problems)
 
 
 # -- finding
@@ -300,80 +271,6 @@ def test_two_drivers_may_bring_the_same_contract(folder: Folder) -> None:
     assert found.serving["fs.read@1"] == ("a-mcp@1", "b-mcp@1")
 
 
-# -- secrets
-
-
-@pytest.mark.spec("DR-19.inventory-5", "DR-19.inventory-3")
-def test_inventories_are_merged_and_a_slug_comes_once(folder: Folder) -> None:
-    folder.tool()
-    folder.secrets(".secrets", secret_values(slug="one-key"))
-    folder.secrets(".secrets/deep", secret_values(slug="two-key"))
-    auth = {"ref": "./SECRETS.md"}
-    folder.driver("a-mcp", auth=auth)
-    folder.secrets(".drivers/a-mcp", secret_values(slug="three-key"))
-    found = folder.load()
-    assert sorted(found.secrets.entries) == ["one-key", "three-key", "two-key"]
-    assert not found.refused
-    # In two of .secrets: the first is kept. Beside a driver: that driver is refused.
-    twice = folder.secrets(".secrets/more", secret_values(slug="one-key", name="Other"))
-    again = folder.secrets(".drivers/a-mcp", secret_values(slug="two-key"))
-    found = folder.load()
-    assert "one-key is listed already" in why(found, twice)
-    assert "two-key is listed already" in why(found, again)
-    assert found.secrets.entries["one-key"].name == "Key"
-    assert not found.drivers
-
-
-@pytest.mark.spec("DR-19.inventory-5")
-def test_one_inventory_may_be_of_many_drivers(folder: Folder) -> None:
-    folder.tool()
-    folder.secrets("shared")
-    for name in ("a-mcp", "b-mcp"):
-        folder.driver(
-            name,
-            server=SECRET_ENV,
-            auth={"ref": "./shared/SECRETS.md", "state": {"env": ["ACME_API_KEY"]}},
-        )
-    found = folder.load()
-    assert sorted(found.drivers) == ["a-mcp@1", "b-mcp@1"]
-    assert found.secret_names["ACME_API_KEY"] == "acme-api-key"
-
-
-@pytest.mark.spec("DR-19.binding-3")
-def test_a_secret_that_no_inventory_lists_is_named(folder: Folder) -> None:
-    folder.tool()
-    auth = {"state": {"env": ["ACME_API_KEY"]}}
-    path = folder.driver(server=SECRET_ENV, auth=auth)
-    assert "there is no secret ACME_API_KEY" in why(folder.load(), path)
-    remote = {"kind": "remote", "url": "https://a.example/"}
-    other = folder.driver("b-mcp", server=remote, transport="sse", auth=auth)
-    assert "there is no secret ACME_API_KEY" in why(folder.load(), other)
-    folder.secrets()
-    found = folder.load()
-    assert sorted(found.drivers) == ["b-mcp@1", "files-mcp@1"]
-
-
-@pytest.mark.parametrize(
-    ("ref", "words"),
-    [
-        ("./none.md", "there is no file"),
-        ("../../../SECRETS.md", "leads out"),
-        ("./bad.md", "bad.md"),
-    ],
-)
-def test_an_inventory_that_cannot_be_used_refuses_its_driver(
-    folder: Folder, ref: str, words: str
-) -> None:
-    inside = Folder(folder.root / "ws")
-    inside.tool()
-    write(folder.root / "SECRETS.md", secrets_text())
-    write(inside.root / "bad.md", "---\nsecrets: 1\n---\n")
-    path = inside.driver(auth={"ref": ref})
-    found = inside.load()
-    assert words in why(found, path)
-    assert found.refused[path].problems[0].path == "auth.ref"
-
-
 # -- other files
 
 
@@ -397,104 +294,6 @@ def test_cautions_are_told_by_file(folder: Folder) -> None:
     assert codes(folder.load().cautions[path]) == {"any_egress", "skill_missing"}
     write(folder.root / "skills" / "x" / "SKILL.md", "")
     assert codes(folder.load().cautions[path]) == {"any_egress"}
-
-
-# -- again
-
-
-@pytest.mark.spec("DR-32.identity-1", "DR-30.identity-2")
-def test_a_change_that_needs_a_new_major_is_refused_without_one(folder: Folder) -> None:
-    folder.tool()
-    docker = {"kind": "docker", "image": "x", "port": 80}
-    path = folder.driver(server=docker, transport="http", version="1.0.0")
-    first = folder.load()
-    folder.driver(server=docker, transport="sse", version="1.1.0")
-    second = first.reload()
-    assert "needs a new major version" in why(second, path)
-    assert not second.drivers
-    # It stays refused, also for a node that starts again and remembers what was accepted.
-    assert "needs a new major" in why(second.reload([path]), path)
-    assert "needs a new major" in why(folder.load(registered=first.registered), path)
-    folder.driver(server=docker, transport="sse", version="2.0.0")
-    third = second.reload()
-    assert list(third.drivers) == ["files-mcp@2"]
-    narrowed = entry(schema_narrowing={"drop_inputs": ["encoding"]})
-    folder.driver(server=docker, transport="sse", version="2.1.0", implements=[narrowed])
-    assert "narrowing" in why(third.reload(), path)
-
-
-def test_only_what_changed_is_read_again(folder: Folder) -> None:
-    folder.tool("read")
-    folder.tool("write", id="fs.write")
-    one, two = folder.driver("one-mcp"), folder.driver("two-mcp")
-    first = folder.load()
-    assert len(first.read_files) == 4
-    again = first.reload()
-    assert again.read_files == ()
-    assert again.drivers == first.drivers
-    folder.driver("two-mcp", description="Other words, and more of them.")
-    second = again.reload()
-    assert second.read_files == (two,)
-    assert second.drivers["two-mcp@1"].description.startswith("Other")
-    assert second.drivers["one-mcp@1"] is first.drivers["one-mcp@1"]
-    assert first.drivers["two-mcp@1"].description == "Reads files."
-    assert second.reload([one]).read_files == (one,)
-
-
-def test_files_that_come_and_go_are_noticed(folder: Folder) -> None:
-    contract = folder.tool()
-    path = folder.driver()
-    found = folder.load()
-    late = folder.driver("late-mcp", implements=[entry("./tools/late/TOOL.md")])
-    found = found.reload()
-    assert found.refused[late].code == "tool_unavailable"
-    assert found.reload().read_files == ()
-    folder.tool("late", id="late.one")
-    found = found.reload()
-    assert sorted(found.drivers) == ["files-mcp@1", "late-mcp@1"]
-    assert not found.refused
-    contract.unlink()
-    found = found.reload()
-    assert found.refused[path].code == "tool_unavailable"
-    path.unlink()
-    path.parent.rmdir()
-    found = found.reload()
-    assert path not in found.refused
-    assert sorted(found.drivers) == ["late-mcp@1"]
-
-
-def test_a_changed_contract_is_bound_again(folder: Folder) -> None:
-    contract = folder.tool()
-    path = folder.driver()
-    found = folder.load()
-    folder.tool(version="2.0.0")
-    found = found.reload()
-    assert found.read_files == (contract,)
-    assert found.refused[path].code == "tool_unavailable"
-    assert list(found.contracts) == ["fs.read@2"]
-
-
-def test_a_contract_beside_a_driver_takes_the_place_of_a_far_one(folder: Folder) -> None:
-    folder.tool("x", id="far.away")
-    folder.driver(implements=[entry("tools/x/TOOL.md")])
-    found = folder.load()
-    assert found.bindings["files-mcp@1"][0].contract.id == "far.away"
-    folder.tool("x", where=".drivers/files-mcp/tools", id="near.by")
-    found = found.reload()
-    assert found.bindings["files-mcp@1"][0].contract.id == "near.by"
-
-
-def test_a_change_of_the_same_size_and_time_can_be_told(folder: Folder) -> None:
-    folder.tool()
-    path = folder.driver(description="AAAA")
-    found = folder.load()
-    status = path.stat()
-    with path.open("r+", encoding="utf-8") as file:
-        text = file.read().replace("AAAA", "BBBB")
-        file.seek(0)
-        file.write(text)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert found.reload([path]).drivers["files-mcp@1"].description == "BBBB"
 
 
 def test_entries_of_other_kinds_are_known_but_bound_to_no_tool(folder: Folder) -> None:

@@ -108,6 +108,23 @@ def problem_at(problems: list[Problem], path: str) -> Problem:
     return found
 
 
+def only(reading: Any, path: str) -> str:
+    """The message and hint of the only problem, which is at a path."""
+    assert reading.value is None
+    (problem,) = reading.problems
+    assert problem.path == path, reading.problems
+    assert problem.file.endswith("DRIVER.md")
+    assert problem.line >= 1
+    assert problem.column >= 1
+    return f"{problem.message}; {problem.hint}"
+
+
+def problem_paths(**changes: Any) -> set[str]:
+    reading = read(**changes)
+    assert (reading.value is None) == bool(reading.problems)
+    return {problem.path for problem in reading.problems}
+
+
 def codes(cautions: list[Caution] | tuple[Caution, ...]) -> set[str]:
     return {caution.code for caution in cautions}
 

@@ -22,7 +22,7 @@ Line = Callable[[KeyPath], int]
 """The line at which a field stands; 0 when nobody knows."""
 
 _ABSOLUTE: Final = re.compile(r"(?:.*=)?(?:/|~[/\w]|[A-Za-z]:[\\/])")
-_HOME: Final = re.compile(r"(?:/home/|/Users/|/root/|~|[A-Za-z]:[\\/]Users[\\/])")
+_HOME: Final = re.compile(r"(?:/(?:home|Users|root)/|~|[A-Za-z]:[\\/]Users[\\/])")
 _TENANT: Final = re.compile(
     r"(?<![a-z])(?:tenant|customer|account|org|organization|user|workspace)[_-]?(?:id|name|key)?"
     r"(?![a-z])",

@@ -1,0 +1,88 @@
+"""DRIVER.md: names of fields that are deprecated, translated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from interlock.config.problems import ConfigError
+from interlock.manifests.driver_reader import parse_driver, read_driver
+from interlock.manifests.findings import Caution
+from tests.manifests.texts import GONE, driver_text, entry, write
+
+
+@pytest.mark.spec("DR-32.principles-6")
+def test_old_names_are_translated_with_a_warning_each(tmp_path: Path) -> None:
+    """The pattern of AIP-30's example 5: server_ref and mcp_tools beside the new fields."""
+    write(
+        tmp_path / "servers" / "fs" / "server.json",
+        '{"command": "npx", "args": ["-y", "@scope/files", "/workspace"], "env": {"A": "b"}}',
+    )
+    text = driver_text(
+        server=GONE,
+        server_ref="./servers/fs/server.json",
+        mcp_tools={"read_file": "fs-read", "write_file": "fs-write", "list": "fs-list"},
+        implements=[
+            entry("./tools/fs-read/TOOL.md", metadata={"mcp": {"tool_name": "other"}}),
+            entry("./tools/fs-write/TOOL.md", metadata=GONE),
+            entry("fs-list", metadata={"x": 1}),
+        ],
+    )
+    path = write(tmp_path / ".drivers" / "files-mcp" / "DRIVER.md", text)
+    cautions: list[Caution] = []
+    found = read_driver(path, root=tmp_path, cautions=cautions)
+    deprecated = [one for one in cautions if one.code == "deprecated_field"]
+    assert len(deprecated) == 2
+    assert all(one.line > 1 for one in deprecated)
+    assert found.server is not None
+    assert (found.server.kind, found.server.package) == ("npm", "@scope/files")
+    assert found.server.args == ("/workspace",)
+    assert found.server.env == {"A": "b"}
+    tools = [one.mcp.tool_name for one in found.implements if one.mcp is not None]
+    assert tools == ["other", "write_file", "list"]
+
+
+@pytest.mark.spec("DR-32.principles-6")
+def test_the_fields_of_today_win_over_old_names() -> None:
+    reading = parse_driver(
+        driver_text(server_ref="./nowhere.json", mcp_tools={"x": "fs.read"}), Path("a/DRIVER.md")
+    )
+    found = reading.unwrap()
+    assert found.server is not None
+    assert found.server.package == "@scope/files"
+    assert found.implements[0].mcp is not None
+    assert found.implements[0].mcp.tool_name == "read_file"
+    assert len([one for one in reading.cautions if one.code == "deprecated_field"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"kind": "remote", "url": "https://x.example/"}', ""),
+        ('{"url": "https://x.example/"}', ""),
+        ('{"mcpServers": {"a": {"url": "https://x.example/"}}}', ""),
+        ("{", "not JSON"),
+        ("[]", "names no server"),
+        ('{"kind": "pip"}', "not one of the choices"),
+    ],
+)
+def test_what_a_server_json_may_be(tmp_path: Path, content: str, words: str) -> None:
+    write(tmp_path / "server.json", content)
+    text = driver_text(server=GONE, server_ref="server.json", transport="sse")
+    reading = parse_driver(text, tmp_path / "DRIVER.md")
+    if words:
+        assert any(words in problem.message for problem in reading.problems), reading.problems
+        assert all(problem.line > 1 for problem in reading.problems)
+    else:
+        assert reading.unwrap().server.url == "https://x.example/"  # type: ignore[union-attr]
+
+
+def test_a_server_json_outside_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "server.json", '{"url": "https://x.example/"}')
+    path = write(
+        tmp_path / "ws" / "a" / "DRIVER.md",
+        driver_text(server=GONE, server_ref="../../server.json", transport="sse"),
+    )
+    with pytest.raises(ConfigError, match="leads out of the workspace"):
+        read_driver(path, root=tmp_path / "ws")

@@ -1,0 +1,113 @@
+"""A workspace again: what changed is read, and what may not change is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.manifests.folders import Folder, why
+from tests.manifests.texts import (
+    entry,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.mark.spec("DR-32.identity-1", "DR-30.identity-2")
+def test_a_change_that_needs_a_new_major_is_refused_without_one(folder: Folder) -> None:
+    folder.tool()
+    docker = {"kind": "docker", "image": "x", "port": 80}
+    path = folder.driver(server=docker, transport="http", version="1.0.0")
+    first = folder.load()
+    folder.driver(server=docker, transport="sse", version="1.1.0")
+    second = first.reload()
+    assert "needs a new major version" in why(second, path)
+    assert not second.drivers
+    # It stays refused, also for a node that starts again and remembers what was accepted.
+    assert "needs a new major" in why(second.reload([path]), path)
+    assert "needs a new major" in why(folder.load(registered=first.registered), path)
+    folder.driver(server=docker, transport="sse", version="2.0.0")
+    third = second.reload()
+    assert list(third.drivers) == ["files-mcp@2"]
+    narrowed = entry(schema_narrowing={"drop_inputs": ["encoding"]})
+    folder.driver(server=docker, transport="sse", version="2.1.0", implements=[narrowed])
+    assert "narrowing" in why(third.reload(), path)
+
+
+def test_only_what_changed_is_read_again(folder: Folder) -> None:
+    folder.tool("read")
+    folder.tool("write", id="fs.write")
+    one, two = folder.driver("one-mcp"), folder.driver("two-mcp")
+    first = folder.load()
+    assert len(first.read_files) == 4
+    again = first.reload()
+    assert again.read_files == ()
+    assert again.drivers == first.drivers
+    folder.driver("two-mcp", description="Other words, and more of them.")
+    second = again.reload()
+    assert second.read_files == (two,)
+    assert second.drivers["two-mcp@1"].description.startswith("Other")
+    assert second.drivers["one-mcp@1"] is first.drivers["one-mcp@1"]
+    assert first.drivers["two-mcp@1"].description == "Reads files."
+    assert second.reload([one]).read_files == (one,)
+
+
+def test_files_that_come_and_go_are_noticed(folder: Folder) -> None:
+    contract = folder.tool()
+    path = folder.driver()
+    found = folder.load()
+    late = folder.driver("late-mcp", implements=[entry("./tools/late/TOOL.md")])
+    found = found.reload()
+    assert found.refused[late].code == "tool_unavailable"
+    assert found.reload().read_files == ()
+    folder.tool("late", id="late.one")
+    found = found.reload()
+    assert sorted(found.drivers) == ["files-mcp@1", "late-mcp@1"]
+    assert not found.refused
+    contract.unlink()
+    found = found.reload()
+    assert found.refused[path].code == "tool_unavailable"
+    path.unlink()
+    path.parent.rmdir()
+    found = found.reload()
+    assert path not in found.refused
+    assert sorted(found.drivers) == ["late-mcp@1"]
+
+
+def test_a_changed_contract_is_bound_again(folder: Folder) -> None:
+    contract = folder.tool()
+    path = folder.driver()
+    found = folder.load()
+    folder.tool(version="2.0.0")
+    found = found.reload()
+    assert found.read_files == (contract,)
+    assert found.refused[path].code == "tool_unavailable"
+    assert list(found.contracts) == ["fs.read@2"]
+
+
+def test_a_contract_beside_a_driver_takes_the_place_of_a_far_one(folder: Folder) -> None:
+    folder.tool("x", id="far.away")
+    folder.driver(implements=[entry("tools/x/TOOL.md")])
+    found = folder.load()
+    assert found.bindings["files-mcp@1"][0].contract.id == "far.away"
+    folder.tool("x", where=".drivers/files-mcp/tools", id="near.by")
+    found = found.reload()
+    assert found.bindings["files-mcp@1"][0].contract.id == "near.by"
+
+
+def test_a_change_of_the_same_size_and_time_can_be_told(folder: Folder) -> None:
+    folder.tool()
+    path = folder.driver(description="AAAA")
+    found = folder.load()
+    status = path.stat()
+    with path.open("r+", encoding="utf-8") as file:
+        text = file.read().replace("AAAA", "BBBB")
+        file.seek(0)
+        file.write(text)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert found.reload([path]).drivers["files-mcp@1"].description == "BBBB"

@@ -1,0 +1,92 @@
+"""The secrets of a workspace: merged, listed once, and named when they are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.manifests.folders import Folder, why
+from tests.manifests.texts import (
+    secret_values,
+    secrets_text,
+    write,
+)
+
+SECRET_ENV = {"kind": "npm", "package": "x", "env": {"KEY": "${secrets.ACME_API_KEY}"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.mark.spec("DR-19.inventory-5", "DR-19.inventory-3")
+def test_inventories_are_merged_and_a_slug_comes_once(folder: Folder) -> None:
+    folder.tool()
+    folder.secrets(".secrets", secret_values(slug="one-key"))
+    folder.secrets(".secrets/deep", secret_values(slug="two-key"))
+    auth = {"ref": "./SECRETS.md"}
+    folder.driver("a-mcp", auth=auth)
+    folder.secrets(".drivers/a-mcp", secret_values(slug="three-key"))
+    found = folder.load()
+    assert sorted(found.secrets.entries) == ["one-key", "three-key", "two-key"]
+    assert not found.refused
+    # In two of .secrets: the first is kept. Beside a driver: that driver is refused.
+    twice = folder.secrets(".secrets/more", secret_values(slug="one-key", name="Other"))
+    again = folder.secrets(".drivers/a-mcp", secret_values(slug="two-key"))
+    found = folder.load()
+    assert "one-key is listed already" in why(found, twice)
+    assert "two-key is listed already" in why(found, again)
+    assert found.secrets.entries["one-key"].name == "Key"
+    assert not found.drivers
+
+
+@pytest.mark.spec("DR-19.inventory-5")
+def test_one_inventory_may_be_of_many_drivers(folder: Folder) -> None:
+    folder.tool()
+    folder.secrets("shared")
+    for name in ("a-mcp", "b-mcp"):
+        folder.driver(
+            name,
+            server=SECRET_ENV,
+            auth={"ref": "./shared/SECRETS.md", "state": {"env": ["ACME_API_KEY"]}},
+        )
+    found = folder.load()
+    assert sorted(found.drivers) == ["a-mcp@1", "b-mcp@1"]
+    assert found.secret_names["ACME_API_KEY"] == "acme-api-key"
+
+
+@pytest.mark.spec("DR-19.binding-3")
+def test_a_secret_that_no_inventory_lists_is_named(folder: Folder) -> None:
+    folder.tool()
+    auth = {"state": {"env": ["ACME_API_KEY"]}}
+    path = folder.driver(server=SECRET_ENV, auth=auth)
+    assert "there is no secret ACME_API_KEY" in why(folder.load(), path)
+    remote = {"kind": "remote", "url": "https://a.example/"}
+    other = folder.driver("b-mcp", server=remote, transport="sse", auth=auth)
+    assert "there is no secret ACME_API_KEY" in why(folder.load(), other)
+    folder.secrets()
+    found = folder.load()
+    assert sorted(found.drivers) == ["b-mcp@1", "files-mcp@1"]
+
+
+@pytest.mark.parametrize(
+    ("ref", "words"),
+    [
+        ("./none.md", "there is no file"),
+        ("../../../SECRETS.md", "leads out"),
+        ("./bad.md", "bad.md"),
+    ],
+)
+def test_an_inventory_that_cannot_be_used_refuses_its_driver(
+    folder: Folder, ref: str, words: str
+) -> None:
+    inside = Folder(folder.root / "ws")
+    inside.tool()
+    write(folder.root / "SECRETS.md", secrets_text())
+    write(inside.root / "bad.md", "---\nsecrets: 1\n---\n")
+    path = inside.driver(auth={"ref": ref})
+    found = inside.load()
+    assert words in why(found, path)
+    assert found.refused[path].problems[0].path == "auth.ref"
