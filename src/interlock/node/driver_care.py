@@ -136,9 +136,7 @@ class DriverCare:
         try:
             await auth.ready()
         finally:
-            if driver.standing.authed is not auth.authed:
-                driver.standing.authed = auth.authed
-                self.changed(driver)
+            self._take_over(driver, auth)
 
     async def ready(self, driver: Driver) -> None:
         """What has to be true of a driver whose server runs already. Raises InterlockError."""
@@ -202,11 +200,17 @@ class DriverCare:
         return state
 
     def _auth_changed(self, driver: Driver, state: AuthState) -> None:
-        driver.standing.authed = state.authed
+        self._take_over(driver, state)
         if not state.authed:
             # What it was started with is of no use to it.
             driver.server.retire()
-        self.changed(driver)
+
+    def _take_over(self, driver: Driver, state: AuthState) -> None:
+        if driver.standing.authed is not state.authed:
+            driver.standing.authed = state.authed
+            # Why it could not be used is out of date.
+            driver.problem = ""
+            self.changed(driver)
 
     def _asker(self, driver: Driver) -> Asker:
         return Asker(

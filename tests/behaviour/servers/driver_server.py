@@ -45,7 +45,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "progress": schema("steps", steps="integer"),
     "crash": schema(),
     "environ": schema(),
-    "dial": schema("host", "port", host="string", port="integer"),
+    "dial": schema("host", "port", host="string", port="integer", say="string"),
     "note": schema("text", "file", text="string", file="string"),
     "drop": schema("name", name="string"),
     "restore": schema("name", name="string"),
@@ -184,7 +184,9 @@ class Server:
     def do_dial(self, given: dict[str, Any], *_: Any) -> Any:
         try:
             with socket.create_connection((given["host"], given["port"]), 5) as line:
-                line.shutdown(socket.SHUT_WR)
+                line.sendall(given.get("say", "").encode())
+                if "say" not in given:
+                    line.shutdown(socket.SHUT_WR)
                 told = {"got": line.recv(1000).decode()}
         except OSError as error:
             told = {"failed": type(error).__name__}
