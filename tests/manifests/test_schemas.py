@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import jsonschema_rs
 import pytest
+import yaml
 
 from interlock.manifests import schemas
 from interlock.manifests.schemas import MANIFEST_NAMES, manifest_schema
@@ -32,6 +35,19 @@ def test_a_schema_is_one_and_can_be_kept(name: Any) -> None:
     schema["properties"] = {"changed": True}
     assert manifest_schema(name) != schema
     assert schemas.validator(name).is_valid(LAWFUL[name])
+
+
+@pytest.mark.spec("DR-32.meta-2")
+def test_every_requirement_names_the_specification_it_comes_from() -> None:
+    spec = Path(__file__).resolve().parents[2] / "spec" / "aip32.yaml"
+    ids = [item["id"] for item in yaml.safe_load(spec.read_text(encoding="utf-8"))]
+    sources = {re.fullmatch(r"DR-([0-9]+)\.[a-z]+-[0-9]+", id)[1] for id in ids}  # type: ignore[index]
+    assert sources == {"14", "16", "19", "27", "30", "31", "32"}
+    for topic in ("install", "auth", "security"):
+        assert f"DR-30.{topic}-1" in ids
+    # The schemas that check them say so as well.
+    named = {manifest_schema(name)["$id"].split(":")[3] for name in MANIFEST_NAMES}
+    assert named == {"aip-14", "aip-16", "aip-19", "aip-30", "aip-32"}
 
 
 def test_all_schemas_together_need_nobody_else() -> None:

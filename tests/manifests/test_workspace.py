@@ -9,14 +9,7 @@ import pytest
 
 from interlock.manifests.workspace import load_workspace
 from tests.manifests.folders import Folder, why
-from tests.manifests.texts import (
-    GONE,
-    codes,
-    driver_text,
-    entry,
-    tool_text,
-    write,
-)
+from tests.manifests.texts import GONE, codes, driver_text, entry, tool_text, write
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.manifests.folders import Folder, why
-from tests.manifests.texts import (
-    entry,
-)
+from tests.manifests.texts import GONE, entry, write
 
 
 @pytest.fixture
@@ -98,6 +96,21 @@ def test_a_contract_beside_a_driver_takes_the_place_of_a_far_one(folder: Folder)
     folder.tool("x", where=".drivers/files-mcp/tools", id="near.by")
     found = found.reload()
     assert found.bindings["files-mcp@1"][0].contract.id == "near.by"
+
+
+def test_code_beside_a_driver_is_noticed(folder: Folder) -> None:
+    folder.tool()
+    path = folder.driver(implements=[entry(metadata=GONE)])
+    found = folder.load()
+    assert "no code serves it" in why(found, path)
+    write(path.with_name("driver.py"), "driver = 1\n")
+    found = found.reload()
+    assert list(found.drivers) == ["files-mcp@1"]
+    assert found.reload().read_files == ()
+    write(path.with_name("driver.py"), "driver = 2  # changed\n")
+    assert found.reload().read_files == (path,)
+    path.with_name("driver.py").unlink()
+    assert "no code serves it" in why(found.reload(), path)
 
 
 def test_a_change_of_the_same_size_and_time_can_be_told(folder: Folder) -> None:

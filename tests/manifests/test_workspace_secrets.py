@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.manifests.folders import Folder, why
-from tests.manifests.texts import (
-    secret_values,
-    secrets_text,
-    write,
-)
+from tests.manifests.texts import secret_values, secrets_text, write
 
 SECRET_ENV = {"kind": "npm", "package": "x", "env": {"KEY": "${secrets.ACME_API_KEY}"}}
 

@@ -17,7 +17,7 @@ from interlock.manifests.paths import is_below
 
 T = TypeVar("T")
 
-Fingerprint = tuple[int, int, int]
+Fingerprint = tuple[int, ...]
 
 _NOTHING: Final[Fingerprint] = (0, 0, 0)
 
@@ -52,7 +52,7 @@ class ReadFiles:
         for path, there in seen.items():
             mark = _mark(path)
             known = self._known.get(path)
-            if (mark != _NOTHING) != there or (known is not None and known[0] != mark):
+            if (mark != _NOTHING) != there or (known is not None and known[0][:3] != mark):
                 return False
         return True
 
@@ -61,13 +61,19 @@ class ReadFiles:
         path: str,
         read: Callable[[Path], Reading[T]],
         status: os.stat_result | None = None,
+        beside: str = "",
     ) -> Reading[T] | None:
-        """What came of a file; None when it is not there. `status`, if somebody has just looked."""
+        """What came of a file; None when it is not there. `status`, if somebody has just looked.
+
+        When the file called `beside` in the same folder changes, it is read again, too.
+        """
         try:
             status = status or os.stat(path)
         except OSError:
             return None
-        fingerprint = (status.st_mtime_ns, status.st_size, status.st_ino)
+        fingerprint: Fingerprint = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if beside:
+            fingerprint += _mark(f"{os.path.dirname(path)}{os.sep}{beside}")
         known = self._known.get(path)
         fresh = known is not None and known[0] == fingerprint
         if not fresh or (path in self._changed and path not in self._used):
@@ -143,21 +149,28 @@ def below(folder: str, name: str) -> list[str]:
 
 
 def look(
-    folders: Iterable[str], name: str, trees: Iterable[tuple[str, str]], seen: Iterable[str]
+    folders: Iterable[str],
+    names: tuple[str, ...],
+    trees: Iterable[tuple[str, str]],
+    seen: Iterable[str],
 ) -> tuple[Any, ...]:
     """What the disk looks like, without reading a file: equal twice means that nothing changed.
 
-    `folders` have folders with a file `name`, `trees` are folders and the name of the files below
-    them that matter, `seen` are single paths, whether there is something or not.
+    `folders` have folders with files of these `names`, `trees` are folders and the name of the
+    files below them that matter, `seen` are single paths, whether there is something or not.
     """
     sight: list[Any] = []
     for folder in folders:
-        sight.append(_mark(os.path.join(folder, name)))
+        sight += [_mark(os.path.join(folder, name)) for name in names]
         try:
             with os.scandir(folder) as entries:
                 # A folder's own time tells that something in it came or went.
                 sight += sorted(
-                    (entry.name, _mark(entry.path), _mark(f"{entry.path}{os.sep}{name}"))
+                    (
+                        entry.name,
+                        _mark(entry.path),
+                        *(_mark(f"{entry.path}{os.sep}{name}") for name in names),
+                    )
                     for entry in entries
                 )
         except OSError:

@@ -24,7 +24,7 @@ from interlock.manifests.binding import (
 )
 from interlock.manifests.document import read_document
 from interlock.manifests.driver import DriverManifest, Implements
-from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
+from interlock.manifests.driver_reader import CODE_FILE, MANIFEST_FILE, load_driver
 from interlock.manifests.findings import Caution, Reading
 from interlock.manifests.front_matter import read_source
 from interlock.manifests.identity import successor_problems
@@ -145,14 +145,14 @@ def _gather(settings: _Settings, files: ReadFiles, changed: Iterable[Path]) -> W
     workspace.read_files = tuple(Path(path) for path in files.read)
     if files.still_as_read(gathering.seen):
         workspace._seen = tuple(sorted(gathering.seen))
-        workspace._sight = (*before, *look((), "", (), workspace._seen))
+        workspace._sight = (*before, *look((), (), (), workspace._seen))
     return workspace
 
 
 def _look(settings: _Settings, seen: Iterable[str]) -> tuple[Any, ...]:
     trees = [(folder, CONTRACT_FILE) for folder in settings.contract_folders]
     trees.append((settings.secrets_folder, INVENTORY_FILE))
-    return look(settings.folders, MANIFEST_FILE, trees, seen)
+    return look(settings.folders, (MANIFEST_FILE, CODE_FILE), trees, seen)
 
 
 class _Gathering:
@@ -237,7 +237,11 @@ class _Gathering:
         drivers: dict[str, DriverManifest] = {}
         for folder in self._settings.folders:
             for path, inside, status in children_with(folder, MANIFEST_FILE, (folder, str(root))):
-                reading = self._files.reading(path, read, status) if inside else leads_out(path)
+                reading = (
+                    self._files.reading(path, read, status, CODE_FILE)
+                    if inside
+                    else leads_out(path)
+                )
                 if reading is None:
                     continue
                 driver = reading.value
