@@ -1,0 +1,451 @@
+"""The drivers of `examples/drivers`: AIP-32's own example and its four patterns, and public servers
+for real, installed with npm and reached through a node as a person would reach them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from mcp import Client
+
+from interlock.cli.driver_workspace import desk_of
+from interlock.config import Config, load_config
+from interlock.errors import InterlockError
+from interlock.manifests.driver import DriverManifest
+from interlock.manifests.workspace import Workspace, load_workspace
+from interlock.node.places import installed_drivers_path
+from interlock.upstreams.drivers.installing import driver_folder
+from interlock.upstreams.drivers.installing_bin import MARKER
+from interlock.upstreams.drivers.launching import command_of, server_config
+from interlock.upstreams.egress.remote import check_remote
+from tests.cli.drivers_workspace import STAND_IN
+from tests.cli.program import INTERLOCK, RunningNode, World
+from tests.cli.waiting import wait_until
+from tests.needs import NPM, requires_npm
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "drivers"
+PATTERNS = EXAMPLES / "patterns"
+PUBLIC = {
+    "filesystem-mcp", "memory-mcp", "everything-mcp", "sequential-thinking-mcp", "git-mcp",
+    "time-mcp", "clock-mcp", "fetch-mcp", "duckduckgo-mcp", "exa-mcp", "tavily-mcp",
+    "brave-search-mcp", "context7-mcp", "playwright-mcp", "github-mcp", "github-docker-mcp",
+    "postgres-mcp",
+}  # fmt: skip
+FETCH_SECONDS = 100
+JOURNALLED = {"driver.resolved", "driver.invoked", "tool.invoked"}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path)
+    # Where drivers are installed.
+    one.environ["XDG_DATA_HOME"] = str(tmp_path / "data")
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def patterns() -> Workspace:
+    return load_workspace(PATTERNS)
+
+
+def driver(workspace: Workspace, id: str) -> DriverManifest:
+    return workspace.drivers[f"{id}@1"]
+
+
+# -- the files
+
+
+def test_all_of_them_are_right() -> None:
+    for folder in (EXAMPLES, PATTERNS):
+        desk = desk_of(load_config(folder / "interlock.yaml"), folder)
+        assert desk.workspace.problems == {}
+    assert {one.partition("@")[0] for one in load_workspace(EXAMPLES).drivers} == PUBLIC
+
+
+def test_the_readme_names_every_driver_and_its_server() -> None:
+    text = (EXAMPLES / "README.md").read_text()
+    for manifest in load_workspace(EXAMPLES).drivers.values():
+        server = manifest.server
+        assert server is not None
+        named = server.package or server.image or server.path or server.url.split("/")[2]
+        assert f"| `{manifest.id}` | `{named}` |" in text
+
+
+def test_nothing_of_the_examples_is_checked_with_a_complaint(world: World) -> None:
+    for folder, warnings in (
+        (EXAMPLES, {"any_egress"}),
+        (PATTERNS, {"hard_coded_path", "refresh_without_hook"}),
+    ):
+        done = world.run_here("drivers", "check", "--json", "-c", str(folder / "interlock.yaml"))
+        assert done.returncode == 0, done.stdout
+        told = json.loads(done.stdout)
+        assert {one["code"] for one in told["warnings"]} == warnings
+
+
+@pytest.mark.spec("DR-32.motive-1", "DR-32.meta-1")
+def test_one_declaration_for_four_ways(patterns: Workspace) -> None:
+    """npm without auth, docker with a secret, remote with a key, npm with OAuth: one reader, and
+    one function from what was read to what is started or reached."""
+    assert patterns.problems == {}
+    kinds = {
+        one.id: (one.server.kind, one.transport) for one in patterns.drivers.values() if one.server
+    }
+    assert kinds == {
+        "filesystem-mcp": ("npm", "stdio"),
+        "postgres-mcp": ("docker", "stdio"),
+        "acme-mcp": ("remote", "sse"),
+        "github-mcp": ("npm", "stdio"),
+    }
+    made = {
+        one.id: server_config(one, workspace=PATTERNS, installed=None)
+        for one in patterns.drivers.values()
+    }
+    assert made["filesystem-mcp"].command == "npx"
+    assert made["filesystem-mcp"].args == [
+        "--no-install", "@modelcontextprotocol/server-filesystem", "/workspace",
+    ]  # fmt: skip
+    assert made["postgres-mcp"].command == "docker"
+    assert made["acme-mcp"].url == "https://mcp.acme.com/v1"
+    assert made["github-mcp"].env == {
+        "GITHUB_PERSONAL_ACCESS_TOKEN": "${secrets.GITHUB_OAUTH_ACCESS_TOKEN}"
+    }
+
+
+def test_the_example_says_what_aip_32_says(patterns: Workspace) -> None:
+    one = driver(patterns, "filesystem-mcp")
+    assert one.protocol_version == "2025-03-26"
+    check = one.version_check
+    assert check is not None
+    assert (check.parse, check.range) == (r"v(\S+)", ">=0.5")
+    assert (one.egress, one.region, one.policy_tags) == (
+        (), ("self-hosted",), ("self-hosted", "pii-safe"),
+    )  # fmt: skip
+    bound = [(e.mcp.tool_name, e.mcp.result_extract) for e in one.implements if e.mcp]
+    assert bound == [
+        ("read_file", "$.contents"),
+        ("write_file", "$"),
+        ("list_directory", "$.entries"),
+    ]
+    [resource] = one.resources
+    assert (resource.uri_template, resource.ref_kind_id) == ("file:///{path}", "mcp_filesystem")
+    assert [(step.method, step.settings["global"]) for step in one.install] == [("npm", False)]
+
+
+@pytest.mark.spec("DR-32.example-2")
+def test_the_container_is_parsed_and_its_command_shown(patterns: Workspace, world: World) -> None:
+    one = driver(patterns, "postgres-mcp")
+    assert one.auth is not None
+    assert one.auth.expiry_detect == ("exception:ConnectionRefused",)
+    entries = {e.mcp.tool_name: e.mcp for e in one.implements if e.mcp}
+    assert entries["query"].argument_mapping == {"sql": "query"}
+    assert entries["query"].result_extract == "$.rows"
+    assert entries["list_tables"].result_extract == "$.tables"
+    command = [
+        "docker", "run", "-i", "--rm", "--network", "none", "-e", "DATABASE_URL",
+        "modelcontextprotocol/server-postgres:latest",
+    ]  # fmt: skip
+    assert command_of(one, workspace=PATTERNS, installed=None) == command
+    config = str(PATTERNS / "interlock.yaml")
+    shown = world.run_here("drivers", "show", "postgres-mcp", "-c", config, PATH="")
+    assert shlex.join(command) in shown.stdout
+    # Its mappings, with something that runs in place of the image.
+    maps(one, {"sql": "SELECT 1"}, "query", {"query": "SELECT 1"}, {"rows": [1]}, {"rows": [1]})
+    maps(one, {}, "list_tables", {}, {"tables": ["a"]}, {"tables": ["a"]})
+
+
+@pytest.mark.spec("DR-32.example-3")
+def test_the_remote_server_is_reached_at_its_host_only(patterns: Workspace) -> None:
+    one = driver(patterns, "acme-mcp")
+    assert one.server is not None
+    assert one.auth is not None
+    assert one.auth.expiry_detect == ("http_status:401",)
+    assert one.egress == ("mcp.acme.com",)
+    options = one.connection
+    assert (options.timeout_ms, options.max_retries, options.keepalive) == (30000, 3, True)
+    costs = [e.cost.units_per_call for e in one.implements if e.cost]
+    assert costs == [0.5, 1]
+    headers = server_config(one, workspace=PATTERNS, installed=None).headers
+    assert headers == {"Authorization": "Bearer ${secrets.ACME_API_KEY}"}
+    check_remote(one.server.url, one.egress)
+    with pytest.raises(InterlockError):
+        check_remote("https://other.acme.com/v1", one.egress)
+    maps(one, {"query": "x"}, "search", {"q": "x"}, {"hits": []}, {"hits": []})
+    maps(one, {"id": "7"}, "get_document", {"doc_id": "7"}, {"content": "t"}, {"content": "t"})
+
+
+@pytest.mark.spec("DR-32.example-4")
+def test_the_sign_in_is_as_it_was_declared(patterns: Workspace, world: World) -> None:
+    one = driver(patterns, "github-mcp")
+    assert one.auth is not None
+    assert one.server is not None
+    login, refresh = one.auth.login, one.auth.refresh
+    assert login is not None
+    assert login.requires_callback_url
+    assert login.completes_when is not None
+    assert login.completes_when.http is not None
+    probe = login.completes_when.http
+    assert (probe.method, probe.expect_status) == ("GET", 200)
+    assert refresh is not None
+    assert (refresh.cmd, refresh.every) == ("", 3600.0)
+    done = world.run_here("drivers", "check", "-c", str(PATTERNS / "interlock.yaml"))
+    assert "the sign-in will not be kept fresh" in done.stderr
+    # With the hook there is nothing to warn of.
+    copied = world.cwd / "patterns"
+    shutil.copytree(PATTERNS, copied)
+    (copied / ".drivers/github-mcp/driver.py").write_text("# its hooks\n")
+    done = world.run_here("drivers", "check", "patterns")
+    assert done.returncode == 0
+    assert "kept fresh" not in done.stderr
+
+
+def maps(
+    manifest: DriverManifest,
+    inputs: dict[str, Any],
+    tool: str,
+    arguments: dict[str, Any],
+    answer: dict[str, Any],
+    value: Any,
+) -> None:
+    """An input reaches the tool under its names, and its answer comes back under the contract's."""
+    from interlock.catalog.drivers.translating import BoundEntry
+
+    found = load_workspace(PATTERNS).bindings[manifest.key]
+    one = next(b for b in found if b.entry.mcp and b.entry.mcp.tool_name == tool)
+    bound = BoundEntry(one.contract, one.entry)
+    bound.shape.check_inputs(inputs)
+    assert bound.arguments(inputs) == arguments
+    assert bound.value({"structuredContent": answer, "content": []}).value == value
+
+
+# -- a node
+
+
+def names(node: RunningNode) -> set[str]:
+    async def ask() -> set[str]:
+        async with Client(node.url) as client:
+            return {tool.name for tool in (await client.list_tools()).tools}
+
+    return asyncio.run(ask())
+
+
+def call(world: World, tool: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return world.run_here("call", tool, *words)
+
+
+def result(world: World, tool: str, *words: str) -> Any:
+    done = call(world, tool, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    try:
+        return json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return done.stdout.rstrip("\n")
+
+
+def confirmed(world: World, tool: str, *words: str) -> Any:
+    """The result of a call that a human has to confirm first."""
+    waits = call(world, tool, *words)
+    assert waits.returncode == 1
+    assert "a human must confirm it first" in waits.stdout + waits.stderr
+    if not (world.home / ".config/interlock/keys/duty.pem").exists():
+        made = world.run_here("keys", "new", "duty", "--no-passphrase")
+        assert made.returncode == 0, made.stderr
+    [waiting] = json.loads(world.run_here("approvals", "--json").stdout)["approvals"]
+    done = world.run_here("approve", waiting["id"], "--key", "duty", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return result(world, tool, *words)
+
+
+def in_journal(world: World) -> list[dict[str, Any]]:
+    done = world.run_here("audit", "search", "--json", "fs-*")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def copied(world: World, source: Path, **drivers: Any) -> Path:
+    """A copy of an example is the world's folder, and its config listens where it may."""
+    shutil.copytree(source, world.cwd, dirs_exist_ok=True)
+    path = world.cwd / "interlock.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["listen"] = f"127.0.0.1:{world.port}"
+    document["drivers"] |= drivers
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def stand_in_for_npm(world: World, config: Config, manifest: DriverManifest, notes: Path) -> None:
+    """Put the stand-in where npm would have put the package of a driver."""
+    assert manifest.server is not None
+    folder = driver_folder(installed_drivers_path(config, world.environ, world.cwd), manifest)
+    package = folder / "node_modules" / manifest.server.package
+    package.mkdir(parents=True)
+    own = manifest.server.package.rpartition("/")[2]
+    (package / "package.json").write_text(json.dumps({"version": "0.6.2", "bin": own}))
+    program = folder / "node_modules" / ".bin" / own
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nSTAND_IN_NOTES={notes} exec {sys.executable} {STAND_IN} "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    marker = {
+        "method": "npm",
+        "wanted": hashlib.sha256(msgspec.json.encode(manifest.install)).hexdigest(),
+        "at": time.time(),
+        "settings": {},
+    }
+    (folder / MARKER).write_text(json.dumps(marker))
+
+
+@pytest.mark.spec("DR-32.example-1", "DR-32.principles-2", "DR-32.principles-3", "DR-32.meta-1")
+def test_aip_32_s_own_example_is_served(world: World) -> None:
+    """The driver as it stands in AIP-32, its package stood in for by a server that answers as the
+    one did for which AIP-32 was written."""
+    config = load_config(copied(world, PATTERNS))
+    one = driver(load_workspace(world.cwd), "filesystem-mcp")
+    assert [path.name for path in one.folder.iterdir()] == ["DRIVER.md"]
+    notes = world.folder / "notes"
+    stand_in_for_npm(world, config, one, notes)
+    node = world.up()
+    assert {"fs-read", "fs-write", "fs-list"} <= names(node)
+    target = world.folder / "work"
+    target.mkdir()
+    (target / "a.txt").write_text("Hello.")
+    read = result(world, "fs-read", f"path={target}/a.txt")
+    assert read == {"contents": "Hello."}
+    assert confirmed(world, "fs-write", f"path={target}/b.txt", "content=new") == {"written": 3}
+    assert (target / "b.txt").read_text() == "new"
+    assert result(world, "fs-list", f"path={target}") == {"entries": ["a.txt", "b.txt"]}
+    asked = [json.loads(line) for line in notes.read_text().splitlines()]
+    assert asked == [
+        {"tool": "read_file", "arguments": {"path": f"{target}/a.txt"}},
+        {"tool": "write_file", "arguments": {"path": f"{target}/b.txt", "content": "new"}},
+        {"tool": "list_directory", "arguments": {"path": str(target)}},
+    ]
+    [told] = [row for row in node.status()["drivers"] if row["id"] == "filesystem-mcp"]
+    assert (told["state"], told["revision"]) == ("running", "2025-03-26")
+    # What the contract does not take never reaches the server.
+    assert call(world, "fs-read", "path:=1").returncode == 1
+    assert len(notes.read_text().splitlines()) == 3
+    node.end()
+
+
+def installed(world: World, *ids: str) -> None:
+    """Have drivers installed for real; skips where their packages cannot be had."""
+    for id in ids:
+        done = with_npm(world, "drivers", "install", id, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert f"{id} is installed" in done.stdout
+
+
+def with_npm(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that installs: where packages come from is a matter of the machine, so npm is
+    set up as it is here, and what was fetched before is not fetched again."""
+    assert NPM is not None
+    environ = {**os.environ, **world.environ}
+    for name in ("userconfig", "cache"):
+        asked = subprocess.run(
+            [NPM, "config", "get", name], capture_output=True, text=True, timeout=60, check=True
+        )
+        environ.setdefault(f"npm_config_{name}", asked.stdout.strip())
+    try:
+        done = subprocess.run(
+            [*INTERLOCK, *arguments],
+            cwd=world.cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"npm did not install within {FETCH_SECONDS} s")
+    if "Cannot install" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    return done
+
+
+@requires_npm
+@pytest.mark.spec("DR-32.compat-3", "DR-32.principles-2", "DR-32.principles-3")
+def test_public_servers_for_real(world: World) -> None:
+    """As the README has it: check, install, try, run, read, list, and write with a human's yes."""
+    copied(world, EXAMPLES)
+    before = world.run_here("drivers", "list", "--json")
+    states = {one["id"]: one["state"] for one in json.loads(before.stdout)["drivers"]}
+    assert states["filesystem-mcp"] == "failing"
+    installed(world, "filesystem-mcp", "everything-mcp")
+    live = world.run("drivers", "check", ".drivers/filesystem-mcp", "--live")
+    assert live.returncode == 0, live.stdout + live.stderr
+    assert "✓ filesystem-mcp: 4 of 4 contracts fit" in live.stdout
+    tried = world.run("drivers", "test", "filesystem-mcp")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert "✓ filesystem-mcp  fs-read: a greeting" in tried.stdout
+
+    node = world.up()
+    contracts = {one.partition("@")[0] for one in load_workspace(EXAMPLES).contracts}
+    assert names(node) == contracts
+    greeting = (EXAMPLES / "files/welcome.txt").read_text()
+    assert result(world, "fs-read", "path=files/welcome.txt") == {"contents": greeting}
+    assert result(world, "fs-list", "path=files") == {"listing": "[FILE] welcome.txt"}
+    assert "welcome.txt" in result(world, "fs-search", "path=.", "pattern=**/*.txt")["found"]
+    written = confirmed(world, "fs-write", "path=files/note.txt", "content=hello")
+    assert "note.txt" in written["message"]
+    assert (world.cwd / "files/note.txt").read_text() == "hello"
+    assert result(world, "demo.sum", "a=2", "b=3") == "The sum of 2 and 3 is 5."
+    weather = result(world, "demo.weather", "city=Chicago")
+    assert set(weather) == {"temperature", "conditions", "humidity"}
+    # The server's own rule: nothing outside of its folder.
+    outside = call(world, "fs-read", f"path={world.folder}/outside.txt")
+    assert outside.returncode == 1
+
+    rows = {one["id"]: one for one in node.status()["drivers"]}
+    assert {id for id, one in rows.items() if one["state"] == "running"} == {
+        "filesystem-mcp",
+        "everything-mcp",
+    }
+    listed = world.run_here("drivers", "list")
+    assert "filesystem-mcp" in listed.stdout
+    assert "running" in listed.stdout
+    pids = [rows[id]["pid"] for id in ("filesystem-mcp", "everything-mcp")]
+    wait_until(
+        "the calls in the journal", lambda: {row["verb"] for row in in_journal(world)} >= JOURNALLED
+    )
+    node.end()
+    for pid in pids:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+@requires_npm
+@pytest.mark.spec("DR-32.skill-1")
+def test_a_driver_is_made_for_a_package_of_npm(world: World) -> None:
+    """Kind, package and tools in; files out that validate as they are, and that work."""
+    world.config()
+    made = with_npm(
+        world,
+        *("drivers", "new", "npm", "@modelcontextprotocol/server-filesystem", "--yes"),
+        *("--tools", "read_text_file:fs-read,list_directory:fs-list", "--", "."),
+    )
+    assert made.returncode == 0, made.stderr
+    assert ".drivers/filesystem-mcp/DRIVER.md" in made.stdout
+    checked = world.run("drivers", "check", "--live", "--strict")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    (world.cwd / "hello.txt").write_text("Hello.")
+    node = world.up()
+    wait_until("both contracts", lambda: names(node) == {"fs-read", "fs-list"})
+    assert result(world, "fs-read", "path=hello.txt") == "Hello."
+    node.end()
