@@ -1,0 +1,246 @@
+"""Files of drivers that change while the node runs: what changed is live, what did not keeps its
+server, and what cannot be used is taken out and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.node.driver_workspace import ANY, Workspace, running
+from tests.upstreams.harness import run
+
+LIVE_WITHIN = 5.0
+"""Seconds. The bar of one second is for the benchmark, on a machine that has nothing else to do."""
+
+
+def pair(folder: Path) -> tuple[Workspace, str]:
+    workspace = Workspace(folder)
+    contract = workspace.contract()
+    workspace.driver("echo-mcp", workspace.echoes(contract))
+    workspace.driver("other-mcp", workspace.echoes(workspace.contract("text.other")))
+    return workspace, contract
+
+
+def test_a_changed_driver_gets_a_new_server_and_others_keep_theirs(tmp_path: Path) -> None:
+    workspace, contract = pair(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            first = await node.call("text.echo", text="one")
+            await node.call("text.other", text="one")
+            other = node.pid("other-mcp")
+            workspace.driver(
+                "echo-mcp",
+                workspace.serves(contract, "show", result_extract="$.arguments"),
+                version="1.1.0",
+            )
+            began = time.monotonic()
+            await node.until(lambda: node.status().version == "1.1.0", "the new file")
+            assert time.monotonic() - began < LIVE_WITHIN
+            error = await node.refused("text.echo", text="two")
+            # The new binding is used: its answer is no longer what the contract says.
+            assert error.failure.name == "output_parse_failed"
+            assert workspace.heard("tools/call")[-1]["birth"] != first["birth"]
+            assert node.pid("other-mcp") == other
+            assert node.status("other-mcp").calls == 1
+
+    run(body)
+
+
+def test_a_changed_contract_is_live(tmp_path: Path) -> None:
+    workspace, _ = pair(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await node.call("text.echo", text="much too long for the next version")
+            await node.call("text.other", text="one")
+            other = node.pid("other-mcp")
+            shorter = {
+                "type": "object",
+                "properties": {"text": {"type": "string", "maxLength": 5}},
+                "required": ["text"],
+            }
+            workspace.contract(version="1.1.0", inputs=shorter, description="Shorter now.")
+            await node.until(
+                lambda: node.listed("text.echo")["description"] == "Shorter now.", "the new text"
+            )
+            error = await node.refused("text.echo", text="much too long")
+            assert error.failure.name == "invalid_arguments"
+            assert (await node.call("text.echo", text="short"))["said"] == "short"
+            assert node.pid("other-mcp") == other
+
+    run(body)
+
+
+def test_a_new_driver_comes_and_a_removed_one_goes(tmp_path: Path) -> None:
+    workspace, _ = pair(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await node.call("text.other", text="one")
+            other = node.pid("other-mcp")
+            third = workspace.contract("text.third")
+            file = workspace.driver("third-mcp", workspace.echoes(third))
+            await node.until(lambda: "text.third" in node.tools, "the new contract")
+            assert (await node.call("text.third", text="x"))["said"] == "x"
+            pid = node.pid("third-mcp")
+            assert pid is not None
+            file.unlink()
+            await node.until(lambda: "text.third" not in node.tools, "the list without it")
+            error = await node.refused("text.third", text="x")
+            assert error.failure.name == "unknown_tool"
+            assert [one.id for one in node.node.drivers.status()] == ["echo-mcp", "other-mcp"]
+            assert node.pid("other-mcp") == other
+
+    run(body)
+
+
+@pytest.mark.spec("DR-30.resolver-7")
+def test_a_broken_file_takes_its_driver_out_and_says_why(tmp_path: Path) -> None:
+    workspace, contract = pair(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await node.call("text.echo", text="one")
+            await node.call("text.other", text="one")
+            other = node.pid("other-mcp")
+            file = workspace.driver("echo-mcp", workspace.echoes(contract), transport="ws")
+            await node.until(lambda: "text.echo" not in node.tools, "the list without it")
+            status = node.status()
+            assert status.state == "refused"
+            assert "transport" in status.problem
+            assert str(file) in status.file
+            workspace.driver("echo-mcp", workspace.echoes(contract))
+            await node.until(lambda: "text.echo" in node.tools, "the list with it again")
+            assert (await node.call("text.echo", text="two"))["said"] == "two"
+            assert node.pid("other-mcp") == other
+
+    run(body)
+
+
+def test_a_call_under_way_is_answered_by_the_server_that_has_it(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    slow = workspace.contract("text.slow", inputs=ANY)
+    release = workspace.contract("text.release", inputs=ANY, outputs={"type": "string"})
+    entries = [workspace.serves(slow, "slow"), workspace.serves(release, "release")]
+    workspace.driver("echo-mcp", *entries)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            waiting = asyncio.create_task(node.call("text.slow"))
+            await node.until(lambda: workspace.heard("tools/call"), "the slow call")
+            before = node.driver()
+            old = before.supervisor
+            assert old is not None
+            workspace.driver("echo-mcp", *entries, version="1.1.0")
+            await node.until(lambda: node.status().version == "1.1.0", "the new file")
+            # The old server still has the call; what is new goes to the new one.
+            assert not waiting.done()
+            await node.result("text.release", {})
+            births = {one["birth"] for one in workspace.heard("tools/call")}
+            assert len(births) == 2
+            assert old.peer is not None
+            await old.peer.request("tools/call", {"name": "release", "arguments": {}})
+            assert await waiting == {"said": "at last"}
+            await node.until(lambda: old.peer is None, "the end of the old server")
+
+    run(body)
+
+
+def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract()
+    down = tmp_path / "down"
+    down.touch()
+    file = workspace.driver(
+        "echo-mcp", workspace.echoes(contract), server=workspace.server("--down", down)
+    )
+
+    async def body() -> None:
+        napping = asyncio.Event()
+
+        async def nap(_: float) -> None:
+            napping.set()
+            await asyncio.Event().wait()
+
+        async with running(workspace) as node:
+            node.node.drivers.care.sleep = nap
+            waiting = asyncio.create_task(node.refused("text.echo", text="x"))
+            await napping.wait()
+            file.unlink()
+            error = await waiting
+            assert error.failure.name == "upstream_unavailable"
+            assert "no more" in error.message
+
+    run(body)
+
+
+@pytest.mark.spec("DR-30.identity-2", "DR-32.identity-1")
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("change", ["narrowing", "transport"])
+def test_a_change_that_needs_a_major_is_refused_without_one(
+    tmp_path: Path, change: str, restarted: bool
+) -> None:
+    workspace = Workspace(tmp_path)
+    inputs = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "seed": {"type": "number"}},
+        "required": ["text"],
+    }
+    contract = workspace.contract(inputs=inputs)
+    workspace.driver("echo-mcp", workspace.echoes(contract))
+
+    def written(version: str) -> None:
+        entry = workspace.echoes(contract)
+        if change == "narrowing":
+            entry["schema_narrowing"] = {"drop_inputs": ["seed"]}
+            workspace.driver("echo-mcp", entry, version=version)
+        else:
+            workspace.driver(
+                "echo-mcp",
+                entry,
+                version=version,
+                server={"kind": "remote", "url": "http://127.0.0.1:9/sse"},
+                transport="sse",
+                network={"egress": ["127.0.0.1:9"]},
+            )
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            assert node.status().state == "unverified"
+            if not restarted:
+                written("1.1.0")
+                await node.until(lambda: node.status().state == "refused", "the refusal")
+                assert "major" in node.status().problem
+                written("2.0.0")
+                await node.until(lambda: node.status().version == "2.0.0", "the new major")
+                return
+        written("1.1.0")
+        async with running(workspace) as node:
+            assert node.status().state == "refused"
+            assert "major" in node.status().problem
+        written("2.0.0")
+        async with running(workspace) as node:
+            assert node.status().version == "2.0.0"
+
+    run(body)
+
+
+def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path) -> None:
+    workspace, _ = pair(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await node.call("text.echo", text="one")
+            await node.node.apply(workspace.config(enabled=False))
+            assert node.tools == []
+            assert node.node.drivers.status() == []
+            assert not [key for key in node.node.roster.upstreams if key.startswith("driver")]
+            await node.node.apply(workspace.config())
+            assert node.tools == ["text.echo", "text.other"]
+            assert (await node.call("text.echo", text="two"))["said"] == "two"
+
+    run(body)
