@@ -14,6 +14,7 @@ from interlock.cli.automation import automation
 from interlock.cli.call import call
 from interlock.cli.check import check
 from interlock.cli.claims import claims
+from interlock.cli.contracts import contracts
 from interlock.cli.doctor import doctor
 from interlock.cli.drivers import drivers
 from interlock.cli.import_clients import import_clients
@@ -80,6 +81,7 @@ app.command(rich_help_panel=_CONFIG)(about.schema)
 app.command(rich_help_panel=_USE)(tools)
 app.command(rich_help_panel=_USE)(call)
 app.add_typer(drivers, name="drivers", rich_help_panel=_USE)
+app.add_typer(contracts, name="contracts", rich_help_panel=_USE)
 app.add_typer(operations, name="operations", rich_help_panel=_USE)
 app.add_typer(topic, name="topic", rich_help_panel=_USE)
 app.command(rich_help_panel=_TRUST)(approvals)
