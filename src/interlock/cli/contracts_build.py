@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def build(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Where proto/, json/ and openapi/ are.")
+        Path, typer.Argument(metavar="FOLDER", help="Where proto/, json/ and openapi/ are.")
     ] = Path("schemas"),
     check: Annotated[
         bool,
