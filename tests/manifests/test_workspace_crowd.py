@@ -1,4 +1,4 @@
-"""A thousand drivers: all of them are read once. `python -m bench drivers` says how long it takes."""
+"""A thousand drivers: each file is read once. `python -m bench drivers` says how long that takes."""
 
 from __future__ import annotations
 
