@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
 from tests.cli.program import World
+from tests.cli.waiting import wait_until
 
 
 def drivers(world: World, *arguments: str, code: int = 0, **environ: str) -> str:
@@ -69,6 +70,35 @@ def test_how_drivers_stand_by_their_files(world: World) -> None:
     [row] = [line for line in text.splitlines() if line.startswith("fs-read ")]
     assert set(row.split("  ")[-1].strip().split(", ")) == {"files-mcp", "keyed-mcp", "absent-mcp"}
     assert "db-query  1.0.0     nobody" in text
+
+
+def test_a_running_node_knows_better(world: World) -> None:
+    """Its servers were asked: one has what its driver says, another has not."""
+    world.config()
+    contract(world)
+    contract(world, "fs-other")
+    driver(world, server={**STARTED, "env": {"KEY": "${secrets.A_KEY}"}},
+           auth={"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}})  # fmt: skip
+    secrets(world, "files-mcp", "a-key")
+    driver(world, "wrong-mcp", implements=[entry("fs-other", "read_fil")])
+    world.up(A_KEY="hush-hush")
+
+    def told() -> dict[str, Any] | None:
+        told: dict[str, Any] = json.loads(drivers(world, "list", "--json"))
+        states = {one["id"]: one["state"] for one in told["drivers"]}
+        return told if states == {"files-mcp": "ready", "wrong-mcp": "refused"} else None
+
+    found = wait_until("both servers to be asked", told)
+    assert found["running"] is True
+    assert {one["contract"]: one["drivers"] for one in found["contracts"]} == {
+        "fs-other": [],
+        "fs-read": ["files-mcp"],
+    }
+    text = drivers(world, "list")
+    assert "the server has no tool 'read_fil'. Did you mean 'read_file'?" in text
+    # The secret is in the node's environment and not in ours.
+    assert "fs-read goes to files-mcp@1." in drivers(world, "explain", "fs-read")
+    assert "read_fil" in drivers(world, "explain", "fs-other", code=1)
 
 
 def test_no_driver_at_all(world: World) -> None:

@@ -135,6 +135,7 @@ def test_a_contract_that_is_there_is_bound_with_a_mapping(world: World) -> None:
 def test_a_secret_is_named_and_never_written(world: World) -> None:
     said = new(world, "--tools", "secret_length", "--secret", "STAND_IN_TOKEN",
                STAND_IN_TOKEN="hush-hush-hush")  # fmt: skip
+    assert "files-mcp was given stand-in-token" in said
     files = [path.read_text() for path in world.cwd.rglob("*.md")]
     assert not any("hush" in text for text in [said, *files])
     listed = front_matter((world.cwd / ".drivers/files-mcp/SECRETS.md").read_text())

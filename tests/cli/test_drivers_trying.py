@@ -142,7 +142,7 @@ def test_translations_by_code_are_the_real_ones(greeting: World) -> None:
     contract(greeting, examples=examples(greeting, "HELLO.\n"))
     path = driver(greeting, server=STARTED)
     (path.parent / "driver.py").write_text(
-        "from interlock.manifests.definitions import define_driver\n"
+        "from interlock.drivers import define_driver\n"
         "def parse_tool_result(args):\n"
         "    return {'contents': args.result['structuredContent']['contents'].upper()}\n"
         "driver = define_driver(parse_tool_result=parse_tool_result)\n"

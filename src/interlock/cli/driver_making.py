@@ -27,7 +27,7 @@ from interlock.cli.driver_drafting import (
     draft_contracts,
     prefix_of,
 )
-from interlock.cli.driver_reach import named, visit
+from interlock.cli.driver_reach import named, objects, visit
 from interlock.cli.driver_texts import manifest_text, one_line
 from interlock.cli.driver_workspace import Desk
 from interlock.errors import CONFIG, InterlockError
@@ -37,7 +37,6 @@ from interlock.manifests.secret import SecretEntry, SecretsInventory
 from interlock.manifests.secrets_reader import INVENTORY_FILE, parse_inventory
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import parse_contract
-from interlock.protocol.jsonrpc import decode_value
 
 
 class Made(Struct):
@@ -49,6 +48,8 @@ class Made(Struct):
     """By contract: what a person should look at."""
     taken: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Contracts that were there already, and why the server's tool does not fit them yet."""
+    remarks: list[str] = field(default_factory=list)
+    """What happened while the server was asked."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tools without a contract, and why."""
 
@@ -76,20 +77,19 @@ async def make(
         listed, offer = there.tools(), there.offer
         about, revision = there.server, there.peer.revision
     tell(f"{about or wish.ref}: {len(listed)} tools")
+    made = Made(folder, remarks=[*there.given(), *there.in_vain()])
     _all_there(chosen, listed)
-    made = Made(folder)
     own = _own_secrets(wish, desk, folder)
     entries = [*_contracts(made, wish, desk, list(listed.values()), chosen)]
     if not entries:
         raise _nothing(wish, made)
     described = one_line(f"{about or wish.ref}, an MCP server ({wish.kind}).", 2000)
-    resources = [decode_value(raw) for raw in (*offer.resources, *offer.templates)]
     fields = driver_fields(
         wish,
         entries,
         described=described,
         prompts=named(offer.prompts),
-        resources=[one for one in resources if isinstance(one, dict)],
+        resources=objects((*offer.resources, *offer.templates)),
         own_secrets=bool(own),
     )
     made.files[folder / "DRIVER.md"] = manifest_text(fields, driver_words(wish, about, revision))

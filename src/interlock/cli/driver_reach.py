@@ -67,6 +67,18 @@ class Visit(Struct):
         parts = [str(self.peer.server_info.get(part, "")) for part in ("name", "version")]
         return " ".join(parts).strip()
 
+    def given(self) -> list[str]:
+        """A sentence about secrets, if there is one."""
+        slugs = ", ".join(dict.fromkeys(self.bound))
+        return [f"{self.manifest.id} was given {slugs}"] if slugs else []
+
+    def in_vain(self) -> list[str]:
+        """A sentence for each place that it may not reach."""
+        return [
+            f"{self.manifest.id} asked for {place}, which is not in its network.egress"
+            for place in dict.fromkeys(self.refused)
+        ]
+
     def tools(self) -> dict[str, dict[str, Any]]:
         """What it lists, by name."""
         return {one["name"]: one for one in named(self.offer.tools)}
@@ -101,15 +113,24 @@ def told_of(id: str, error: InterlockError) -> str:
     return say.printable(redact_about(id, error.message) if own else error.message)
 
 
-def named(listed: Iterable[Raw]) -> list[dict[str, Any]]:
-    """Definitions that have a name, the first of each."""
-    found: dict[str, dict[str, Any]] = {}
+def objects(listed: Iterable[Raw]) -> list[dict[str, Any]]:
+    """What of a list can be read at all."""
+    found = []
     for raw in listed:
         try:
             one = decode_value(raw)
         except ProtocolError:
             continue
-        if isinstance(one, dict) and isinstance(one.get("name"), str) and one["name"]:
+        if isinstance(one, dict):
+            found.append(one)
+    return found
+
+
+def named(listed: Iterable[Raw]) -> list[dict[str, Any]]:
+    """Definitions that have a name, the first of each."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in objects(listed):
+        if isinstance(one.get("name"), str) and one["name"]:
             found.setdefault(one["name"], one)
     return list(found.values())
 
@@ -179,6 +200,10 @@ class _Tells:
         self.bound: list[str] = []
         self.confinement: Confinement | None = None
 
+    def record(self, row: Mapping[str, Any]) -> None:
+        if "denied" not in str(row.get("type")):
+            self.bound.append(str(row.get("slug", "")))
+
 
 def _server(manifest: DriverManifest, desk: Desk, installed: Path | None) -> Any:
     server, settings = manifest.server, desk.settings
@@ -205,7 +230,7 @@ async def _secrets(
         inventory=desk.workspace.secrets if inventory is None else inventory,
         vault=vault_of(desk),
         asker=asker_of(manifest, desk),
-        record=lambda row: tells.bound.append(str(row.get("slug", ""))),
+        record=tells.record,
     )
 
 

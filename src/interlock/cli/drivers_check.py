@@ -208,9 +208,11 @@ async def _one_server(report: Report, desk: Desk, manifest: DriverManifest, *, q
             report.wrong(file, one.entry.line, say.printable(sentence), driver=manifest.id)
         for sentence in found.warnings:
             report.doubtful(file, one.entry.line, say.printable(sentence), "server")
-    for sentence in _undeclared(manifest, there.offer):
+    for sentence in (*_undeclared(manifest, there.offer), *there.in_vain()):
         report.doubtful(file, 0, sentence, "server")
     if not quiet:
+        for sentence in there.given():
+            say.note(sentence)
         count = len(manifest.implements)
         told = f"{count} of {count} contracts fit" if good else "its tools do not fit its contracts"
         _mark(good, f"{manifest.id}: {told}, {say.printable(about) or 'a server without a name'}")

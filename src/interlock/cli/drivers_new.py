@@ -238,6 +238,8 @@ def _must_be_new(folder: Path, desk: Desk, force: bool) -> None:
 def _told(made: Made, desk: Desk) -> None:
     for path in sorted(made.files):
         print(desk.shown(path))
+    for sentence in made.remarks:
+        say.note(sentence)
     for id, misfits in made.taken.items():
         say.note(f"{id} is a contract that was there already; the driver serves it.")
         for sentence in misfits:

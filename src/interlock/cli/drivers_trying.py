@@ -125,6 +125,8 @@ async def _try_driver(
                     found.append(Tried(manifest.id, one.contract.id, "", FAILED, told))
                     continue
                 found += await _try_examples(desk, there, one)
+        for sentence in (*there.given(), *there.in_vain()):
+            say.note(sentence)
     except InterlockError as error:
         found.append(Tried(manifest.id, "", "", UNREACHABLE, told_of(manifest.id, error)))
     return found
