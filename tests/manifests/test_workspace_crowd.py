@@ -1,4 +1,4 @@
-"""A thousand drivers: each file is read once. `python -m bench drivers` says how long that takes."""
+"""A thousand drivers: each file is read once. How long that takes: `python -m bench drivers`."""
 
 from __future__ import annotations
 
