@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from interlock import errors
-from interlock.errors import InterlockError
-from interlock.stores.own_file import OwnFile, make_private
+from interlock.stores.own_file import OwnFile
 
 SCHEMA_VERSION: Final = 1
 
 # "ILDS". Tells our file from another program's.
 _APPLICATION_ID: Final = 0x494C4453
-_BUSY_SECONDS: Final = 5.0
 _SCHEMA: Final = (
     """CREATE TABLE signed_in (
         driver       TEXT NOT NULL,
@@ -104,22 +101,6 @@ class DriverStates:
             for driver, workspace, user, authed, refreshed_at, changed_at in rows
         ]
 
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _opened(self) -> AbstractContextManager[sqlite3.Connection]:
         """The file, in one transaction. Raises InterlockError."""
-        try:
-            make_private(self.path)
-            with closing(
-                sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
-            ) as file:
-                file.execute("BEGIN IMMEDIATE")
-                _FILE.prepare(file, self.path)
-                yield file
-                file.execute("COMMIT")
-        except (sqlite3.Error, OSError) as error:
-            raise InterlockError(
-                errors.INTERNAL,
-                f"The store of driver states {self.path} cannot be used: {error}. "
-                "Look at its disk and its permissions, or move it aside and sign in again.",
-                data={"path": str(self.path)},
-            ) from error
+        return _FILE.opened(self.path, advice="move it aside and sign in again")

@@ -6,10 +6,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from interlock.errors import CONFIG, InterlockError
+from interlock.errors import CONFIG, INTERNAL, InterlockError
+
+_BUSY_SECONDS: Final = 5.0
 
 
 def make_private(path: Path) -> None:
@@ -68,3 +72,31 @@ class OwnFile(NamedTuple):
             file.execute(statement)
         file.execute(f"PRAGMA application_id = {self.application_id}")
         file.execute(f"PRAGMA user_version = {self.version}")
+
+    @contextmanager
+    def opened(
+        self, path: Path, *, advice: str, wiped: bool = False
+    ) -> Iterator[sqlite3.Connection]:
+        """The file for one transaction, opened and closed: for what is asked rarely, from any
+        thread and any process. Raises InterlockError.
+
+        `advice`: what to do when it cannot be used. `wiped`: what is deleted is overwritten.
+        """
+        try:
+            make_private(path)
+            with closing(
+                sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            ) as file:
+                if wiped:
+                    file.execute("PRAGMA secure_delete = ON")
+                file.execute("BEGIN IMMEDIATE")
+                self.prepare(file, path)
+                yield file
+                file.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            raise InterlockError(
+                INTERNAL,
+                f"{self.called} {path} cannot be used: {error}. "
+                f"Look at its disk and its permissions, or {advice}.",
+                data={"path": str(path)},
+            ) from error
