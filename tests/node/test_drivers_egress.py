@@ -11,6 +11,7 @@ import pytest
 
 from interlock.node import driver_care
 from interlock.node.node import Node
+from interlock.upstreams.egress.confinement import Confinement
 from tests.node.driver_workspace import ANY, Workspace, running
 from tests.upstreams.egress.cells import GREETING, needs_confinement, outside
 from tests.upstreams.harness import run
@@ -191,9 +192,9 @@ def _cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that forbids namespaces."""
     said = "this machine forbids user namespaces"
     monkeypatch.setattr(driver_care, "confinement_problem", lambda: said)
-    opened = driver_care.Confinement.open.__func__  # type: ignore[attr-defined]
+    opened = Confinement.open.__func__  # type: ignore[attr-defined]
 
     async def open_in_vain(cls: Any, *given: Any, **more: Any) -> Any:
         return await opened(cls, *given, **more, problem=lambda: said)
 
-    monkeypatch.setattr(driver_care.Confinement, "open", classmethod(open_in_vain))
+    monkeypatch.setattr(Confinement, "open", classmethod(open_in_vain))

@@ -187,7 +187,9 @@ def test_the_node_tries_again_what_is_worth_it(
 ) -> None:
     workspace = Workspace(tmp_path)
     tool = workspace.contract(retry={"max_attempts": contract})
-    more = {} if entry is None else {"retry_override": {"max_attempts": entry}}
+    more: dict[str, Any] = {}
+    if entry is not None:
+        more = {"retry_override": {"max_attempts": entry}}
     file = workspace.driver("echo-mcp", workspace.echoes(tool, **more))
     (file.parent / "driver.py").write_text(FLAKY.format(again=again), encoding="utf-8")
 

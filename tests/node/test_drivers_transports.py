@@ -41,7 +41,7 @@ class Everywhere:
         echo = workspace.contract()
         wrong = workspace.contract("text.wrong", inputs=WHY)
         slow = workspace.contract("text.slow", inputs=ANY)
-        mapped = {"argument_mapping": {"text": "message"}}
+        mapped: dict[str, Any] = {"argument_mapping": {"text": "message"}}
         workspace.driver(
             "echo-mcp",
             workspace.serves(echo, self.tool("echo"), **mapped),

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import platform
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.drivers.binding import check_entry
-from interlock.catalog.drivers.candidates import Machine, Workspace, tag_warnings
+from interlock.catalog.drivers.candidates import Workspace
 from interlock.catalog.drivers.contract_shape import ContractShape
-from interlock.catalog.drivers.limits import override_warnings
-from interlock.catalog.drivers.translating import NO_TRANSFORMS, BoundEntry
 from interlock.catalog.introduction import Voice
 from interlock.config import Config
 from interlock.errors import InterlockError
@@ -29,10 +23,12 @@ from interlock.manifests import workspace as files
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.tool import ToolContract
 from interlock.node.driver_care import DriverCare, workspace_id
+from interlock.node.driver_making import make_driver
+from interlock.node.driver_making import this_machine as this_machine
 from interlock.node.driver_publishing import Deprecations, Publishing, voice_of
 from interlock.node.driver_registrations import keep_registrations, read_registrations
 from interlock.node.driver_status import ContractStatus, DriverStatus, status_of
-from interlock.node.driver_trust import refusal, signature_mark
+from interlock.node.driver_trust import signature_mark
 from interlock.node.places import registered_drivers_path
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.breaker import Breakers, Circuit
@@ -40,8 +36,8 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.ports import Upstream
 from interlock.protocol.jsonrpc import encode_value
 from interlock.upstreams.drivers.contract_upstream import ContractUpstream, Served
-from interlock.upstreams.drivers.driver import Binding, Driver
-from interlock.upstreams.drivers.hooks import Hooks, code_mark, load_hooks
+from interlock.upstreams.drivers.driver import Driver
+from interlock.upstreams.drivers.hooks import code_mark
 from interlock.upstreams.drivers.rows import Rows
 from interlock.upstreams.supervisor import Supervisor
 
@@ -239,82 +235,28 @@ class Drivers:
         return now == then and driver.marks == self._marks(manifest)
 
     def _begin(self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes) -> None:
-        hooks: Hooks | None = None
-        warnings: list[str] = []
-        marks = self._marks(manifest)
-        refused = refusal(manifest, self._config, self._base_dir)
-        if not refused:
-            try:
-                hooks, warnings = load_hooks(
-                    manifest,
-                    [one.contract.id for one in workspace.bindings[manifest.key]],
-                    allowed=self._config.drivers.allow_code,
-                )
-            except InterlockError as error:
-                refused = error.message
-        if hooks is not None:
-            # With what only its code says.
-            manifest = hooks.manifest
-        bindings = self._bindings(manifest, workspace, hooks, shapes)
-        driver = Driver(manifest, bindings, self.care, strict=self._config.drivers.strict)
-        driver.hooks = hooks
-        driver.marks = marks
-        # Of one that has to be signed in it is found out when somebody needs it.
-        driver.standing.authed = True
-        cautions = [
-            *warnings,
-            *tag_warnings(manifest, self._allowed()),
-            *(
-                text
-                for one in bindings.values()
-                for text in override_warnings(one.contract, manifest, one.entry)
-            ),
-        ]
-        for text in cautions:
-            driver.warn(text)
-        for caution in workspace.cautions.get(manifest.file, ()):
-            driver.warnings[str(caution)] = None
-        if not refused and self._config.drivers.strict and driver.warnings:
-            refused = f"{next(iter(driver.warnings))} (drivers.strict)"
-        driver.standing.refused = refused
-        if refused:
-            _log.warning("%s is not used: %s", manifest.id, refused)
+        driver = make_driver(
+            manifest,
+            workspace,
+            config=self._config,
+            base_dir=self._base_dir,
+            allowed=self._allowed(),
+            around=self.care,
+            shape_of=lambda contract: self._shape(contract, shapes),
+        )
+        driver.marks = self._marks(manifest)
         self.care.drivers[driver.key] = self._upstreams[driver.key] = driver
         self.care.look_after(driver)
 
-    def _bindings(
-        self,
-        manifest: DriverManifest,
-        workspace: files.Workspace,
-        hooks: Hooks | None,
-        shapes: Shapes,
-    ) -> dict[str, Binding]:
-        """What a driver serves, and what is wrong with that."""
-        transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
-        bindings = {}
-        for one in workspace.bindings[manifest.key]:
-            contract, entry = one.contract, one.entry
-            executes = hooks is not None and hooks.executes(contract.id)
-            wrong = check_entry(contract, entry, transforms=transforms, has_hook=executes)
-            for problem in wrong:
-                _log.warning("%s: %s", manifest.id, problem)
-            try:
-                shape = shapes.get(contract.key) or self._shape(contract)
-                shapes[contract.key] = shape
-                bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
-            except InterlockError as error:
-                _log.warning("%s: %s", manifest.id, error.message)
-                continue
-            bindings[contract.key] = Binding(
-                contract, entry, bound, tuple(wrong), executes=executes
-            )
-        return bindings
-
-    def _shape(self, contract: ToolContract) -> ContractShape:
-        known = self.contracts.served.get(contract.key)
-        if known is not None and known.contract is contract:
-            return known.shape
-        return ContractShape(contract)
+    def _shape(self, contract: ToolContract, shapes: Shapes) -> ContractShape:
+        """One for all drivers that serve it. Raises InterlockError."""
+        found = shapes.get(contract.key)
+        if found is None:
+            known = self.contracts.served.get(contract.key)
+            same = known is not None and known.contract is contract
+            found = known.shape if known is not None and same else ContractShape(contract)
+            shapes[contract.key] = found
+        return found
 
     def _end(self, driver: Driver, *, at_once: bool) -> None:
         self.care.drivers.pop(driver.key, None)
@@ -459,21 +401,3 @@ class Drivers:
     ) -> None:
         detail = encode_value(row).decode()
         self._audit.record_part(call, what, name, upstream, outcome, duration_us, detail)
-
-
-def this_machine(base_dir: Path) -> Machine:
-    """What `requires` of a driver is held against."""
-    systems = {"Linux": "linux", "Darwin": "darwin", "Windows": "windows"}
-    machines = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
-    machines |= {"i386": "x86", "i686": "x86", "armv7l": "arm", "armv6l": "arm"}
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-        disk = shutil.disk_usage(base_dir).free // 2**20
-    except (OSError, ValueError):
-        memory = disk = 0
-    return Machine(
-        os=systems.get(platform.system(), platform.system().lower()),
-        arch=machines.get(platform.machine().lower(), platform.machine().lower()),
-        disk_mb=disk,
-        memory_mb=memory,
-    )

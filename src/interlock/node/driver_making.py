@@ -1,0 +1,124 @@
+"""From a manifest to a driver: whether it may be used, what its code brings, and how each of its
+entries is bound to its contract. What is wrong is kept with the driver, where people look."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from interlock.catalog.drivers.binding import check_entry
+from interlock.catalog.drivers.candidates import Machine, Workspace, tag_warnings
+from interlock.catalog.drivers.contract_shape import ContractShape
+from interlock.catalog.drivers.limits import override_warnings
+from interlock.catalog.drivers.translating import NO_TRANSFORMS, BoundEntry
+from interlock.config import Config
+from interlock.errors import InterlockError
+from interlock.manifests import workspace as files
+from interlock.manifests.driver import DriverManifest, Implements
+from interlock.manifests.tool import ToolContract
+from interlock.node.driver_trust import refusal
+from interlock.upstreams.drivers.driver import Binding, Driver
+from interlock.upstreams.drivers.driver_server import Surroundings
+from interlock.upstreams.drivers.hooks import Hooks, load_hooks
+
+_log = logging.getLogger("interlock.drivers")
+
+ShapeOf = Callable[[ToolContract], ContractShape]
+"""Raises InterlockError for a contract whose schemas cannot be used."""
+
+
+def make_driver(
+    manifest: DriverManifest,
+    workspace: files.Workspace,
+    *,
+    config: Config,
+    base_dir: Path,
+    allowed: Workspace,
+    around: Surroundings,
+    shape_of: ShapeOf,
+) -> Driver:
+    """The driver of a manifest; refused where it may not be used."""
+    settings = config.drivers
+    hooks: Hooks | None = None
+    warnings: list[str] = []
+    refused = refusal(manifest, config, base_dir)
+    if not refused:
+        try:
+            hooks, warnings = load_hooks(
+                manifest,
+                [one.contract.id for one in workspace.bindings[manifest.key]],
+                allowed=settings.allow_code,
+            )
+        except InterlockError as error:
+            refused = error.message
+    if hooks is not None:
+        # With what only its code says.
+        manifest = hooks.manifest
+    bindings = _bindings(manifest, workspace, hooks, shape_of)
+    driver = Driver(manifest, bindings, around, strict=settings.strict)
+    driver.hooks = hooks
+    for text in (*warnings, *tag_warnings(manifest, allowed)):
+        driver.warn(text)
+    for one in bindings.values():
+        for text in override_warnings(one.contract, manifest, one.entry):
+            driver.warn(text)
+    for caution in workspace.cautions.get(manifest.file, ()):
+        driver.warnings[str(caution)] = None
+    if not refused and settings.strict and driver.warnings:
+        refused = f"{next(iter(driver.warnings))} (drivers.strict)"
+    driver.standing.refused = refused
+    if refused:
+        _log.warning("%s is not used: %s", manifest.id, refused)
+    return driver
+
+
+def _bindings(
+    manifest: DriverManifest,
+    workspace: files.Workspace,
+    hooks: Hooks | None,
+    shape_of: ShapeOf,
+) -> dict[str, Binding]:
+    """What a driver serves, and what is wrong with that."""
+    transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
+    bindings = {}
+    for one in workspace.bindings[manifest.key]:
+        contract, entry = one.contract, one.entry
+        executes = hooks is not None and hooks.executes(contract.id)
+        wrong = check_entry(contract, entry, transforms=transforms, has_hook=executes)
+        for problem in wrong:
+            _log.warning("%s: %s", manifest.id, problem)
+        try:
+            shape = shape_of(contract)
+        except InterlockError as error:
+            _log.warning("%s: %s", manifest.id, error.message)
+            continue
+        try:
+            bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
+        except InterlockError as error:
+            # It is never used, but seen by whoever looks for what is wrong.
+            bound = BoundEntry(contract, Implements(entry.tool, entry.version), shape=shape)
+            wrong = wrong or [error.message]
+        bindings[contract.key] = Binding(contract, entry, bound, tuple(wrong), executes=executes)
+    return bindings
+
+
+def this_machine(base_dir: Path) -> Machine:
+    """What `requires` of a driver is held against."""
+    systems = {"Linux": "linux", "Darwin": "darwin", "Windows": "windows"}
+    machines = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+    machines |= {"i386": "x86", "i686": "x86", "armv7l": "arm", "armv6l": "arm"}
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+        disk = shutil.disk_usage(base_dir).free // 2**20
+    except (OSError, ValueError):
+        memory = disk = 0
+    return Machine(
+        os=systems.get(platform.system(), platform.system().lower()),
+        arch=machines.get(platform.machine().lower(), platform.machine().lower()),
+        disk_mb=disk,
+        memory_mb=memory,
+    )
