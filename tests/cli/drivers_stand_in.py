@@ -58,6 +58,13 @@ def query(query: str) -> dict[str, list[Any]]:
 
 
 @server.tool(annotations=READS)
+def list_tables() -> dict[str, list[str]]:
+    """Names the tables of a database."""
+    noted("list_tables", secret=len(os.environ.get("DATABASE_URL", "")))
+    return {"tables": ["a", "b"]}
+
+
+@server.tool(annotations=READS)
 def secret_length() -> dict[str, int]:
     """How long the token is that it was given."""
     return {"length": len(os.environ.get("STAND_IN_TOKEN", ""))}

@@ -86,7 +86,6 @@ def test_warnings_count_when_they_are_to(world: World) -> None:
     assert world.run_here("drivers", "check", "--strict").returncode == 1
 
 
-@pytest.mark.spec("DR-32.pertool-1", "DR-32.mapping-2")
 def test_a_server_is_held_against_its_driver(world: World) -> None:
     contract(world)
     contract(world, "fs-other")

@@ -72,6 +72,7 @@ def test_how_drivers_stand_by_their_files(world: World) -> None:
     assert "db-query  1.0.0     nobody" in text
 
 
+@pytest.mark.spec("DR-32.pertool-1", "DR-32.mapping-2")
 def test_a_running_node_knows_better(world: World) -> None:
     """Its servers were asked: one has what its driver says, another has not."""
     world.config()
