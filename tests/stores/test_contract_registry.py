@@ -11,7 +11,7 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.stores.contract_changes import Snapshot, Taken
 from interlock.stores.contract_git import Means
-from interlock.stores.contract_records import MOST_BYTES, Provenance, Run
+from interlock.stores.contract_records import MOST_BYTES, Contract, Provenance, Run
 from interlock.stores.contract_registry import ContractRegistry
 from tests.stores.contract_shelf import Shelf, contract, schema
 from tests.stores.git_repositories import MEANS, git, is_clean
@@ -28,8 +28,12 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
 
 
 def refusal(shelf: Shelf, *args: object, **kwargs: object) -> InterlockError:
+    return refusal_of(shelf, contract(*args, **kwargs))  # type: ignore[arg-type]
+
+
+def refusal_of(shelf: Shelf, one: Contract) -> InterlockError:
     with pytest.raises(InterlockError) as raised:
-        shelf.put(contract(*args, **kwargs))  # type: ignore[arg-type]
+        shelf.put(one)
     return raised.value
 
 
@@ -190,6 +194,33 @@ def test_what_breaks_needs_a_new_major(shelf: Shelf) -> None:
     # A patch for the old major is compared with its own predecessor.
     shelf.put(contract("Order", "1.4.1", schema((), id="string", note="string", more="string")))
     assert shelf.registry.versions("Order") == ["1.4.0", "1.4.1", "2.0.0"]
+
+
+def proto(field: str, version: str = "1.0.0", name: str = "shop/order.proto") -> Contract:
+    head = 'syntax = "proto3";\npackage shop;\n'
+    if name == "shop/order.proto":
+        document = f'{head}import "shop/line.proto";\nmessage Order {{ {field} }}\n'
+    else:
+        document = f"{head}message Line {{ {field} }}\n"
+    return contract(name, version, document.encode(), domain="shop", protocol="protobuf")
+
+
+def test_protobuf_is_compared_with_what_it_imports(shelf: Shelf) -> None:
+    line = proto("string sku = 1;", name="shop/line.proto")
+    order = proto("string id = 1; repeated Line lines = 2;")
+    # Whichever comes first: what is published together is compiled together.
+    shelf.registry.publish_all([order, line], author="x", reason="first")
+    shelf.put(proto("string id = 1; repeated Line lines = 2; string note = 3;", "1.1.0"))
+    error = refusal_of(shelf, proto("string id = 5; repeated Line lines = 2;", "1.2.0"))
+    assert error.failure.name == "breaking_change"
+    assert "FIELD_NUMBER_CHANGED shop.Order.id" in error.message
+    shelf.put(proto("string id = 5; repeated Line lines = 2;", "2.0.0"))
+    broken = refusal_of(shelf, proto("string id = ", "2.1.0"))
+    assert "is no Protobuf that can be compiled" in broken.message
+    made = proto("string sku = 1; string size = 2;", name="shop/line.proto")
+    seen = Snapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
+    [taken] = shelf.registry.snapshot([seen], author="x", reason=lambda _: "seen")
+    assert (taken.before, taken.contract.version) == ("1.0.0", "1.1.0")
 
 
 def test_all_of_a_batch_or_nothing(shelf: Shelf) -> None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from interlock.catalog.contracts import compatibility
 from interlock.catalog.contracts.changes import Change, breaking
 from interlock.catalog.contracts.compatibility import read_version
+from interlock.catalog.contracts.verdict import BREAKS
 from interlock.errors import PAYLOAD_TOO_LARGE, InterlockError
 from interlock.stores.contract_index import ContractIndex
 from interlock.stores.contract_records import (
@@ -57,7 +58,7 @@ class Taken(Struct, frozen=True):
 
 
 def changes_between(protocol: str, old: bytes, new: bytes) -> list[Change]:
-    """What changed from one document to another, as far as its protocol can be compared."""
+    """What changed from one JSON document to another, as far as its protocol can be compared."""
     # To compare takes much code: only who has something to compare waits for it.
     if protocol == "mcp-tool":
         from interlock.catalog.contracts.tools import diff_tools
@@ -68,6 +69,32 @@ def changes_between(protocol: str, old: bytes, new: bytes) -> list[Change]:
 
         return diff_schemas(_decoded(old), _decoded(new), "both")
     return []
+
+
+def changes_of(
+    one: Contract | Snapshot,
+    old: bytes,
+    index: ContractIndex,
+    batch: Sequence[Contract | Snapshot],
+) -> list[Change]:
+    """What changed since the version before. `batch`: everything that is published together."""
+    if one.protocol != "protobuf":
+        return changes_between(one.protocol, old, one.document)
+    from interlock.stores.contract_protobuf import protobuf_changes
+
+    def published(name: str) -> bytes | None:
+        found = index.search(name=name, protocol="protobuf")
+        if not found:
+            return None
+        return index.document(max(found, key=lambda one: read_version(one.version)).path)
+
+    def together(name: str) -> bytes | None:
+        for other in batch:
+            if (other.name, other.protocol) == (name, "protobuf"):
+                return other.document
+        return published(name)
+
+    return protobuf_changes(one.name, old, one.document, published, together)
 
 
 def check_contract(contract: Contract) -> None:
@@ -99,9 +126,14 @@ def check_size(name: str, document: bytes) -> None:
         )
 
 
-def is_new(contract: Contract, index: ContractIndex, beside: Sequence[Contract] = ()) -> bool:
-    """Whether it is to be published; False when it is there already, exactly so. `beside`: what is
-    published with the same commit. Raises InterlockError when it must not be."""
+def is_new(
+    contract: Contract,
+    index: ContractIndex,
+    beside: Sequence[Contract],
+    batch: Sequence[Contract],
+) -> bool:
+    """Whether it is to be published; False when it is there already, exactly so. `beside`: those of
+    the `batch` that come before it. Raises InterlockError when it must not be."""
     there = {
         one.version: one.digest
         for one in index.search(
@@ -132,13 +164,14 @@ def is_new(contract: Contract, index: ContractIndex, beside: Sequence[Contract] 
     old = documents.get(before)
     if old is None:
         old = index.document_of(contract.name, contract.domain, contract.protocol, before)
-    broken = breaking(changes_between(contract.protocol, old, contract.document))
-    if broken and read_version(before).major == asked.major:
-        raise _breaks(contract, before, broken)
+    if read_version(before).major == asked.major:
+        broken = breaking(changes_of(contract, old, index, batch))
+        if broken:
+            raise _breaks(contract, before, broken)
     return True
 
 
-def next_version(seen: Snapshot, index: ContractIndex) -> Taken:
+def next_version(seen: Snapshot, index: ContractIndex, batch: Sequence[Snapshot]) -> Taken:
     """The contract with the version that its change asks for. Raises InterlockError for one that is
     too large, or not JSON."""
     check_size(seen.name, seen.document)
@@ -150,7 +183,7 @@ def next_version(seen: Snapshot, index: ContractIndex) -> Taken:
     if newest.digest == digest:
         return Taken(_contract(seen, newest.version), is_new=False, before=newest.version)
     old = index.document(newest.path)
-    changes = changes_between(seen.protocol, old, seen.document)
+    changes = changes_of(seen, old, index, batch)
     version = compatibility.next_version(newest.version, changes)
     return Taken(_contract(seen, version), True, newest.version, changes, old)
 
@@ -164,8 +197,7 @@ def _breaks(contract: Contract, before: str, broken: Sequence[Change]) -> Interl
     more = f" and {len(broken) - _MOST_NAMED} more" if len(broken) > _MOST_NAMED else ""
     return InterlockError(
         BREAKING_CHANGE,
-        "Breaking changes detected without major version bump: "
-        f"{contract.name} {before} → {contract.version}: {told}{more}. "
+        f"{BREAKS}: {contract.name} {before} → {contract.version}: {told}{more}. "
         f"Publish it as {read_version(before).next_major()}, or undo them.",
         {
             "name": contract.name,

@@ -95,7 +95,7 @@ class ContractRegistry:
             index = self._index_of(head)
             new: list[Contract] = []
             for one in contracts:
-                if is_new(one, index, new):
+                if is_new(one, index, new, contracts):
                     new.append(one)
             return _files(new, head), layout.message_of(reason, [_called(one) for one in new])
 
@@ -112,7 +112,7 @@ class ContractRegistry:
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
             index = self._index_of(head)
-            taken[:] = [next_version(one, index) for one in seen]
+            taken[:] = [next_version(one, index, seen) for one in seen]
             new = [one for one in taken if one.is_new]
             told = reason(new) if new else ""
             files = _files([one.contract for one in new], head)

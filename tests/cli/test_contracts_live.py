@@ -1,0 +1,137 @@
+"""A real node whose server makes a parameter required, seen and accepted from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import RunningNode, World
+from tests.cli.waiting import wait_until
+from tests.stores.git_repositories import git
+
+SERVER = str(Path(__file__).with_name("changing_server.py"))
+
+
+class Files:
+    """A server with one tool, and the node before it."""
+
+    def __init__(self, world: World, **contracts: Any) -> None:
+        self.world = world
+        self._tools = world.folder / "tools.json"
+        self.asks_for()
+        world.config(
+            {"files": {"command": sys.executable, "args": [SERVER, str(self._tools)]}},
+            contracts={"registry": "contracts", **contracts},
+            policy={"default": "allow"},
+        )
+
+    def asks_for(self, *required: str) -> None:
+        schema = {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "encoding": {"type": "string"}},
+            "required": list(required),
+        }
+        self._tools.write_text(json.dumps([{"name": "read", "inputSchema": schema}]))
+
+    def restart_server(self, node: RunningNode) -> None:
+        """It ends, and the node starts it again."""
+        before = node.pids()["files"]
+        os.kill(before, signal.SIGKILL)
+
+        def is_back() -> bool:
+            [one] = node.status()["upstreams"]
+            return bool(one["state"] == "ready" and one["pid"] != before)
+
+        wait_until("the server to be back", lambda: is_back() or None)
+
+    def run(self, *arguments: str) -> Any:
+        return self.world.run_here(*arguments)
+
+
+@pytest.mark.spec("ST-4.5.3-5")
+def test_from_the_change_to_accepting_it(world: World) -> None:
+    files = Files(world, on_break="hold")
+    node = world.up()
+    node.pids()
+    registry = world.cwd / "contracts"
+
+    def published(reason: str) -> None:
+        wait_until(
+            f"a commit {reason}",
+            lambda: reason in git(registry, "log", "--format=%s", check=False) or None,
+        )
+
+    published("First seen: files.read")
+    assert files.run("call", "files.read").returncode == 0
+
+    files.asks_for("encoding")
+    files.restart_server(node)
+    [row] = wait_until(
+        "the change in the status", lambda: node.status()["changed_contracts"] or None
+    )
+    assert row["tool"] == "files.read"
+    assert [one["reason"] for one in row["changes"]] == ["REQUIRED_FIELD_ADDED"]
+    assert row["held"] is True
+    published("files.read: REQUIRED_FIELD_ADDED /inputSchema/properties/encoding")
+    refused = files.run("call", "files.read")
+    assert refused.returncode == 1
+    assert "files.read is held" in refused.stderr
+    assert "encoding" not in refused.stderr + refused.stdout
+
+    told = files.run("contracts", "status")
+    assert told.returncode == 1
+    assert "files.read  1.0.0 → 2.0.0  held since" in told.stdout
+    assert "breaks callers: local" in told.stdout
+    accepted = files.run("contracts", "accept", "files.read", "--yes")
+    assert accepted.returncode == 0, accepted.stderr
+
+    def is_free() -> bool:
+        done = files.run("call", "files.read", "encoding=utf-8")
+        return bool(done.returncode == 0)
+
+    wait_until("the node to hear of it", lambda: is_free() or None)
+    assert files.run("contracts", "status").returncode == 0
+    searched = files.run("audit", "search", "files.read", "--json").stdout.splitlines()
+    entries = {(one["verb"], one["outcome"]) for one in map(json.loads, searched)}
+    assert {("contracts", "breaking"), ("held", "held"), ("contracts", "accepted")} <= entries
+    versions = [
+        one["version"] for one in json.loads(files.run("contracts", "list", "--json").stdout)
+    ]
+    assert versions == ["1.0.0", "2.0.0"]
+    assert node.end() == 0
+
+
+@pytest.mark.spec("ST-4.6.4-2", "ST-4.6.4-3")
+def test_a_node_serves_its_registry(world: World) -> None:
+    import urllib.error
+    import urllib.request
+
+    Files(world)
+    node = world.up()
+    node.pids()
+    base = node.url.rpartition("/")[0]
+
+    def ask(path: str, body: bytes | None = None) -> Any:
+        request = urllib.request.Request(
+            f"{base}/contracts{path}", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    wait_until("the tool to be published", lambda: ask("")["contracts"] or None)
+    found = ask("/files.read?version=1.x")
+    assert (found["version"], found["protocol"]) == ("1.0.0", "mcp-tool")
+    assert found["provenance"]["source"] == "upstream:files"
+    told = ask("/files.read/validate?version=1.x", b'{"path": 7}')
+    assert (told["valid"], told["errors"][0]["path"]) == (False, "/path")
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        ask("/files.read?version=9.x")
+    assert raised.value.code == 404
+    raised.value.close()
+    assert node.end() == 0
