@@ -163,7 +163,6 @@ def test_the_page_is_told_where_to_come_back_to() -> None:
 
 def test_only_loopback_is_listened_on() -> None:
     async def body(callback: Callback, clock: Clock, state: str) -> None:
-        assert callback._server is not None
-        assert {one.getsockname()[0] for one in callback._server.sockets} == {"127.0.0.1"}
+        assert callback._way_back.hosts() == {"127.0.0.1"}
 
     opened(body)

@@ -71,6 +71,7 @@ def test_there_and_back() -> None:
         # A name that somebody pointed at this machine.
         ("GET /callback?code=c&state=right", "evil.example.com", 421),
         ("GET /callback?code=c&state=right", "", 421),
+        ("GET //[/callback?code=c&state=right", "localhost", 400),
     ],
 )
 def test_whoever_else_knocks_does_not_disturb(request_line: str, host: str, status: int) -> None:
@@ -145,7 +146,7 @@ def test_a_port_that_is_taken() -> None:
 
 def test_only_loopback_is_listened_on() -> None:
     async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
-        hosts = {one.getsockname()[0] for server in browser._servers for one in server.sockets}
-        assert hosts <= {"127.0.0.1", "::1"}
+        assert browser._way_back.hosts() <= {"127.0.0.1", "::1"}
+        assert "127.0.0.1" in browser._way_back.hosts()
 
     opened(body)
