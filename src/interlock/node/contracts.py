@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.offering import Offering, Tool
+from interlock.catalog.offering import CONTRACTS, Offering, Tool
 from interlock.catalog.pinning import contract, contract_digest
 from interlock.config import Config
 from interlock.errors import InterlockError
@@ -248,8 +248,11 @@ class Contracts:
             self._watch.saw(offering)
 
     def _is_watched(self, offering: Offering) -> bool:
-        # The node's own tools change with the node.
-        return offering.upstream not in ("", OWN) and offering.upstream not in self._unwatched
+        # The node's own tools change with the node, and contracts that drivers serve say their
+        # versions themselves.
+        key = offering.upstream
+        own = key in ("", OWN) or key.startswith(CONTRACTS)
+        return not own and key not in self._unwatched
 
     def _holds(self, offering: Offering) -> bool:
         settings = self._config.contracts
