@@ -1,16 +1,14 @@
-"""The drivers of `examples/drivers`: AIP-32's own example and its four patterns, and public servers
-for real, installed with npm and reached through a node as a person would reach them."""
+"""The drivers of `examples/drivers`: AIP-32's own example and its four patterns, read and served.
+Public servers for real are in `test_driver_examples_npm`."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,8 +17,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
-from mcp import Client
 
 from interlock.cli.driver_workspace import desk_of
 from interlock.config import Config, load_config
@@ -32,21 +28,24 @@ from interlock.upstreams.drivers.installing import driver_folder
 from interlock.upstreams.drivers.installing_bin import MARKER
 from interlock.upstreams.drivers.launching import command_of, server_config
 from interlock.upstreams.egress.remote import check_remote
+from tests.behaviour.driver_examples import (
+    EXAMPLES,
+    PATTERNS,
+    call,
+    confirmed,
+    copied,
+    names,
+    result,
+)
 from tests.cli.drivers_workspace import STAND_IN
-from tests.cli.program import INTERLOCK, RunningNode, World
-from tests.cli.waiting import wait_until
-from tests.needs import NPM, requires_npm
+from tests.cli.program import World
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "drivers"
-PATTERNS = EXAMPLES / "patterns"
 PUBLIC = {
     "filesystem-mcp", "memory-mcp", "everything-mcp", "sequential-thinking-mcp", "git-mcp",
     "time-mcp", "clock-mcp", "fetch-mcp", "duckduckgo-mcp", "exa-mcp", "tavily-mcp",
     "brave-search-mcp", "context7-mcp", "playwright-mcp", "github-mcp", "github-docker-mcp",
     "postgres-mcp",
 }  # fmt: skip
-FETCH_SECONDS = 100
-JOURNALLED = {"driver.resolved", "driver.invoked", "tool.invoked"}
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -290,57 +289,6 @@ def maps(
 # -- a node
 
 
-def names(node: RunningNode) -> set[str]:
-    async def ask() -> set[str]:
-        async with Client(node.url) as client:
-            return {tool.name for tool in (await client.list_tools()).tools}
-
-    return asyncio.run(ask())
-
-
-def call(world: World, tool: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return world.run_here("call", tool, *words)
-
-
-def result(world: World, tool: str, *words: str) -> Any:
-    done = call(world, tool, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    try:
-        return json.loads(done.stdout)
-    except json.JSONDecodeError:
-        return done.stdout.rstrip("\n")
-
-
-def confirmed(world: World, tool: str, *words: str) -> Any:
-    """The result of a call that a human has to confirm first."""
-    waits = call(world, tool, *words)
-    assert waits.returncode == 1
-    assert "a human must confirm it first" in waits.stdout + waits.stderr
-    if not (world.home / ".config/interlock/keys/duty.pem").exists():
-        made = world.run_here("keys", "new", "duty", "--no-passphrase")
-        assert made.returncode == 0, made.stderr
-    [waiting] = json.loads(world.run_here("approvals", "--json").stdout)["approvals"]
-    done = world.run_here("approve", waiting["id"], "--key", "duty", "--yes")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return result(world, tool, *words)
-
-
-def in_journal(world: World) -> list[dict[str, Any]]:
-    done = world.run_here("audit", "search", "--json", "fs-*")
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def copied(world: World, source: Path, **drivers: Any) -> Path:
-    """A copy of an example is the world's folder, and its config listens where it may."""
-    shutil.copytree(source, world.cwd, dirs_exist_ok=True)
-    path = world.cwd / "interlock.yaml"
-    document = yaml.safe_load(path.read_text())
-    document["listen"] = f"127.0.0.1:{world.port}"
-    document["drivers"] |= drivers
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
 def stand_in_for_npm(world: World, config: Config, manifest: DriverManifest, notes: Path) -> None:
     """Put the stand-in where npm would have put the package of a driver."""
     assert manifest.server is not None
@@ -393,111 +341,4 @@ def test_aip_32_s_own_example_is_served(world: World) -> None:
     # What the contract does not take never reaches the server.
     assert call(world, "fs-read", "path:=1").returncode == 1
     assert len(notes.read_text().splitlines()) == 3
-    node.end()
-
-
-def installed(world: World, *ids: str) -> None:
-    """Have drivers installed for real; skips where their packages cannot be had."""
-    for id in ids:
-        done = with_npm(world, "drivers", "install", id, "--yes")
-        assert done.returncode == 0, done.stderr
-        assert f"{id} is installed" in done.stdout
-
-
-def with_npm(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that installs: where packages come from is a matter of the machine, so npm is
-    set up as it is here, and what was fetched before is not fetched again."""
-    assert NPM is not None
-    environ = {**os.environ, **world.environ}
-    for name in ("userconfig", "cache"):
-        asked = subprocess.run(
-            [NPM, "config", "get", name], capture_output=True, text=True, timeout=60, check=True
-        )
-        environ.setdefault(f"npm_config_{name}", asked.stdout.strip())
-    try:
-        done = subprocess.run(
-            [*INTERLOCK, *arguments],
-            cwd=world.cwd,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npm did not install within {FETCH_SECONDS} s")
-    if "Cannot install" in done.stderr:
-        pytest.skip(done.stderr.strip().splitlines()[-1])
-    return done
-
-
-@requires_npm
-@pytest.mark.spec("DR-32.compat-3", "DR-32.principles-2", "DR-32.principles-3")
-def test_public_servers_for_real(world: World) -> None:
-    """As the README has it: check, install, try, run, read, list, and write with a human's yes."""
-    copied(world, EXAMPLES)
-    before = world.run_here("drivers", "list", "--json")
-    states = {one["id"]: one["state"] for one in json.loads(before.stdout)["drivers"]}
-    assert states["filesystem-mcp"] == "failing"
-    installed(world, "filesystem-mcp", "everything-mcp")
-    live = world.run("drivers", "check", ".drivers/filesystem-mcp", "--live")
-    assert live.returncode == 0, live.stdout + live.stderr
-    assert "✓ filesystem-mcp: 4 of 4 contracts fit" in live.stdout
-    tried = world.run("drivers", "test", "filesystem-mcp")
-    assert tried.returncode == 0, tried.stdout + tried.stderr
-    assert "✓ filesystem-mcp  fs-read: a greeting" in tried.stdout
-
-    node = world.up()
-    contracts = {one.partition("@")[0] for one in load_workspace(EXAMPLES).contracts}
-    assert names(node) == contracts
-    greeting = (EXAMPLES / "files/welcome.txt").read_text()
-    assert result(world, "fs-read", "path=files/welcome.txt") == {"contents": greeting}
-    assert result(world, "fs-list", "path=files") == {"listing": "[FILE] welcome.txt"}
-    assert "welcome.txt" in result(world, "fs-search", "path=.", "pattern=**/*.txt")["found"]
-    written = confirmed(world, "fs-write", "path=files/note.txt", "content=hello")
-    assert "note.txt" in written["message"]
-    assert (world.cwd / "files/note.txt").read_text() == "hello"
-    assert result(world, "demo.sum", "a=2", "b=3") == "The sum of 2 and 3 is 5."
-    weather = result(world, "demo.weather", "city=Chicago")
-    assert set(weather) == {"temperature", "conditions", "humidity"}
-    # The server's own rule: nothing outside of its folder.
-    outside = call(world, "fs-read", f"path={world.folder}/outside.txt")
-    assert outside.returncode == 1
-
-    rows = {one["id"]: one for one in node.status()["drivers"]}
-    assert {id for id, one in rows.items() if one["state"] == "running"} == {
-        "filesystem-mcp",
-        "everything-mcp",
-    }
-    listed = world.run_here("drivers", "list")
-    assert "filesystem-mcp" in listed.stdout
-    assert "running" in listed.stdout
-    pids = [rows[id]["pid"] for id in ("filesystem-mcp", "everything-mcp")]
-    wait_until(
-        "the calls in the journal", lambda: {row["verb"] for row in in_journal(world)} >= JOURNALLED
-    )
-    node.end()
-    for pid in pids:
-        assert not Path(f"/proc/{pid}").exists()
-
-
-@requires_npm
-@pytest.mark.spec("DR-32.skill-1")
-def test_a_driver_is_made_for_a_package_of_npm(world: World) -> None:
-    """Kind, package and tools in; files out that validate as they are, and that work."""
-    world.config()
-    made = with_npm(
-        world,
-        *("drivers", "new", "npm", "@modelcontextprotocol/server-filesystem", "--yes"),
-        *("--tools", "read_text_file:fs-read,list_directory:fs-list", "--", "."),
-    )
-    assert made.returncode == 0, made.stderr
-    assert ".drivers/filesystem-mcp/DRIVER.md" in made.stdout
-    checked = world.run("drivers", "check", "--live", "--strict")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    (world.cwd / "hello.txt").write_text("Hello.")
-    node = world.up()
-    wait_until("both contracts", lambda: names(node) == {"fs-read", "fs-list"})
-    assert result(world, "fs-read", "path=hello.txt") == "Hello."
     node.end()
