@@ -329,6 +329,17 @@ DEPRECATED_VERSION = _row(
     ax_name="deprecated_version",
 )  # fmt: skip
 
+# What only a contract registry can say.
+UNKNOWN_CONTRACT = _row(
+    "unknown_contract", -31065, 404, "NOT_FOUND", "NOT_FOUND_OPERATION", _CALLER,
+)  # fmt: skip
+CONTRACT_CONFLICT = _row(
+    "contract_conflict", -31066, 409, "ALREADY_EXISTS", "CONFLICT_ALREADY_EXISTS", _CALLER,
+)  # fmt: skip
+BREAKING_CHANGE = _row(
+    "breaking_change", -31067, 409, "FAILED_PRECONDITION", "CONFLICT_STATE", _CALLER,
+)  # fmt: skip
+
 # What the node itself could not do.
 INTERNAL = _row(
     "internal_error", -32603, 200, "INTERNAL", "INTERNAL_ERROR", _NODE,

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from interlock.catalog.offering import Listed, Offering, Resource, Tool
+from interlock.catalog.offering import ENDED_CONTRACTS, Listed, Offering, Resource, Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.protocol.aql.words import OWN
 
@@ -18,6 +18,10 @@ TOOLS: Final = "tools"
 PROMPTS: Final = "prompts"
 RESOURCES: Final = "resources"
 """Templates count as resources."""
+
+# Operations of the node's own are no tools: only the AQL stage lists and calls them. And what has
+# ended is there for those only who still call it.
+_UNLISTED: Final = frozenset({OWN, ENDED_CONTRACTS})
 
 Changed = Callable[[frozenset[str]], None]
 """Is told which kinds of lists are new ones."""
@@ -98,9 +102,8 @@ class Catalog:
             self._changed(kinds)
 
     def _keep_back(self, upstream: str, tools: frozenset[str]) -> frozenset[str]:
-        if upstream == OWN:
-            # Operations of the node's own are no tools: only the AQL stage lists and calls them.
-            offering = self._offerings.get(OWN)
+        if upstream in _UNLISTED:
+            offering = self._offerings.get(upstream)
             tools = frozenset(tool.canonical for tool in offering.tools) if offering else tools
         if tools == self._withheld.get(upstream, frozenset()):
             return frozenset()

@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 CONTRACTS: Final = "drivers:"
 """The upstream of everything that drivers serve. No server can have this key."""
+ENDED_CONTRACTS: Final = "drivers:ended"
+"""Names of contracts that have ended: in no list, but who calls one is told what to do instead."""
 Registered = Literal["", "leaf", "aggregator"]
 """How an upstream came to be one: of the config, or registered in either role."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from interlock.config import quantities
 from interlock.config.aql_checks import check_aql
+from interlock.config.contracts_checks import check_contracts
 from interlock.config.identity_checks import check_identity, is_own_name
 from interlock.config.model import Config, ServerConfig
 from interlock.config.own_node import OWN_ADDRESS, is_own_url
@@ -45,6 +46,7 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     check_identity(reader, values)
     check_aql(reader, values)
     check_topics(reader, values)
+    check_contracts(reader, values)
 
 
 def exposure_refusal(config: Config) -> tuple[str, str] | None:

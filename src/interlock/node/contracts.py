@@ -144,10 +144,7 @@ class Contracts:
         self._held_of: dict[str, list[Tool]] = {}
         self._asked = AskedRegistry()
         self._app: ContractsApp | None = None
-        self._pinned = pins.review
-        # Whoever reviews asks both: what is pinned comes first.
-        catalog.review = self.review
-        pins.review = self.review  # type: ignore[method-assign]
+        pins.beside = self._review
 
     # -- life
 
@@ -229,19 +226,22 @@ class Contracts:
     def review(self, offering: Offering) -> frozenset[str]:
         """Judge what an upstream is about to offer. The names of its tools that are held, for what
         they were pinned as, or for what they break."""
+        return self._pins.review(offering) | self._review(offering)
+
+    def _review(self, offering: Offering) -> frozenset[str]:
+        """Those that are held for what they break."""
         for tool in self._held_of.pop(offering.upstream, ()):
             tool.validator = None
             if isinstance(self._pins.held.get(tool), HeldContract):
                 del self._pins.held[tool]
-        withheld = self._pinned(offering)
         if offering is not self._catalog.offering(offering.upstream):
             self._saw(offering)
         if not self._holds(offering):
-            return withheld
+            return frozenset()
         held = [tool for tool in offering.tools if self._hold(tool)]
         if held:
             self._held_of[offering.upstream] = held
-        return withheld | {tool.canonical for tool in held}
+        return frozenset(tool.canonical for tool in held)
 
     def _saw(self, offering: Offering) -> None:
         if self._watch is not None and self._config.contracts.watch and self._is_watched(offering):

@@ -97,6 +97,7 @@ def make_drivers(node: Node, config: Config) -> Drivers:
         audit=node.audit,
         breakers=node.breakers,
     )
+    made.publishing.declare = node.contracts.declare
     made.deprecations = node.contracts.deprecations
     node.contracts.on_ends = made.refresh
     return made

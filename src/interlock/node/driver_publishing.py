@@ -14,7 +14,12 @@ from interlock.catalog.drivers.contract_tool import approval_floor, definition, 
 from interlock.catalog.drivers.versions import Deprecation, Versions, prefixed
 from interlock.catalog.effects import EffectLevel
 from interlock.catalog.introduction import Voice
-from interlock.catalog.offering import Offering, contract_offering, read_offering
+from interlock.catalog.offering import (
+    ENDED_CONTRACTS,
+    Offering,
+    contract_offering,
+    read_offering,
+)
 from interlock.config import Config, ServerConfig
 from interlock.config.quantities import default_segment
 from interlock.manifests.tool import ToolContract
@@ -30,10 +35,12 @@ from interlock.upstreams.supervisor import Supervisor
 
 _log = logging.getLogger("interlock.drivers")
 
-ENDED: Final = "drivers:ended"
+ENDED: Final = ENDED_CONTRACTS
 """The upstream of names that were served once: a call of one is told where to go on."""
 LONGEST_WAIT: Final = 86_400.0
 
+Declare = Callable[[str, str, bytes, str], object]
+"""Takes the name of a contract, its version, its definition and where it was written."""
 Deprecations = Callable[[Iterable[ToolContract]], Mapping[str, Deprecation]]
 
 
@@ -51,6 +58,9 @@ class Publishing:
     ) -> None:
         self.config = config
         self.deprecations: Deprecations = lambda _: {}
+        self.declare: Declare = lambda *_: None
+        """Takes every contract that is offered, for whoever keeps their history."""
+        self._declared: set[tuple[str, str]] = set()
         self.wall_clock: Callable[[], float] = time.time
         self._catalog = catalog
         self._permit = permit
@@ -97,6 +107,12 @@ class Publishing:
             _log.warning("%s", clash)
         self._upstreams[KEY] = self._contracts
         self._post_contracts(versions, ends)
+        for contract in usable:
+            known = (contract.key, contract.digest)
+            if known not in self._declared:
+                self._declared.add(known)
+                told = definition(contract, name=contract.id)
+                self.declare(contract.id, contract.version, told, f"contract:{contract.file.name}")
         gone = [one for one in usable if one.key in ends and ends[one.key].ends_at <= now]
         names = {name for one in gone for name in (one.id, prefixed(one.id, one.major))}
         self._post_ended(sorted(names - versions.names.keys()))
@@ -145,7 +161,6 @@ class Publishing:
         offering = contract_offering(ENDED, self.config.root_segment, tools, effects)
         self._upstreams[ENDED] = self._contracts
         self._catalog.post(offering)
-        self._catalog.withhold(ENDED, frozenset(tool.canonical for tool in offering.tools))
 
     def _look_at_next_end(self, ends: Mapping[str, Deprecation], now: float) -> None:
         left = min((end.ends_at - now for end in ends.values() if end.ends_at > now), default=None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from interlock.call import Call
-from interlock.catalog.catalog import Catalog
+from interlock.catalog.catalog import Catalog, Review
 from interlock.catalog.offering import Offering, Tool
 from interlock.catalog.pinning import changed_members, contract, contract_digest
 from interlock.config.trust import PinMode
@@ -105,7 +105,9 @@ class Pins:
         self.held: dict[Any, Held] = {}
         """By the very tool, as calls are routed to it. Empty: nobody need ask. Always the same
         object."""
-        catalog.review = self.review
+        self.beside: Review = lambda _: frozenset()
+        """Who else has a say in what is withheld."""
+        catalog.review = self._reviewed
         self._review_all()
 
     # -- calls
@@ -220,7 +222,11 @@ class Pins:
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
-            self._catalog.withhold(offering.upstream, self.review(offering))
+            self._catalog.withhold(offering.upstream, self._reviewed(offering))
+
+    def _reviewed(self, offering: Offering) -> frozenset[str]:
+        # What is pinned comes first: others may only add to it.
+        return self.review(offering) | self.beside(offering)
 
 
 def _carry_over(before: Offering, offering: Offering, pinned: Mapping[str, str]) -> None:

@@ -12,11 +12,9 @@ from interlock.catalog.contracts import compatibility
 from interlock.catalog.contracts.changes import Change, breaking
 from interlock.catalog.contracts.compatibility import read_version
 from interlock.catalog.contracts.verdict import BREAKS
-from interlock.errors import PAYLOAD_TOO_LARGE, InterlockError
+from interlock.errors import BREAKING_CHANGE, CONTRACT_CONFLICT, PAYLOAD_TOO_LARGE, InterlockError
 from interlock.stores.contract_index import ContractIndex
 from interlock.stores.contract_records import (
-    BREAKING_CHANGE,
-    CONTRACT_CONFLICT,
     MOST_BYTES,
     PROTOCOLS,
     Contract,

@@ -10,11 +10,10 @@ import msgspec
 
 from interlock.catalog.contracts.compatibility import read_version
 from interlock.config.problems import BadValue
-from interlock.errors import DEPRECATED_VERSION, InterlockError
+from interlock.errors import DEPRECATED_VERSION, UNKNOWN_CONTRACT, InterlockError
 from interlock.manifests.ranges import in_range
 from interlock.stores.contract_index import ContractIndex
 from interlock.stores.contract_records import (
-    UNKNOWN_CONTRACT,
     ContractProtocol,
     Deprecation,
     Stored,

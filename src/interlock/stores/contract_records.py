@@ -15,8 +15,6 @@ from interlock.errors import (
     CONFIG,
     INVALID_PARAMS,
     TOO_BUSY,
-    Failure,
-    Fault,
     InterlockError,
 )
 
@@ -24,20 +22,6 @@ ContractProtocol = Literal["json-schema", "protobuf", "openapi", "mcp-tool"]
 PROTOCOLS: Final[tuple[str, ...]] = get_args(ContractProtocol)
 MOST_BYTES: Final = 16 * 1024 * 1024
 """No document of a contract is larger than this."""
-
-# Rows of the table in `errors.py`, for what only a registry can say.
-UNKNOWN_CONTRACT: Final = Failure(
-    "unknown_contract", -32602, -32602, -32602, "", 404, "NOT_FOUND", "NOT_FOUND_OPERATION",
-    "internal_error", False, Fault.CALLER,
-)  # fmt: skip
-CONTRACT_CONFLICT: Final = Failure(
-    "contract_conflict", -32602, -32602, -32602, "", 409, "ALREADY_EXISTS",
-    "CONFLICT_ALREADY_EXISTS", "internal_error", False, Fault.CALLER,
-)  # fmt: skip
-BREAKING_CHANGE: Final = Failure(
-    "breaking_change", -32602, -32602, -32602, "", 409, "FAILED_PRECONDITION", "CONFLICT_STATE",
-    "internal_error", False, Fault.CALLER,
-)  # fmt: skip
 
 
 class Provenance(Struct, frozen=True):
