@@ -1,142 +1,31 @@
-"""Reaching the server of one driver from the command line, as a node would: installed, with its
-secrets, and confined to the network that the driver declares.
-
-What is bound of secrets is told to whoever runs the command (`Visit.bound`), by name.
-"""
+"""Reaching the server of one driver from the command line: by the same way as any other program
+without a node (`interlock.drivers.visiting`), told in words for print."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
-import msgspec
-from msgspec import Raw, Struct, field
-
-from interlock.call import Call, Client, Credentials, Outcome, UpstreamGoneError
+from interlock.call import UpstreamGoneError
 from interlock.cli import say
 from interlock.cli.driver_workspace import Desk
-from interlock.cli.reach import OWN_INFO
-from interlock.config import Config, redact_about, resolve
-from interlock.errors import INTERNAL, InterlockError, ProtocolError
+from interlock.config import redact_about
+from interlock.drivers import visiting
+from interlock.drivers.visiting import Visit as Visit
+from interlock.drivers.visiting import asker_of as asker_of
+from interlock.drivers.visiting import auth_state_of as auth_state_of
+from interlock.drivers.visiting import installed_folder as installed_folder
+from interlock.drivers.visiting import named as named
+from interlock.drivers.visiting import objects as objects
+from interlock.drivers.visiting import prepared as prepared
+from interlock.drivers.visiting import vault_of as vault_of
+from interlock.errors import InterlockError
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.secret import SecretsInventory
-from interlock.node.driver_care import NODE_USER, workspace_id
-from interlock.node.places import (
-    driver_states_path,
-    guarded_from_drivers,
-    hidden_from_drivers,
-    installed_drivers_path,
-)
-from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.protocol.mcp import TOOLS_CALL
-from interlock.stores.driver_states import DriverStates
-from interlock.upstreams.awaited import Awaited
-from interlock.upstreams.drivers.auth_states_standing import AuthState
-from interlock.upstreams.drivers.contract_exchange import DriverRoute
-from interlock.upstreams.drivers.installing import Prepared, Progress, driver_folder, prepare
-from interlock.upstreams.drivers.launching import DriverConnector, server_config
-from interlock.upstreams.drivers.vault import Configured, Environment, Vault
-from interlock.upstreams.drivers.vault_access import Asker, bind, unresolved
-from interlock.upstreams.egress.confinement import Confinement
-from interlock.upstreams.egress.probing import confinement_problem
-from interlock.upstreams.egress.remote import check_remote
-from interlock.upstreams.listing import RawOffer, list_offer
-from interlock.upstreams.peer import Peer
-
-_LIST_WITHIN: Final = 30.0
+from interlock.upstreams.drivers.installing import Progress
 
 
-class Visit(Struct):
-    """A server that is open for as long as the block lasts."""
-
-    manifest: DriverManifest
-    peer: Peer
-    offer: RawOffer
-    refused: list[str] = field(default_factory=list)
-    """Places that it asked for in vain."""
-    bound: list[str] = field(default_factory=list)
-    """Slugs of secrets that it was given."""
-
-    @property
-    def server(self) -> str:
-        """Who it says it is."""
-        parts = [str(self.peer.server_info.get(part, "")) for part in ("name", "version")]
-        return " ".join(parts).strip()
-
-    def given(self) -> list[str]:
-        """A sentence about secrets, if there is one."""
-        slugs = ", ".join(dict.fromkeys(self.bound))
-        return [f"{self.manifest.id} was given {slugs}"] if slugs else []
-
-    def in_vain(self) -> list[str]:
-        """A sentence for each place that it may not reach."""
-        return [
-            f"{self.manifest.id} asked for {place}, which is not in its network.egress"
-            for place in dict.fromkeys(self.refused)
-        ]
-
-    def tools(self) -> dict[str, dict[str, Any]]:
-        """What it lists, by name."""
-        return {one["name"]: one for one in named(self.offer.tools)}
-
-    async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, within: float
-    ) -> dict[str, Any]:
-        """The result of a tool. Raises InterlockError, and TimeoutError."""
-        name = encode_value(tool)
-        call = Call(
-            TOOLS_CALL, "cli", Credentials("local"), Client(self.peer.era, self.peer.revision)
-        )
-        call.name, call.arguments = tool, encode_value(dict(arguments))
-        call.route = DriverRoute(tool, self.manifest.key, tool, name)
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        exchange = self.peer.start(call, Awaited("on the command line", answer))
-        try:
-            async with asyncio.timeout(within):
-                outcome = await answer
-        except (TimeoutError, asyncio.CancelledError):
-            exchange.abandon("The caller does not wait any longer.")
-            raise
-        result = decode_value(outcome.result)
-        if not isinstance(result, dict):
-            raise InterlockError(INTERNAL, f"{tool} answered with no result.")
-        return result
-
-
-def told_of(id: str, error: InterlockError) -> str:
-    """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
-    own = isinstance(error, UpstreamGoneError)
-    return say.printable(redact_about(id, error.message) if own else error.message)
-
-
-def objects(listed: Iterable[Raw]) -> list[dict[str, Any]]:
-    """What of a list can be read at all."""
-    found = []
-    for raw in listed:
-        try:
-            one = decode_value(raw)
-        except ProtocolError:
-            continue
-        if isinstance(one, dict):
-            found.append(one)
-    return found
-
-
-def named(listed: Iterable[Raw]) -> list[dict[str, Any]]:
-    """Definitions that have a name, the first of each."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in objects(listed):
-        if isinstance(one.get("name"), str) and one["name"]:
-            found.setdefault(one["name"], one)
-    return list(found.values())
-
-
-@asynccontextmanager
-async def visit(
+def visit(
     manifest: DriverManifest,
     desk: Desk,
     *,
@@ -144,169 +33,23 @@ async def visit(
     may_install: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] = lambda _: None,
-) -> AsyncIterator[Visit]:
-    """The server of a driver, started or connected to once more. Raises InterlockError.
+) -> AbstractAsyncContextManager[Visit]:
+    """The server of a driver, for as long as the block lasts. Entering it raises InterlockError.
 
     `inventory`: secrets that are in no file yet. `may_install`: besides what the config allows.
     """
-    async with AsyncExitStack() as stack:
-        ready = await prepared(
-            manifest, desk, may_install=may_install, progress=progress, warn=warn
-        )
-        tells = _Tells()
-        connector = DriverConnector(
-            manifest.id,
-            manifest,
-            _server(manifest, desk, ready.program),
-            own_info=msgspec.json.encode(OWN_INFO),
-            clock=asyncio.get_running_loop().time,
-            secrets=lambda names: _secrets(manifest, desk, inventory, names, tells),
-            confine=lambda: _confine(manifest, desk, stack, tells, warn),
-        )
-        peer = await connector.connect()
-        stack.push_async_callback(peer.close)
-        offer = await list_offer(peer, timeout=_LIST_WITHIN)
-        yield Visit(manifest, peer, offer, tells.refused, tells.bound)
-
-
-async def prepared(
-    manifest: DriverManifest,
-    desk: Desk,
-    *,
-    may_install: bool = False,
-    again: bool = False,
-    progress: Progress | None = None,
-    warn: Callable[[str], None] = lambda _: None,
-) -> Prepared:
-    """Have it installed, where that is allowed, and of the right version. Raises InterlockError."""
-    return await prepare(
+    return visiting.visit(
         manifest,
-        folder=installed_folder(manifest, desk.config, desk.base_dir),
-        allowed=may_install or desk.settings.allow_install,
-        again=again,
+        desk,
+        inventory=inventory,
+        may_install=may_install,
+        progress=progress,
         warn=warn,
-        progress=progress or (lambda _step, _of, _text: None),
+        where="on the command line",
     )
 
 
-def installed_folder(manifest: DriverManifest, config: Config, base_dir: Path) -> Path:
-    """Where a node of this config has a driver's program."""
-    return driver_folder(installed_drivers_path(config, os.environ, base_dir), manifest)
-
-
-class _Tells:
-    def __init__(self) -> None:
-        self.refused: list[str] = []
-        self.bound: list[str] = []
-        self.confinement: Confinement | None = None
-
-    def record(self, row: Mapping[str, Any]) -> None:
-        if "denied" not in str(row.get("type")):
-            self.bound.append(str(row.get("slug", "")))
-
-
-def _server(manifest: DriverManifest, desk: Desk, installed: Path | None) -> Any:
-    server, settings = manifest.server, desk.settings
-    assert server is not None
-    if server.kind == "remote":
-        check_remote(server.url, manifest.egress, any_egress=settings.any_egress, key=manifest.id)
-    return server_config(
-        manifest,
-        workspace=desk.base_dir,
-        installed=installed,
-        confined=settings.sandbox == "enforce",
-    )
-
-
-async def _secrets(
-    manifest: DriverManifest,
-    desk: Desk,
-    inventory: SecretsInventory | None,
-    names: frozenset[str],
-    tells: _Tells,
-) -> Mapping[str, str]:
-    return await bind(
-        sorted(names),
-        inventory=desk.workspace.secrets if inventory is None else inventory,
-        vault=vault_of(desk),
-        asker=asker_of(manifest, desk),
-        record=tells.record,
-    )
-
-
-def vault_of(desk: Desk) -> Vault:
-    """Where a node of this config gets secrets from."""
-    return Vault(
-        [
-            Configured(
-                desk.settings.secrets,
-                lambda text: resolve(text, environ=os.environ, base_dir=desk.base_dir),
-            ),
-            Environment(os.environ),
-        ]
-    )
-
-
-def asker_of(manifest: DriverManifest, desk: Desk) -> Asker:
-    """On whose behalf a driver's secrets are wanted."""
-    serves = desk.workspace.bindings.get(manifest.key, ())
-    return Asker(
-        driver=manifest.id,
-        tools=frozenset(one.contract.id for one in serves),
-        roles=frozenset(desk.settings.roles),
-    )
-
-
-def auth_state_of(
-    manifest: DriverManifest, desk: Desk, warn: Callable[[str], None] = lambda _: None
-) -> AuthState:
-    """Whether somebody is signed in with a driver: what a node of this config looks at, too."""
-    names = () if manifest.auth is None else manifest.auth.state_env
-
-    async def missing() -> list[str]:
-        return await unresolved(
-            names,
-            inventory=desk.workspace.secrets,
-            vault=vault_of(desk),
-            asker=asker_of(manifest, desk),
-        )
-
-    return AuthState(
-        manifest,
-        workspace=workspace_id(desk.base_dir),
-        user=NODE_USER,
-        store=DriverStates(driver_states_path(desk.config, os.environ, desk.base_dir)),
-        missing=missing,
-        warn=warn,
-    )
-
-
-async def _confine(
-    manifest: DriverManifest,
-    desk: Desk,
-    stack: AsyncExitStack,
-    tells: _Tells,
-    warn: Callable[[str], None],
-) -> Confinement | None:
-    server, settings = manifest.server, desk.settings
-    if server is None or server.kind == "docker":
-        # The engine confines it; its client has to reach the engine.
-        return None
-    if tells.confinement is not None:
-        # A server is tried twice when it does not know the newer revision.
-        return tells.confinement
-    if settings.sandbox == "advisory":
-        problem = await asyncio.to_thread(confinement_problem)
-        if problem is not None:
-            warn(f"{manifest.id} runs with the whole network: {problem}.")
-            return None
-    tells.confinement = opened = await Confinement.open(
-        manifest.id,
-        manifest.egress,
-        hidden=hidden_from_drivers(desk.config, os.environ, desk.base_dir),
-        read_only=guarded_from_drivers(desk.config, os.environ, desk.base_dir),
-        any_egress=settings.any_egress,
-        on_refused=lambda host, port: tells.refused.append(f"{host}:{port}"),
-    )
-    stack.push_async_callback(opened.close)
-    return opened
+def told_of(id: str, error: InterlockError) -> str:
+    """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
+    own = isinstance(error, UpstreamGoneError)
+    return say.printable(redact_about(id, error.message) if own else error.message)

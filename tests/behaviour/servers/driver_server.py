@@ -49,6 +49,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "note": schema("text", "file", text="string", file="string"),
     "drop": schema("name", name="string"),
     "restore": schema("name", name="string"),
+    "forget": schema("name", name="string"),
 }
 
 
@@ -57,6 +58,7 @@ class Server:
         self.options = options
         self.offers = set(options.offers.split(","))
         self.tools = dict(SCHEMAS)
+        self.prompts = [PROMPT, {"name": "another"}]
         self.waiting: list[Any] = []
 
     # -- speaking
@@ -101,7 +103,7 @@ class Server:
         if method == "tools/call":
             return self.call(params["name"], params.get("arguments") or {}, params, id)
         if method == "prompts/list":
-            return {"prompts": [PROMPT, {"name": "another"}]}
+            return {"prompts": self.prompts}
         if method == "prompts/get":
             text = f"Summarize {params.get('arguments', {}).get('about')}."
             return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
@@ -205,6 +207,11 @@ class Server:
     def do_restore(self, given: dict[str, Any], *_: Any) -> Any:
         self.tools[given["name"]] = SCHEMAS[given["name"]]
         self.send({"method": "notifications/tools/list_changed"})
+        return text("{}")
+
+    def do_forget(self, given: dict[str, Any], *_: Any) -> Any:
+        self.prompts = [one for one in self.prompts if one["name"] != given["name"]]
+        self.send({"method": "notifications/prompts/list_changed"})
         return text("{}")
 
 
