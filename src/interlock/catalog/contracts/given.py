@@ -81,7 +81,11 @@ def spoken_of(nodes: Iterable[Node]) -> Spoken:
 def _add(found: Spoken, node: Node) -> None:
     words = node.words
     found.lists = found.lists or "properties" in words
-    found.names.update(words.get("properties", ()), words.get("required", ()))
+    # A member that may not be there is spoken of, but never sent.
+    found.names.update(
+        name for name, one in words.get("properties", {}).items() if one is not False
+    )
+    found.names.update(words.get("required", ()))
     found.names.update(words.get("dependentSchemas", ()))
     for name, others in words.get("dependentRequired", {}).items():
         found.names.update((name, *others))

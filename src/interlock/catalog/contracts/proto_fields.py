@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from interlock.catalog.contracts.changes import Change, ChangeReason, shown
 from interlock.catalog.contracts.proto_reading import ProtoEnum, ProtoField, ProtoValue, Reserved
 
 _R = ChangeReason
+_CARDINALITY: Final = {
+    "required": "required",
+    "repeated": "a list",
+    "map": "a map",
+    "optional": "a single value",
+    "implicit": "a single value",
+}
 
 
 class _Described(Protocol):
@@ -113,7 +120,8 @@ def _field(path: str, old: ProtoField, new: ProtoField) -> list[Change]:
         changes.append(Change(_R.FIELD_TYPE_CHANGED, path, True, sentence, old.type, new.type))
     elif old.cardinality != new.cardinality:
         was, now = old.cardinality, new.cardinality
-        reason, breaks, sentence = _R.FIELD_LABEL_CHANGED, True, f"It was {was}, and is {now} now."
+        reason, breaks = _R.FIELD_LABEL_CHANGED, True
+        sentence = f"It was {_CARDINALITY[was]}, and is {_CARDINALITY[now]} now."
         if now == "required" and was not in many:
             reason = _R.REQUIRED_FIELD_ADDED
             sentence = "It must be set now; whoever leaves it out is refused."

@@ -171,9 +171,9 @@ class _File:
         )
         self.closed = (features.enum_type or 1) == _CLOSED or self.syntax == "proto2"
         self.comments = {
-            tuple(location.path): location.leading_comments.strip()
+            tuple(location.path): f"{location.leading_comments}{location.trailing_comments}".strip()
             for location in file.source_code_info.location
-            if location.leading_comments
+            if location.leading_comments or location.trailing_comments
         }
 
     def read(self) -> None:

@@ -113,10 +113,18 @@ class Comparison:
         self._depth = 0
         self._steps = 0
 
-    def compare(self, olds: tuple[Node, ...], news: tuple[Node, ...]) -> list[Finding]:
-        """What differs between schemas that hold at the same place. Both may be several at once."""
+    def compare(
+        self,
+        olds: tuple[Node, ...],
+        news: tuple[Node, ...],
+        around: frozenset[str] = frozenset(),
+    ) -> list[Finding]:
+        """What differs between schemas that hold at the same place. Both may be several at once.
+
+        `around`: members that the new side speaks of elsewhere for the same place.
+        """
         olds, news = tuple(dict.fromkeys(olds)), tuple(dict.fromkeys(news))
-        key = (frozenset(map(id, olds)), frozenset(map(id, news)))
+        key = (frozenset(map(id, olds)), frozenset(map(id, news)), around)
         known = self._done.get(key)
         if known is not None:
             return known
@@ -134,14 +142,16 @@ class Comparison:
             self.exhausted = True
         else:
             self._depth += 1
-            found = self._walk(olds, news)
+            found = self._walk(olds, news, around)
             self._depth -= 1
         self.exhausted = self.exhausted or self.forward.exhausted or self.backward.exhausted
         place = news[0].path if news else olds[0].path
         self._done[key] = _settled(found, narrows, widens, place)
         return self._done[key]
 
-    def _walk(self, olds: tuple[Node, ...], news: tuple[Node, ...]) -> list[Finding]:
+    def _walk(
+        self, olds: tuple[Node, ...], news: tuple[Node, ...], around: frozenset[str]
+    ) -> list[Finding]:
         old = Side(olds, self.forward.facts(Given(olds)))
         new = Side(news, self.backward.facts(Given(news)))
         found = astray(old, new)
@@ -157,9 +167,9 @@ class Comparison:
         found += listed_values(old, new)
         found += bounds(old, new)
         found += scalars(old, new)
-        found += objects(self, old, new)
+        found += objects(self, old, new, around)
         found += arrays(self, old, new)
-        found += unions(self, old, new)
+        found += unions(self, old, new, around)
         found += conditions(self, old, new)
         return found
 

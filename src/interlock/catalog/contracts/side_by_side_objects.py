@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _MOST_POSITIONS: Final = 50
 
 
-def objects(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
+def objects(comparison: Comparison, old: Side, new: Side, around: frozenset[str]) -> list[Finding]:
     return [
-        *_fields(comparison, old, new),
+        *_fields(comparison, old, new, around),
         *_other_members(comparison, old, new),
         *_patterns(comparison, old, new),
         *_names(comparison, old, new),
@@ -27,12 +27,13 @@ def objects(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
     ]
 
 
-def _fields(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
+def _fields(comparison: Comparison, old: Side, new: Side, around: frozenset[str]) -> list[Finding]:
     was, now = _named(old.facts), _named(new.facts)
     came = now.keys() - was.keys() - spoken_of(old.nodes).names
     gone = was.keys() - now.keys() - spoken_of(new.nodes).names
     found: list[Finding] = []
-    for name in sorted(gone):
+    # Where the new side says nothing at all, nothing was taken out of it.
+    for name in sorted(gone - around) if new.nodes else ():
         found.append(Finding(Family.FIELD_GONE, was[name].path, before=was[name].value))
     for name in sorted(came):
         found.append(_new_field(comparison, old, new, name, now[name]))

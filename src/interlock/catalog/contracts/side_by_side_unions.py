@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from interlock.catalog.contracts.documents import Node
 from interlock.catalog.contracts.facts import Facts
 from interlock.catalog.contracts.findings import Family, Finding
-from interlock.catalog.contracts.given import Given
+from interlock.catalog.contracts.given import Given, spoken_of
 from interlock.catalog.contracts.side_by_side import Side, is_plain_union, place_of
 
 if TYPE_CHECKING:
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 _MOST_TRIED: Final = 30
 
 
-def unions(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
+def unions(comparison: Comparison, old: Side, new: Side, around: frozenset[str]) -> list[Finding]:
     found: list[Finding] = []
+    spoken = around | spoken_of(new.nodes).names
     for word in ("anyOf", "oneOf"):
         was, now = _using(old.facts, word), _using(new.facts, word)
         if comparison.meanings.alike(_parts(was, word), _parts(now, word)):
@@ -25,7 +26,7 @@ def unions(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
         narrows, widens = comparison.differs(old, new, word)
         inside: list[Finding] = []
         if len(was) == len(now) == 1:
-            inside = _branches(comparison, was[0], now[0], word, narrows, widens)
+            inside = _branches(comparison, was[0], now[0], word, (narrows, widens), spoken)
         if not inside and (narrows or widens):
             path = place_of(old, new, word)
             before, after = (one[0].words[word] if one else None for one in (was, now))
@@ -43,13 +44,19 @@ def _parts(nodes: list[Node], word: str) -> list[Node]:
 
 
 def _branches(
-    comparison: Comparison, old: Node, new: Node, word: str, narrows: bool, widens: bool
+    comparison: Comparison,
+    old: Node,
+    new: Node,
+    word: str,
+    directions: tuple[bool, bool],
+    spoken: frozenset[str],
 ) -> list[Finding]:
-    """What became of each branch."""
+    """What became of each branch. `directions`: whether all together narrows, and widens."""
+    narrows, widens = directions
     gone, came, pairs = _matched(comparison, old.listed(word), new.listed(word))
     found: list[Finding] = []
     for one, other in pairs:
-        found += comparison.compare((one,), (other,))
+        found += comparison.compare((one,), (other,), spoken)
     explained = any(finding.narrows for finding in found) or bool(gone)
     what = f"A branch of {word}"
     for node in gone:
@@ -78,11 +85,9 @@ def _matched(
         else:
             gone.append(node)
     came = [node for same in left_over.values() for node in same]
-    if len(gone) == len(came):
-        return [], [], [*pairs, *zip(gone, came, strict=True)]
     left: list[Node] = []
     for node in gone:
-        near = next((one for one in came[:_MOST_TRIED] if _related(comparison, node, one)), None)
+        near = next((one for one in came[:_MOST_TRIED] if _akin(comparison, node, one)), None)
         if near is None:
             left.append(node)
         else:
@@ -91,11 +96,13 @@ def _matched(
     return left, came, pairs
 
 
-def _related(comparison: Comparison, one: Node, other: Node) -> bool:
-    """Whether one of them is a version of the other: one holds wherever the other does."""
-    return comparison.forward.contained(Given((one,)), other) or comparison.backward.contained(
-        Given((other,)), one
-    )
+def _akin(comparison: Comparison, one: Node, other: Node) -> bool:
+    """Whether they look like two versions of one branch."""
+    forward, backward = comparison.forward, comparison.backward
+    if forward.disjoint(Given((one,)), other):
+        return False
+    was, now = forward.facts(Given((one,))).names, backward.facts(Given((other,))).names
+    return bool(was & now) or not (was or now)
 
 
 def conditions(comparison: Comparison, old: Side, new: Side) -> list[Finding]:

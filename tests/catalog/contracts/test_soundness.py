@@ -1,0 +1,122 @@
+"""What is called compatible is: no instance that was valid becomes invalid, whoever looks at it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import HealthCheck, assume, event, given, note, settings
+from hypothesis import strategies as st
+
+from interlock.catalog.contracts.changes import ChangeReason, Role, breaking
+from interlock.catalog.contracts.schemas import diff_schemas
+from tests.catalog.contracts.generated import VALUES, Schemas, parts_of
+from tests.catalog.contracts.instances import instances
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+ROLES: tuple[Role, ...] = ("input", "output")
+seeds = st.integers(0, 2**48)
+
+
+def validator(schema: Any) -> Any:
+    """What decides. Schemas that cannot be used decide nothing."""
+    try:
+        return jsonschema_rs.Draft202012Validator(schema)
+    except (ValueError, jsonschema_rs.ReferencingError):
+        return None
+
+
+def contradicting(sent: Any, taken: Any) -> list[Any]:
+    """Small values that are valid for who sends, and not for who takes them."""
+    before, after = validator(sent), validator(taken)
+    assume(before is not None and after is not None)
+    return [value for value in VALUES if before.is_valid(value) and not after.is_valid(value)]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@settings(max_examples=1_000, suppress_health_check=SLOW)
+@given(seed=seeds, forth=st.booleans())
+def test_no_small_value_contradicts(role: Role, seed: int, forth: bool) -> None:
+    make = Schemas(seed)
+    old = make.whole()
+    new = make.changed(old)
+    if not forth:
+        old, new = new, old
+    changes = diff_schemas(old, new, role)
+    event("breaking" if breaking(changes) else "compatible")
+    if not breaking(changes):
+        note(f"{old}\n{new}\n{changes}")
+        assert contradicting(*((old, new) if role == "input" else (new, old))) == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+@settings(max_examples=80, suppress_health_check=SLOW)
+@given(seed=seeds, data=st.data())
+def test_no_generated_instance_contradicts(role: Role, seed: int, data: st.DataObject) -> None:
+    # hypothesis-jsonschema speaks draft 7, so only words that mean the same there are used.
+    make = Schemas(seed, modern=False, references=False)
+    old = make.whole()
+    new = make.changed(old)
+    assume(not breaking(diff_schemas(old, new, role)))
+    note(f"{old}\n{new}")
+    sent, taken = (old, new) if role == "input" else (new, old)
+    before, after = validator(sent), validator(taken)
+    assume(before is not None and after is not None)
+    strategy = instances(sent)
+    assume(not strategy.is_empty)
+    instance = data.draw(strategy)
+    assume(before.is_valid(instance))
+    assert after.is_valid(instance)
+
+
+def as_declared(schema: Any) -> Any:
+    """The schema of those who send nothing but what it names."""
+    closed = copy.deepcopy(schema)
+    for part in parts_of(closed):
+        if "properties" in part and "additionalProperties" not in part:
+            part["additionalProperties"] = False
+    return closed
+
+
+_objects = st.recursive(
+    st.sampled_from(({"type": "string"}, {"type": "integer"}, {"enum": [1, "a"]}, {})),
+    lambda inner: (
+        st.builds(
+            lambda ones, required: {"type": "object", "properties": ones, "required": required},
+            st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+            st.lists(st.sampled_from("abc"), max_size=1),
+        )
+        | st.builds(lambda one: {"type": "array", "items": one}, inner)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150, suppress_health_check=SLOW)
+@given(old=_objects, seed=seeds)
+def test_a_schema_taken_at_its_word(old: Any, seed: int) -> None:
+    """Where only those members count that a schema names, an optional one breaks nobody."""
+    new = Schemas(seed, references=False).changed(old)
+    changes = diff_schemas(old, new, "input", strict=False)
+    if not breaking(changes):
+        note(f"{new}\n{changes}")
+        assert contradicting(as_declared(old), new) == []
+
+
+@settings(max_examples=150, suppress_health_check=SLOW)
+@given(seed=seeds)
+def test_what_was_there_and_more_is_compatible(seed: int) -> None:
+    """The detector is of use only if it recognizes the plainest of compatible changes."""
+    make = Schemas(seed, references=False)
+    schema, other = make.whole(), make.whole()
+    assume(validator(schema) is not None and validator(other) is not None)
+    # Two unions are compared branch by branch, and with three names strangers look like relatives.
+    assume(not any("anyOf" in part for part in parts_of(schema)))
+    wider = {"anyOf": [other, schema]}
+    assert not breaking(diff_schemas(schema, wider, "input"))
+    assert not breaking(diff_schemas(wider, schema, "output"))
+    moved = {"$ref": "#/$defs/X", "$defs": {"X": schema}}
+    reasons = {change.reason for change in diff_schemas(schema, moved, "both")}
+    assert reasons <= {ChangeReason.REWRITTEN}
