@@ -106,7 +106,8 @@ def command_of(
     server = manifest.server
     assert server is not None, "only drivers of kind mcp have a server"
     if server.kind == "binary":
-        return [_program(server.path, manifest.folder, workspace), *server.args]
+        program = str(installed) if installed is not None else ""
+        return [program or _program(server.path, manifest.folder, workspace), *server.args]
     if server.kind == "npm":
         if installed is not None:
             return [str(installed), *server.args]

@@ -67,6 +67,8 @@ class Ran(Struct, frozen=True):
     def last_words(self) -> str:
         """The last line that it wrote. Only for commands that were told no secret."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        # npm ends with where its log is, which says nothing of why.
+        lines = [line for line in lines if "A complete log of this run" not in line] or lines
         text = lines[-1] if lines else ""
         return "".join(one if one.isprintable() else "\ufffd" for one in text[:_SHOWN])
 
