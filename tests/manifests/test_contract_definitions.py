@@ -10,15 +10,15 @@ import pydantic
 import pytest
 
 from interlock.config.problems import ConfigError
-from interlock.errors import InterlockError
+from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests.contract_definitions import (
-    Access,
     InputProblem,
     define_io,
     define_secret,
     define_tool,
 )
 from interlock.manifests.secret import AccessEntry
+from interlock.manifests.secret_handle import Access
 from interlock.manifests.tool_reader import parse_contract
 from tests.manifests.texts import secret_values, text_of, tool_values
 
@@ -150,15 +150,15 @@ class MemoryVault:
     def __init__(self, values: dict[str, str], *, later: bool = False) -> None:
         self.values = values
         self.later = later
-        self.asked: list[str] = []
+        self.asked: list[tuple[str, Any]] = []
 
     def fetch(self, slug: str, backend: Any) -> Any:
-        self.asked.append(slug)
+        self.asked.append((slug, backend))
         if not self.later:
-            return self.values[slug]
+            return self.values.get(slug)
 
-        async def value() -> str:
-            return self.values[slug]
+        async def value() -> str | None:
+            return self.values.get(slug)
 
         return value()
 
@@ -190,29 +190,66 @@ def test_any_entry_that_matches_grants(
         secret_values(access={**ACCESS, "bind": [{"team": "x"}, *ACCESS["bind"]]})
     )
     found = handle.checkAccess(operation, context)
-    assert found.granted is (granted_by is not None)
+    assert found.granted is bool(found) is (granted_by is not None)
     assert found.granted_by == granted_by
     assert handle.check_access("rotate", {}) == Access(True)
 
 
+@pytest.mark.spec("DR-19.binding-4", "DR-19.reveal-2", "DR-19.access-2")
 @pytest.mark.parametrize("later", [False, True])
 def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
     vault = MemoryVault({"crm/acme-api-key": "hunter2"}, later=later)
+    rows: list[dict[str, Any]] = []
     handle = define_secret(
-        secret_values(slug="crm/acme-api-key", access=ACCESS, audit={"retention": "7y"}),
+        secret_values(
+            slug="crm/acme-api-key",
+            access=ACCESS,
+            audit={"retention": "7y"},
+            backend={"kind": "kv", "path": "a/b"},
+        ),
         vault=vault,
+        record=rows.append,
+        now=lambda: 0.0,
     )
     assert (handle.slug, handle.namespace, handle.kind) == ("crm/acme-api-key", "crm", "opaque")
     assert handle.audit == {"retention": "7y", "pii": False, "classification": []}
-    assert asyncio.run(handle.reveal({"role": "admin"})) == "hunter2"
-    assert vault.asked == ["crm/acme-api-key"]
-    with pytest.raises(InterlockError, match="may reveal") as caught:
+    assert asyncio.run(handle.reveal({"role": "admin", "userId": "u9"})) == "hunter2"
+    asked = [("crm/acme-api-key", {"kind": "kv", "path": "a/b", "env": "CRM_ACME_API_KEY"})]
+    assert vault.asked == asked
+    with pytest.raises(InterlockError, match="may not have the secret crm/acme-api-key") as caught:
         asyncio.run(handle.reveal({"role": "guest"}))
-    assert vault.asked == ["crm/acme-api-key"]
-    assert "hunter2" not in str(caught.value)
-    assert "hunter2" not in repr(handle)
+    assert caught.value.failure is AUTH_REQUIRED
+    assert vault.asked == asked
+    assert [
+        (row["type"], row["actor"], row["purpose"], row.get("granted_by"), row["timestamp"])
+        for row in rows
+    ] == [
+        ("secret.reveal", "u9", "reveal", "role:admin", "1970-01-01T00:00:00.000+00:00"),
+        (
+            "secret.reveal.denied",
+            "somebody unnamed",
+            "reveal",
+            None,
+            "1970-01-01T00:00:00.000+00:00",
+        ),
+    ]
+    for shown in (str(caught.value), repr(handle), repr(rows)):
+        assert "hunter2" not in shown
+
+
+def test_a_secret_without_a_vault_or_a_value(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "interlock.secrets")
     with pytest.raises(InterlockError, match="no vault"):
         asyncio.run(define_secret(secret_values()).reveal({}))
+    with pytest.raises(InterlockError, match="Set the environment variable ACME_API_KEY"):
+        asyncio.run(define_secret(secret_values(), vault=MemoryVault({})).reveal({}))
+    assert not caplog.records
+    # Where nothing else is said, the log of the process is where it is written down.
+    vault = MemoryVault({"acme-api-key": "hunter2"})
+    assert asyncio.run(define_secret(secret_values(), vault=vault).reveal({})) == "hunter2"
+    assert "secret.reveal" in caplog.text
+    assert "'granted_by': 'open'" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.spec("DR-19.inventory-1")
@@ -221,7 +258,7 @@ def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
 )
 def test_a_definition_holds_no_secret(key: str) -> None:
     with pytest.raises(ConfigError, match=key) as caught:
-        define_secret(secret_values(), **{key: "hunter2"})
+        define_secret({**secret_values(), key: "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 

@@ -10,10 +10,8 @@ import pytest
 from interlock.config.problems import ConfigError
 from interlock.manifests.secret import AccessEntry, SecretEntry
 from interlock.manifests.secrets_reader import (
-    default_slug,
     parse_inventory,
     read_inventory,
-    slug_for,
 )
 from tests.manifests.texts import GONE, secret_values, secrets_text, text_of, write
 
@@ -169,49 +167,6 @@ def test_who_may() -> None:
         assert problem.path == "secrets[0].access.bind[0]"
         assert "exactly one of role" in problem.hint
     assert paths(secret_values(access={"read": []})) == {"secrets[0].access.read"}
-
-
-@pytest.mark.spec("DR-19.binding-1")
-@pytest.mark.parametrize(
-    ("name", "slug"),
-    [
-        ("STRIPE_API_KEY", "stripe-api-key"),
-        ("ACME", "acme"),
-        ("A_1_B", "a-1-b"),
-    ],
-)
-def test_a_name_stands_for_a_slug(name: str, slug: str) -> None:
-    assert default_slug(name) == slug
-    inventory = read_inventory(secrets_text(secret_values(slug=slug)))
-    assert slug_for(name, inventory) == slug
-    assert slug_for(f"{name}_X", inventory) == ""
-
-
-@pytest.mark.spec("DR-19.binding-1")
-def test_a_secret_can_say_what_it_is_called() -> None:
-    inventory = read_inventory(
-        secrets_text(
-            secret_values(
-                slug="postgres-url", metadata={"bindings": {"env": ["DATABASE_URL", "PG_URL"]}}
-            ),
-            secret_values(slug="acme", exposures=[{"kind": "env", "name": "ACME_API_KEY"}]),
-            secret_values(slug="crm/hub-token"),
-            secret_values(slug="aa/twice"),
-            secret_values(slug="bb/twice"),
-        )
-    )
-    found = {name: slug_for(name, inventory) for name in (
-        "DATABASE_URL", "PG_URL", "POSTGRES_URL", "ACME_API_KEY", "HUB_TOKEN", "TWICE",
-    )}  # fmt: skip
-    assert found == {
-        "DATABASE_URL": "postgres-url",
-        "PG_URL": "postgres-url",
-        "POSTGRES_URL": "postgres-url",
-        "ACME_API_KEY": "acme",
-        "HUB_TOKEN": "crm/hub-token",
-        "TWICE": "",
-    }
-    assert inventory.entries["postgres-url"].env_names == ("DATABASE_URL", "PG_URL")
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,12 @@ def test_a_secret_that_no_inventory_lists_is_named(folder: Folder) -> None:
     folder.secrets()
     found = folder.load()
     assert sorted(found.drivers) == ["b-mcp@1", "files-mcp@1"]
+    folder.secrets(
+        ".secrets",
+        secret_values(),
+        secret_values(slug="other", metadata={"bindings": {"env": "ACME_API_KEY"}}),
+    )
+    assert "ACME_API_KEY stands for acme-api-key and other" in why(folder.load(), path)
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,23 @@ spelling of the fields. Models of pydantic are turned into JSON Schema, and only
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import jsonschema_rs
 from msgspec import Struct, field
 
-from interlock import errors
 from interlock.config.problems import BadValue, Problem
-from interlock.errors import InterlockError
 from interlock.manifests import schemas
 from interlock.manifests.document import Document
 from interlock.manifests.explaining import explain
 from interlock.manifests.findings import ManifestError
 from interlock.manifests.schema_checks import check_schema, self_contained
 from interlock.manifests.schema_contract import IO, SECRET, TOOL
-from interlock.manifests.secret import AccessEntry, AccessOperation, SecretEntry
+from interlock.manifests.secret import SecretEntry
+from interlock.manifests.secret_handle import Backend, Record, SecretHandle, asked, to_log
 from interlock.manifests.secrets_reader import FORBIDDEN, build_secret
 from interlock.manifests.spelling import put_right
 from interlock.manifests.tool import ToolContract
@@ -159,85 +158,29 @@ def define_tool(
     return read_fields(Document(str(file), values), file).unwrap()
 
 
-class Vault(Protocol):
-    """Where secrets really are."""
+class _OneBackend(Struct, frozen=True):
+    """A vault that asks nobody else."""
 
-    def fetch(self, slug: str, backend: Mapping[str, Any]) -> Any:
-        """The value of a secret, or something to await that gives it."""
+    backend: Backend
 
-
-class Access(Struct, frozen=True):
-    """Whether somebody may, and by which entry. None: the inventory names nobody for it."""
-
-    granted: bool
-    granted_by: AccessEntry | None = None
-    reason: str = ""
-
-
-class SecretHandle(Struct, frozen=True):
-    """One secret that an inventory could list."""
-
-    entry: SecretEntry
-    vault: Vault | None = None
-
-    @property
-    def slug(self) -> str:
-        return self.entry.slug
-
-    @property
-    def namespace(self) -> str:
-        return self.entry.slug.rpartition("/")[0]
-
-    @property
-    def kind(self) -> str:
-        return self.entry.kind
-
-    @property
-    def access(self) -> Mapping[AccessOperation, tuple[AccessEntry, ...]]:
-        return self.entry.access
-
-    @property
-    def audit(self) -> dict[str, Any]:
-        entry = self.entry
-        return {
-            "retention": entry.retention,
-            "pii": entry.pii,
-            "classification": list(entry.classification),
-        }
-
-    def check_access(self, operation: AccessOperation, context: Mapping[str, Any]) -> Access:
-        """Whether a context may: `role`, `userId`, `cap`, `tool`, `workflow`, one each or lists."""
-        entries = self.entry.access.get(operation)
-        if entries is None:
-            return Access(True)
-        for entry in entries:
-            asked = context.get(entry.kind, ())
-            if entry.value in ((asked,) if isinstance(asked, str) else asked):
-                return Access(True, entry)
-        return Access(False, reason=f"nobody of this context may {operation} {self.slug}")
-
-    checkAccess = check_access
-
-    async def reveal(self, context: Mapping[str, Any]) -> Any:
-        """The value, from the vault, for who may see it. Raises InterlockError; keeps nothing."""
-        access = self.check_access("reveal", context)
-        if not access.granted:
-            raise InterlockError(errors.FORBIDDEN, f"{access.reason.capitalize()}.")
-        if self.vault is None:
-            raise InterlockError(errors.FORBIDDEN, f"There is no vault that has {self.slug}.")
-        found = self.vault.fetch(self.slug, self.entry.backend)
-        return await found if inspect.isawaitable(found) else found
+    async def value(self, entry: SecretEntry) -> str | None:
+        return await asked(self.backend, entry)
 
 
 def define_secret(
     definition: Mapping[str, Any] | None = None,
     /,
     *,
-    vault: Vault | None = None,
+    vault: Backend | None = None,
+    record: Record = to_log,
+    now: Callable[[], float] = time.time,
     file: Path = Path("driver.py"),
     **fields: Any,
 ) -> SecretHandle:
-    """A secret's entry, never its value. Raises ManifestError."""
+    """A secret's entry, never its value. Raises ManifestError.
+
+    `record`: writes down who was given it and who was not.
+    """
     try:
         values = put_right({**(definition or {}), **fields}, SECRET)
     except BadValue as bad:
@@ -251,7 +194,8 @@ def define_secret(
     problems = problems or explain(document, "secret")
     if problems:
         raise ManifestError(problems)
-    return SecretHandle(build_secret(values, file), vault)
+    kept = None if vault is None else _OneBackend(vault)
+    return SecretHandle(build_secret(values, file), kept, record, now)
 
 
 def _as_schema(value: Any) -> Any:

@@ -109,42 +109,6 @@ def build_secret(values: dict[str, Any], file: Path, *, line: int = 0) -> Secret
     )
 
 
-def slug_for(name: str, inventory: SecretsInventory) -> str:
-    """The slug that a name such as STRIPE_API_KEY stands for; empty when none is listed.
-
-    A secret that says which variables it is bound to is found by those, any other by its slug, and
-    without its namespace where that is clear.
-    """
-    return names_of_secrets(inventory).get(name, "")
-
-
-def names_of_secrets(inventory: SecretsInventory) -> dict[str, str]:
-    """Every name that a manifest can use for a secret, and the slug behind it."""
-    names: dict[str, str] = {}
-    clashing: set[str] = set()
-    for slug in inventory.entries:
-        namespace, _, own = slug.rpartition("/")
-        if namespace:
-            name = own.upper().replace("-", "_")
-            if name in names:
-                clashing.add(name)
-            names[name] = slug
-    for name in clashing:
-        del names[name]
-    for slug in inventory.entries:
-        if "/" not in slug:
-            names[slug.upper().replace("-", "_")] = slug
-    for entry in inventory.entries.values():
-        for name in entry.env_names:
-            names[name] = entry.slug
-    return names
-
-
-def default_slug(name: str) -> str:
-    """`STRIPE_API_KEY` → `stripe-api-key`."""
-    return name.lower().replace("_", "-")
-
-
 def _grants(entries: list[dict[str, str]]) -> Iterator[AccessEntry]:
     for entry in entries:
         for kind in _GRANTED_BY:

@@ -31,7 +31,8 @@ from interlock.manifests.identity import successor_problems
 from interlock.manifests.paths import Finder, is_path
 from interlock.manifests.scanning import ReadFiles, below, children_with, leads_out, look
 from interlock.manifests.secret import SecretEntry, SecretsInventory
-from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory, names_of_secrets
+from interlock.manifests.secret_names import entry_named, names_of_secrets
+from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
 
@@ -356,14 +357,18 @@ class _Gathering:
         return choose_contract(contract.id, entry.version, [contract])
 
     def _unknown_secrets(self, driver: DriverManifest) -> list[Problem]:
-        return [
-            _problem(
-                driver, "server", f"there is no secret {name} in any inventory of the workspace",
-                "list it in the SECRETS.md that auth.ref names",
-            )
-            for name in secrets_used(driver)
-            if name not in self._found.secret_names
-        ]  # fmt: skip
+        found = []
+        for name in secrets_used(driver):
+            if name in self._found.secret_names:
+                continue
+            message = f"there is no secret {name} in any inventory of the workspace"
+            hint = "list it in the SECRETS.md that auth.ref names"
+            try:
+                entry_named(name, self._found.secrets)
+            except BadValue as bad:
+                message, hint = bad.message, bad.hint
+            found.append(_problem(driver, "server", message, hint))
+        return found
 
     def _with_runner(self, driver: DriverManifest) -> tuple[DriverManifest, list[Problem]]:
         """The driver with the RUNNER.md in it that it names."""

@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.config.secrets import resolve
+from interlock.manifests.contract_definitions import define_secret
 from interlock.manifests.secret import SecretEntry
+from interlock.manifests.secret_handle import Backend, asked
+from interlock.manifests.secret_names import variable_of
 from interlock.upstreams.drivers.vault import (
-    Backend,
     Configured,
     EnvFile,
     Environment,
@@ -26,8 +28,6 @@ from interlock.upstreams.drivers.vault import (
     VaultTrouble,
     entry_named,
     read_env_file,
-    slug_of,
-    variable_of,
 )
 from tests.upstreams.drivers.life_world import Clock, inventory, secret
 
@@ -82,8 +82,8 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
     return result
 
 
-def fetched(backend: Backend, slug: str, about: Mapping[str, Any] | None = None) -> str | None:
-    return asyncio.run(backend.fetch(slug, about or {}))
+def fetched(backend: Backend, slug: str) -> str | None:
+    return asyncio.run(asked(backend, secret(slug)))
 
 
 # -- every backend
@@ -97,6 +97,9 @@ def test_what_is_there_is_found_and_nothing_else(made: Made) -> None:
     assert fetched(backend, "stripe-api-key") == VALUE
     assert fetched(backend, "stripe") is None
     assert fetched(backend, "github-token") is None
+    known = {"name": "Key", "description": "Of Stripe."}
+    handle = define_secret(known, slug="stripe-api-key", vault=backend, record=lambda row: None)
+    assert asyncio.run(handle.reveal({})) == VALUE
 
 
 @pytest.mark.spec("DR-19.reveal-1")
@@ -171,7 +174,8 @@ def test_from_a_name_to_a_secret(name: str, entry: SecretEntry) -> None:
 def test_an_override_takes_the_place_of_the_rule() -> None:
     listed = inventory(secret("github-oauth-access-token", env="GITHUB_TOKEN"))
     assert entry_named("GITHUB_OAUTH_ACCESS_TOKEN", listed) is None
-    assert slug_of("STRIPE_API_KEY") == "stripe-api-key"
+    several = inventory(secret("db", env="DATABASE_URL", env_names=("DATABASE_URL", "PG_URL")))
+    assert entry_named("PG_URL", several) is several.entries["db"]
 
 
 def test_a_name_that_could_be_two_is_refused() -> None:

@@ -15,16 +15,19 @@ import pytest
 
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
-from interlock.manifests.secret import AccessEntry, SecretEntry, SecretsInventory
+from interlock.manifests.secret import (
+    AccessEntry,
+    AccessOperation,
+    SecretEntry,
+    SecretsInventory,
+)
+from interlock.manifests.secret_handle import OPEN, SecretHandle, access_to
 from interlock.upstreams.drivers.processes import run
 from interlock.upstreams.drivers.vault import InMemory, Vault
 from interlock.upstreams.drivers.vault_access import (
-    OPEN,
     Asker,
     Bound,
     bind,
-    define_secret,
-    granted_by,
     unresolved,
 )
 from tests.upstreams.drivers.life_world import Clock, inventory, secret
@@ -49,6 +52,12 @@ class Spy:
 
 def listed(*entries: tuple[str, str]) -> tuple[AccessEntry, ...]:
     return tuple(AccessEntry(kind, value) for kind, value in entries)  # type: ignore[arg-type]
+
+
+def granted_by(entry: SecretEntry, operation: AccessOperation, asker: Asker) -> str | None:
+    found = access_to(entry, operation, asker.context)
+    assert found.granted is bool(found.words)
+    return found.words or None
 
 
 def bound(
@@ -147,9 +156,9 @@ def test_what_cannot_be_written_down_is_not_given() -> None:
     def record(row: dict[str, Any]) -> None:
         raise OSError("the disk is full")
 
-    handle = define_secret(secret("a-key"), vault=Vault([Spy(a_key="v")]), record=record)
+    handle = SecretHandle(secret("a-key"), Vault([Spy(a_key="v")]), record)
     with pytest.raises(OSError, match="full"):
-        asyncio.run(handle.reveal(ASKER))
+        asyncio.run(handle.reveal(ASKER.context))
 
 
 def test_a_secret_without_a_value_says_how_to_give_it() -> None:
@@ -174,9 +183,9 @@ def test_a_name_that_is_in_no_inventory() -> None:
 
 def test_a_vault_that_cannot_answer_is_told_in_a_sentence() -> None:
     vault = Vault([InMemory({"gh": '{"access_token": "t0ken-old", "expires_at": 1}'})])
-    handle = define_secret(secret("gh", kind="oauth"), vault=vault, record=lambda row: None)
+    handle = SecretHandle(secret("gh", kind="oauth"), vault, lambda row: None)
     with pytest.raises(InterlockError, match=r"gh cannot be had: .* sign in again") as trouble:
-        asyncio.run(handle.reveal(ASKER))
+        asyncio.run(handle.reveal(ASKER.context))
     assert "t0ken-old" not in trouble.value.message
 
 
@@ -192,19 +201,19 @@ def test_a_handle_has_what_is_known_and_two_things_to_do() -> None:
         classification=("pci",),
     )
     vault = Vault([InMemory({"billing/stripe-api-key": VALUE})])
-    handle = define_secret(entry, vault=vault, record=rows.append)
+    handle = SecretHandle(entry, vault, rows.append)
     assert handle.slug == "billing/stripe-api-key"
     assert handle.namespace == "billing"
     assert handle.kind == "opaque"
     assert handle.access is entry.access
     assert handle.audit == {"retention": "P7Y", "pii": True, "classification": ["pci"]}
-    assert handle.check_access("reveal", ASKER)
-    assert not handle.check_access("rotate", ASKER)
-    assert asyncio.run(handle.reveal(ASKER, purpose="a test")) == VALUE
+    assert handle.check_access("reveal", ASKER.context)
+    assert not handle.check_access("rotate", ASKER.context)
+    assert asyncio.run(handle.reveal(ASKER.context, purpose="a test")) == VALUE
     (row,) = rows
     assert (row["granted_by"], row["purpose"], row["actor"]) == ("role:ops", "a test", "user-7")
     with pytest.raises(InterlockError):
-        asyncio.run(handle.reveal(ASKER, operation="rotate"))
+        asyncio.run(handle.reveal(ASKER.context, operation="rotate"))
     assert rows[1]["type"] == "secret.reveal.denied"
     assert VALUE not in repr(handle)
 

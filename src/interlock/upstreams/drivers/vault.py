@@ -1,9 +1,7 @@
 """Where the values of secrets come from. Nothing of them is kept here, shown or logged.
 
 A vault asks its backends, one after the other, each time that a value is needed: what was rotated
-is noticed at the next start of a server. An inventory (SECRETS.md) names secrets by slug; a
-`${secrets.NAME}` and an environment variable name them by NAME. One rule leads from one to the
-other, and it stands here.
+is noticed at the next start of a server. Who may have one is asked before: `vault_access`.
 """
 
 from __future__ import annotations
@@ -16,35 +14,26 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from interlock.config import ConfigError
+from interlock.config.problems import BadValue
+from interlock.manifests import secret_names
 from interlock.manifests.secret import SecretEntry, SecretsInventory
+from interlock.manifests.secret_handle import Backend, asked
+from interlock.manifests.secret_handle import VaultTrouble as VaultTrouble
+from interlock.manifests.secret_names import default_name
 
 _LONGEST_FILE: Final = 1024 * 1024
 _MILLISECONDS_FROM: Final = 1e11
 """A moment as large as this is in milliseconds: in seconds it is the year 5138."""
-_NO_NAME: Final = re.compile(r"[^A-Z0-9]")
 _LEFT_SIDE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)")
 _QUOTED: Final = re.compile(r"(['\"])(.*)\1")
 
 _log = logging.getLogger("interlock.drivers")
-
-
-class VaultTrouble(Exception):
-    """Why a value cannot be had, as the rest of a sentence. Never holds a value."""
-
-
-class Backend(Protocol):
-    """One place where values are."""
-
-    async def fetch(self, slug: str, backend: Mapping[str, Any]) -> str | None:
-        """The value now; None when it is not here. `backend` is what the inventory says of it,
-        and `env`, the variable that it is bound to. Raises VaultTrouble."""
-        ...
 
 
 Renew = Callable[[SecretEntry, Mapping[str, Any]], Awaitable[str]]
@@ -52,26 +41,12 @@ Renew = Callable[[SecretEntry, Mapping[str, Any]], Awaitable[str]]
 is its own affair. Raises VaultTrouble."""
 
 
-# -- names
-
-
-def slug_of(name: str) -> str:
-    """`STRIPE_API_KEY` → `stripe-api-key`."""
-    return name.lower().replace("_", "-")
-
-
-def variable_of(entry: SecretEntry) -> str:
-    """The environment variable that a secret is bound to: as its inventory says, else by rule."""
-    return entry.env or _NO_NAME.sub("_", entry.slug.upper())
-
-
 def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
     """The secret that `${secrets.NAME}` means. Raises VaultTrouble when it could be two."""
-    found = [entry for entry in inventory.entries.values() if variable_of(entry) == name]
-    if len(found) > 1:
-        slugs = " and ".join(sorted(entry.slug for entry in found))
-        raise VaultTrouble(f"{name} stands for {slugs}: give one of them another variable")
-    return found[0] if found else None
+    try:
+        return secret_names.entry_named(name, inventory)
+    except BadValue as bad:
+        raise VaultTrouble(f"{bad.message}: {bad.hint}") from None
 
 
 # -- backends
@@ -161,7 +136,7 @@ def read_env_file(text: str) -> dict[str, str]:
 
 
 def _variable(slug: str, backend: Mapping[str, Any]) -> str:
-    return str(backend.get("env") or _NO_NAME.sub("_", slug.upper()))
+    return str(backend.get("env") or default_name(slug))
 
 
 # -- the vault
@@ -194,9 +169,8 @@ class Vault:
         return await self._kept(entry) is not None
 
     async def _kept(self, entry: SecretEntry) -> str | None:
-        about = {**entry.backend, "env": variable_of(entry)}
         for backend in self._backends:
-            found = await backend.fetch(entry.slug, about)
+            found = await asked(backend, entry)
             if found:
                 return found
         return None

@@ -1,0 +1,92 @@
+"""What `${secrets.NAME}` means: by rule, by what a secret says of itself, and never two at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.config.problems import BadValue
+from interlock.manifests.secret import SecretsInventory
+from interlock.manifests.secret_names import (
+    default_name,
+    default_slug,
+    entry_named,
+    names_of_secrets,
+    variable_of,
+)
+from interlock.manifests.secrets_reader import read_inventory
+from tests.manifests.texts import secret_values, secrets_text
+
+
+def slug_for(name: str, inventory: SecretsInventory) -> str:
+    """Both ways to look must find the same."""
+    entry = entry_named(name, inventory)
+    slug = "" if entry is None else entry.slug
+    assert names_of_secrets(inventory).get(name, "") == slug
+    return slug
+
+
+@pytest.mark.spec("DR-19.binding-1")
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("STRIPE_API_KEY", "stripe-api-key"),
+        ("ACME", "acme"),
+        ("A_1_B", "a-1-b"),
+    ],
+)
+def test_a_name_stands_for_a_slug(name: str, slug: str) -> None:
+    assert default_slug(name) == slug
+    assert default_name(slug) == name
+    inventory = read_inventory(secrets_text(secret_values(slug=slug)))
+    assert variable_of(inventory.entries[slug]) == name
+    assert slug_for(name, inventory) == slug
+    assert slug_for(f"{name}_X", inventory) == ""
+
+
+@pytest.mark.spec("DR-19.binding-1")
+def test_a_secret_can_say_what_it_is_called() -> None:
+    inventory = read_inventory(
+        secrets_text(
+            secret_values(
+                slug="postgres-url", metadata={"bindings": {"env": ["DATABASE_URL", "PG_URL"]}}
+            ),
+            secret_values(slug="acme", exposures=[{"kind": "env", "name": "ACME_API_KEY"}]),
+            secret_values(slug="crm/hub-token"),
+            secret_values(slug="aa/twice"),
+            secret_values(slug="bb/twice"),
+            secret_values(slug="bb/acme"),
+            secret_values(slug="cc/acme-api-key"),
+        )
+    )
+    assert {name: slug_for(name, inventory) for name in (
+        "DATABASE_URL", "PG_URL", "POSTGRES_URL", "ACME_API_KEY", "CRM_HUB_TOKEN", "HUB_TOKEN",
+        "AA_TWICE", "BB_TWICE", "TWICE", "ACME", "CC_ACME_API_KEY",
+    )} == {
+        "DATABASE_URL": "postgres-url",
+        "PG_URL": "postgres-url",
+        # What it says takes the place of the rule.
+        "POSTGRES_URL": "",
+        "ACME_API_KEY": "acme",
+        "CRM_HUB_TOKEN": "crm/hub-token",
+        # Without its namespace where nobody else could be meant.
+        "HUB_TOKEN": "crm/hub-token",
+        "AA_TWICE": "aa/twice",
+        "BB_TWICE": "bb/twice",
+        "TWICE": "",
+        "ACME": "bb/acme",
+        "CC_ACME_API_KEY": "cc/acme-api-key",
+    }  # fmt: skip
+    entry = inventory.entries["postgres-url"]
+    assert entry.env_names == ("DATABASE_URL", "PG_URL")
+    assert variable_of(entry) == "DATABASE_URL"
+
+
+def test_a_name_that_could_be_two_is_nobodys() -> None:
+    both = [
+        secret_values(slug="a-key"),
+        secret_values(slug="other", metadata={"bindings": {"env": "A_KEY"}}),
+    ]
+    inventory = read_inventory(secrets_text(*both))
+    with pytest.raises(BadValue, match="A_KEY stands for a-key and other"):
+        entry_named("A_KEY", inventory)
+    assert names_of_secrets(inventory) == {}
