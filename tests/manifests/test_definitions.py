@@ -13,18 +13,15 @@ import pytest
 from interlock.config.problems import ConfigError
 from interlock.errors import InterlockError
 from interlock.manifests import contract_definitions, definitions
-from interlock.manifests.binding import Binding, MappingStep, mapping_steps
 from interlock.manifests.definitions import (
-    DriverDefinition,
     check_execute,
     define_driver,
     define_mcp_driver,
-    hook_problems,
     manifest_of,
     merge,
 )
-from interlock.manifests.driver import ConnectionOptions, MappedFrom
-from tests.manifests.texts import GONE, contract, driver, driver_values, entry, write
+from interlock.manifests.driver import ConnectionOptions
+from tests.manifests.texts import driver, driver_values, entry, write
 
 
 def nothing(*_: Any) -> None:
@@ -202,55 +199,6 @@ def test_bodies_match_what_is_implemented(
     assert caught.value.failure.name == "execute_binding_mismatch"
     assert caught.value.data == {"missing": missing, "surplus": surplus}
     assert all(name in caught.value.message for name in (*missing, *surplus))
-
-
-@pytest.mark.spec("DR-32.pertool-5")
-def test_an_entry_without_a_tool_needs_a_body() -> None:
-    one = driver(implements=[entry(metadata=GONE)], has_code=True)
-    bound = [Binding(one.implements[0], contract())]
-    assert hook_problems(one, bound, define_driver(execute={"fs.read": nothing})) == []
-    for definition in (None, define_driver(build_arguments=nothing)):
-        (problem,) = hook_problems(one, bound, definition)
-        assert "fs.read" in problem.message
-        assert problem.line == one.implements[0].line
-
-
-@pytest.mark.spec("DR-30.implements-5")
-def test_a_transform_comes_from_the_code() -> None:
-    mapping = {"path": "path", "encoding": {"from": "charset", "transform": "upper"}}
-    one = driver(implements=[entry(mapping=mapping)])
-    assert one.implements[0].mapping == {
-        "path": "path", "encoding": MappedFrom("charset", "upper"),
-    }  # fmt: skip
-    bound = [Binding(one.implements[0], contract())]
-    assert hook_problems(one, bound, define_driver(transforms={"upper": str.upper})) == []
-    for definition in (None, DriverDefinition(), define_driver(transforms={"lower": str.lower})):
-        (problem,) = hook_problems(one, bound, definition)
-        assert "there is no transform upper" in problem.message
-
-
-@pytest.mark.spec("DR-30.implements-7")
-def test_which_way_a_mapping_goes() -> None:
-    """The pattern of AIP-30's first example: the contract has aspect, the driver aspect_ratio."""
-    inputs = {
-        "type": "object",
-        "properties": {"prompt": {}, "aspect": {}, "style": {}, "size": {}},
-    }
-    steps = mapping_steps(
-        {
-            "prompt": "prompt",
-            "style": "artistic_style",
-            "aspect": MappedFrom("aspect_ratio", "aspect_to_size"),
-            "dimensions": MappedFrom("size"),
-        },
-        contract(inputs=inputs),
-    )
-    assert steps == (
-        MappingStep("prompt", "prompt"),
-        MappingStep("style", "artistic_style"),
-        MappingStep("aspect", "aspect_ratio", "aspect_to_size"),
-        MappingStep("size", "dimensions"),
-    )
 
 
 @pytest.mark.spec("DR-30.conformance-4")

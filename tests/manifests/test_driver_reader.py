@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.config.problems import ConfigError
-from interlock.manifests.binding import cost_for
 from interlock.manifests.driver import Cost, Requires, Retry
 from interlock.manifests.driver_reader import parse_driver, read_driver
 from interlock.manifests.findings import Caution
@@ -147,7 +146,7 @@ def test_tags_have_a_pattern_and_come_once(name: str, value: Any, path: str) -> 
 
 
 @pytest.mark.spec("DR-30.fields-5")
-def test_what_an_entry_costs_wins_over_what_the_driver_costs() -> None:
+def test_a_driver_and_an_entry_each_say_what_they_cost() -> None:
     found = driver(
         cost_override={"cost_units_per_call": 9, "cost_class": "metered", "currency": "EUR"},
         implements=[
@@ -155,9 +154,9 @@ def test_what_an_entry_costs_wins_over_what_the_driver_costs() -> None:
             entry("c.d"),
         ],
     )
-    assert cost_for(found, found.implements[0]) == Cost("metered", 4, "EUR")
-    assert cost_for(found, found.implements[1]) == Cost("metered", 9, "EUR")
-    assert cost_for(driver(), driver().implements[0]) is None
+    assert found.cost == Cost("metered", 9, "EUR")
+    assert [one.cost for one in found.implements] == [Cost(units_per_call=4), None]
+    assert driver().cost is None
 
 
 @pytest.mark.spec("DR-30.fields-5")

@@ -172,10 +172,10 @@ def test_majors_stand_side_by_side(folder: Folder) -> None:
     ("narrowing", "words"),
     [
         ({"drop_inputs": ["encoding"], "drop_outputs": ["mime"]}, ""),
-        ({"drop_inputs": ["path"]}, "path is required by fs.read"),
-        ({"drop_inputs": ["nothing"]}, "fs.read has no input nothing"),
-        ({"drop_outputs": ["contents"]}, "contents is promised by fs.read"),
-        ({"drop_outputs": ["nothing"]}, "fs.read has no output nothing"),
+        ({"drop_inputs": ["path"]}, "fs.read: `drop_inputs` has 'path', which is required by"),
+        ({"drop_inputs": ["nothing"]}, "'nothing', which is none of the contract's inputs"),
+        ({"drop_outputs": ["contents"]}, "`drop_outputs` has 'contents', which is required by"),
+        ({"drop_outputs": ["nothing"]}, "'nothing', which is none of the contract's outputs"),
     ],
 )
 def test_only_what_is_optional_is_dropped(
@@ -187,14 +187,20 @@ def test_only_what_is_optional_is_dropped(
     assert bool(found.drivers) is not bool(words)
     if words:
         assert words in why(found, path)
+        (problem,) = found.problems[path]
+        assert problem.path == f"implements[0].schema_narrowing.{next(iter(narrowing))}"
+        assert "- tool: fs.read" in path.read_text().splitlines()[problem.line - 1]
+        # It was never accepted, so what mends it needs no new major.
+        folder.driver(implements=[entry()])
+        assert found.reload().drivers
 
 
 @pytest.mark.parametrize(
     ("mapping", "words"),
     [
         ({"path": "file"}, ""),
-        ({"path": "p", "encoding": "p"}, "both become p"),
-        ({"nothing": "p"}, "no input nothing"),
+        ({"path": "p", "encoding": "p"}, "leads 'path' and 'encoding' to one name, 'p'"),
+        ({"nothing": "p"}, "'nothing', which is no input of the contract"),
     ],
 )
 def test_a_mapping_is_about_inputs_of_the_contract(

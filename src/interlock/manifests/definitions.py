@@ -7,7 +7,7 @@ a definition is made: hooks are kept and called later, by others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +16,8 @@ from msgspec import Struct, field
 from interlock import errors
 from interlock.config.problems import BadValue, ConfigError, Problem, one_of
 from interlock.errors import InterlockError
-from interlock.manifests.binding import Binding
 from interlock.manifests.document import Document
-from interlock.manifests.driver import DriverManifest, MappedFrom
+from interlock.manifests.driver import DriverManifest
 from interlock.manifests.driver_reader import read_fields
 from interlock.manifests.explaining import explain
 from interlock.manifests.findings import Caution, ManifestError, in_order
@@ -157,35 +156,6 @@ def check_execute(definition: DriverDefinition, contract_ids: Iterable[str]) -> 
         f"The execute of driver.py does not match implements: {'; '.join(parts)}.",
         {"missing": missing, "surplus": surplus},
     )
-
-
-def hook_problems(
-    driver: DriverManifest, bindings: Sequence[Binding], definition: DriverDefinition | None
-) -> list[Problem]:
-    """What the entries of a driver expect of its code, and do not find there."""
-    transforms = definition.transforms if definition is not None else {}
-    problems = []
-    for index, binding in enumerate(bindings):
-        entry, contract = binding.entry, binding.contract
-        for value in entry.mapping.values():
-            if isinstance(value, MappedFrom) and value.transform not in ("", *transforms):
-                problems.append(
-                    Problem(
-                        str(driver.file), entry.line, 1, f"implements[{index}].mapping",
-                        f"there is no transform {value.transform}",
-                        "give it to define_driver in driver.py, under transforms",
-                    )
-                )  # fmt: skip
-        served = definition is not None and definition.executes(contract.id)
-        if driver.kind == "mcp" and entry.mcp is None and not served:
-            problems.append(
-                Problem(
-                    str(driver.file), entry.line, 1, f"implements[{index}]",
-                    f"{contract.id} has no metadata.mcp, and execute has no body for it",
-                    "add metadata.mcp.tool_name: the name of the server's tool",
-                )
-            )  # fmt: skip
-    return problems
 
 
 def _field_problems(values: dict[str, Any]) -> list[Problem]:

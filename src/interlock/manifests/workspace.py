@@ -16,15 +16,11 @@ from msgspec import Struct, structs
 
 from interlock.config.problems import BadValue, ConfigError, Problem
 from interlock.manifests import lint, placeholders
-from interlock.manifests.binding import (
-    TOOL_UNAVAILABLE,
-    Binding,
-    check_binding,
-    choose_contract,
-)
+from interlock.manifests.binding import TOOL_UNAVAILABLE, Binding, choose_contract
 from interlock.manifests.document import read_document
 from interlock.manifests.driver import DriverManifest, Implements
 from interlock.manifests.driver_reader import CODE_FILE, MANIFEST_FILE, load_driver
+from interlock.manifests.entry_checks import shape_faults
 from interlock.manifests.findings import Caution, Reading
 from interlock.manifests.front_matter import read_source
 from interlock.manifests.identity import successor_problems
@@ -318,7 +314,13 @@ class _Gathering:
                     Problem(str(driver.file), entry.line, 1, place, bad.message, bad.hint)
                 )
                 continue
-            problems += check_binding(driver, index, contract)
+            problems += [
+                Problem(
+                    str(driver.file), entry.line, 1, f"implements[{index}].{fault.field}",
+                    f"{contract.id}: {fault.message}", fault.hint,
+                )
+                for fault in shape_faults(contract, entry)
+            ]  # fmt: skip
             bindings.append(Binding(entry, contract))
         served = [binding.contract.key for binding in bindings]
         problems += [

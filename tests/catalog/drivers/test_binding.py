@@ -13,8 +13,8 @@ from interlock.catalog.drivers.binding import (
     check_listed,
     version_problem,
 )
-from interlock.catalog.drivers.schema_view import SchemaView
 from interlock.manifests.driver import Implements, MappedFrom
+from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
 from tests.catalog.drivers.making import contract, entry, inputs
 from tests.protocol import json_values
@@ -101,9 +101,9 @@ def test_a_range_that_is_none_is_a_problem() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"drop_inputs": ("path",)}, "`drop_inputs` has 'path', which the contract requires"),
+        ({"drop_inputs": ("path",)}, "`drop_inputs` has 'path', which is required by"),
         ({"drop_inputs": ("paht",)}, "'paht', which is none of the contract's inputs"),
-        ({"drop_outputs": ("contents",)}, "`drop_outputs` has 'contents', which the contract req"),
+        ({"drop_outputs": ("contents",)}, "`drop_outputs` has 'contents', which is required"),
         ({"drop_outputs": ("size",)}, "'size', which is none of the contract's outputs"),
     ],
 )
@@ -155,7 +155,7 @@ def test_every_entry_names_its_tool_unless_code_serves_it() -> None:
     without = Implements(tool="fs-read", version="^1.0.0")
     found = check_entry(READ, without)
     assert found == [
-        "fs-read: `metadata.mcp.tool_name` is missing: say which tool of the server serves it."
+        "fs-read: `metadata.mcp.tool_name` is missing. Say which tool of the server serves it."
     ]
     assert check_entry(READ, without, has_hook=True) == []
 

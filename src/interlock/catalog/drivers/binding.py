@@ -1,4 +1,4 @@
-"""Does a driver's entry fit its contract, and the server's tool fit both? Asked at registration.
+"""Does the server's tool fit the entry and its contract? Asked at registration.
 
 `check_entry` looks at the two files; `check_listed` and `check_binding` look at what the server
 really lists. A driver that fails here is not used for the contract, and says so before anybody
@@ -7,25 +7,19 @@ calls. Sentences name the entry, the member and what to change.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from interlock.catalog.drivers.renaming import (
-    Arrival,
-    Renames,
-    argument_renames,
-    arrivals,
-    mapping_renames,
-    targets,
-)
-from interlock.catalog.drivers.schema_view import SchemaView
 from interlock.errors import ProtocolError
-from interlock.manifests.driver import Implements, MappedFrom
-from interlock.manifests.ranges import in_range
+from interlock.manifests import entry_checks
+from interlock.manifests.driver import Implements
+from interlock.manifests.entry_checks import check_entry as check_entry
+from interlock.manifests.entry_checks import passed_on
+from interlock.manifests.entry_checks import version_problem as version_problem
+from interlock.manifests.renaming import Arrival, argument_renames, arrivals, mapping_renames
+from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonpath import Every, Index, Name, Path, Step, Where, compile_path
 
@@ -41,52 +35,6 @@ class Findings(Struct, frozen=True):
         return not self.errors
 
 
-def version_problem(contract: ToolContract, entry: Implements) -> str:
-    """Why the entry does not serve this version of the contract. Empty: it does."""
-    try:
-        if in_range(contract.version, entry.version):
-            return ""
-    except ValueError as exc:
-        return f"{contract.id}: {exc}"
-    return (
-        f"{contract.id} is version {contract.version}, and the driver serves {entry.version}: "
-        "change `version` of the entry, or take another contract."
-    )
-
-
-def check_entry(
-    contract: ToolContract,
-    entry: Implements,
-    *,
-    transforms: Collection[str] = (),
-    has_hook: bool = False,
-) -> list[str]:
-    """What is wrong with an entry, by the two files alone.
-
-    `transforms`: the transformers that driver.py has. `has_hook`: driver.py executes this contract
-    itself, so that no tool of a server needs to be named.
-    """
-    inputs, outputs = SchemaView.of(contract.inputs), SchemaView.of(contract.outputs)
-    problems = [version_problem(contract, entry)]
-    problems += _narrowing(contract.id, "drop_inputs", entry.drop_inputs, inputs)
-    problems += _narrowing(contract.id, "drop_outputs", entry.drop_outputs, outputs)
-    mapping = mapping_renames(entry.mapping, inputs.names)
-    problems += _mapping(contract.id, entry, mapping, inputs, transforms)
-    if entry.mcp is None:
-        if not has_hook:
-            problems.append(
-                f"{contract.id}: `metadata.mcp.tool_name` is missing: say which tool of the "
-                "server serves it."
-            )
-    else:
-        problems += _arguments(contract.id, entry, mapping, inputs)
-        try:
-            compile_path(entry.mcp.result_extract)
-        except ProtocolError as exc:
-            problems.append(f"{contract.id}: `result_extract`: {exc.message}")
-    return [problem for problem in problems if problem]
-
-
 def check_listed(
     contract: ToolContract,
     entry: Implements,
@@ -100,9 +48,7 @@ def check_listed(
     name = entry.mcp.tool_name
     if name in listed:
         return check_binding(contract, entry, listed[name], has_hook=has_hook)
-    near = get_close_matches(name, listed, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return Findings((f"{contract.id}: the server has no tool {name!r}.{hint}",))
+    return Findings((f"{contract.id}: the server has no tool {name!r}.{_near(name, listed)}",))
 
 
 def check_binding(
@@ -130,80 +76,6 @@ def check_binding(
     return Findings(tuple(errors), tuple(warnings))
 
 
-# -- the two files
-
-
-def _narrowing(id: str, word: str, dropped: Iterable[str], view: SchemaView) -> Iterable[str]:
-    what = "inputs" if word == "drop_inputs" else "outputs"
-    for name in dropped:
-        if name in view.required:
-            yield (
-                f"{id}: `{word}` has {name!r}, which the contract requires: only what is optional "
-                "can be left out."
-            )
-        elif name not in view.names and view.certain:
-            yield f"{id}: `{word}` has {name!r}, which is none of the contract's {what}."
-
-
-def _mapping(
-    id: str,
-    entry: Implements,
-    mapping: Renames,
-    inputs: SchemaView,
-    transforms: Collection[str],
-) -> Iterable[str]:
-    for source in mapping:
-        if source not in inputs.names and inputs.certain:
-            near = _near(source, inputs.names)
-            yield f"{id}: `mapping` has {source!r}, which is no input of the contract.{near}"
-    for key, value in entry.mapping.items():
-        if isinstance(value, MappedFrom) and value.transform and value.transform not in transforms:
-            yield (
-                f"{id}: `mapping` of {key!r} wants the transformer {value.transform!r}, which "
-                "driver.py does not have."
-            )
-    yield from _collisions(id, "mapping", _passed(inputs, entry), mapping)
-
-
-def _arguments(id: str, entry: Implements, mapping: Renames, inputs: SchemaView) -> Iterable[str]:
-    arguments = argument_renames(entry)
-    known = [target.name for name in inputs.names for target in targets(mapping, name)]
-    for source in arguments:
-        if source not in known and inputs.certain:
-            yield (
-                f"{id}: `argument_mapping` has {source!r}, which is no input of the contract"
-                f"{' after `mapping`' if mapping else ''}.{_near(source, known)}"
-            )
-    passed = [target.name for name in _passed(inputs, entry) for target in targets(mapping, name)]
-    yield from _collisions(id, "argument_mapping", dict.fromkeys(passed), arguments)
-
-
-def _passed(inputs: SchemaView, entry: Implements) -> list[str]:
-    """The inputs that a call can bring."""
-    return [name for name in inputs.names if name not in entry.drop_inputs]
-
-
-def _collisions(id: str, word: str, names: Collection[str], renames: Renames) -> Iterable[str]:
-    """Two inputs that would end under one name. One that is not mentioned keeps its own."""
-    ends = Counter(target.name for name in names for target in targets(renames, name))
-    declared = {target.name for found in renames.values() for target in found}
-    for end, times in ends.items():
-        if times > 1 and end in declared:
-            sources = [
-                name for name in names if any(one.name == end for one in targets(renames, name))
-            ]
-            both = " and ".join(repr(name) for name in dict.fromkeys(sources))
-            yield f"{id}: `{word}` leads {both} to one name, {end!r}."
-
-
-def _near(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
-# -- the server's tool
-
-
 def _compare_arguments(
     contract: ToolContract,
     entry: Implements,
@@ -215,7 +87,7 @@ def _compare_arguments(
     id, name = contract.id, entry.mcp.tool_name
     inputs = SchemaView.of(contract.inputs)
     mapping, arguments = mapping_renames(entry.mapping, inputs.names), argument_renames(entry)
-    found = arrivals(mapping, arguments, _passed(inputs, entry))
+    found = arrivals(mapping, arguments, passed_on(inputs, entry))
     errors += [
         f"{id}: the driver drops the input {dropped!r}, which the contract requires."
         for dropped in entry.drop_inputs
@@ -373,3 +245,8 @@ def _effects(contract: ToolContract, name: str, definition: Mapping[str, Any]) -
 def _listed(types: frozenset[str]) -> str:
     shown = types - {"integer"} if "number" in types else types
     return " or ".join(sorted(shown)) or "nothing"
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    question = entry_checks.near(name, known)
+    return f" {question[0].upper()}{question[1:]}" if question else ""

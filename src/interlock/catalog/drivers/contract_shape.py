@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from interlock.catalog.drivers.schema_view import SchemaView
 from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
+from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
 
 _MOST_PROBLEMS: Final = 5

@@ -17,14 +17,6 @@ import msgspec
 from msgspec import Struct
 
 from interlock.catalog.drivers.contract_shape import ContractShape
-from interlock.catalog.drivers.renaming import (
-    Renames,
-    argument_renames,
-    mapping_renames,
-    renamed,
-    targets,
-)
-from interlock.catalog.drivers.schema_view import SchemaView
 from interlock.errors import (
     EXECUTE_BINDING_MISMATCH,
     INPUT_UNSUPPORTED,
@@ -36,6 +28,14 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.manifests.driver import Implements
+from interlock.manifests.renaming import (
+    Renames,
+    argument_renames,
+    mapping_renames,
+    renamed,
+    targets,
+)
+from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonpath import NotFound, compile_path
 

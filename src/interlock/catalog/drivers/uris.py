@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from interlock.catalog.drivers.schema_view import SchemaView
 from interlock.errors import POLICY_VIOLATION, InterlockError
+from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
 
 Resolve = Callable[[str], str]

@@ -1,0 +1,28 @@
+"""How the inputs of a contract are called on their way to a driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.manifests.driver import MappedFrom
+from interlock.manifests.renaming import Target, mapping_renames
+from tests.manifests.texts import driver, entry
+
+
+@pytest.mark.spec("DR-30.implements-7")
+def test_which_way_a_mapping_goes() -> None:
+    """The pattern of AIP-30's first example: the contract has aspect, the driver aspect_ratio."""
+    mapping = {
+        "prompt": "prompt",
+        "style": "artistic_style",
+        "aspect": {"from": "aspect_ratio", "transform": "aspect_to_size"},
+        "dimensions": {"from": "size"},
+    }
+    read = driver(implements=[entry(mapping=mapping)]).implements[0].mapping
+    assert read["aspect"] == MappedFrom("aspect_ratio", "aspect_to_size")
+    assert mapping_renames(read, ("prompt", "aspect", "style", "size")) == {
+        "prompt": (Target("prompt"),),
+        "style": (Target("artistic_style"),),
+        "aspect": (Target("aspect_ratio", "aspect_to_size"),),
+        "size": (Target("dimensions"),),
+    }
