@@ -53,5 +53,13 @@ def test_nothing_changed_when_nothing_did(row: Row) -> None:
     assert diff_schemas(new, new, role) == []  # type: ignore[arg-type]
 
 
+def test_documents_that_share_a_part_mean_their_own_by_it() -> None:
+    part = {"$ref": "#/$defs/A"}
+    old = {"properties": {"a": part}, "$defs": {"A": plain.STRING}}
+    new = {"properties": {"a": part}, "$defs": {"A": plain.INTEGER}}
+    found = [label(change) for change in diff_schemas(old, new, "input")]
+    assert found == ["!FIELD_TYPE_CHANGED /$defs/A"]
+
+
 def test_there_are_enough_rows() -> None:
     assert len({*names(plain.CLASSES), *names(ROWS)}) == len(plain.CLASSES) + len(ROWS) >= 100

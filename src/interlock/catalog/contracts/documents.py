@@ -6,7 +6,7 @@ Nothing is ever fetched: a reference that leads out of the document leads to an 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
 import jsonschema_rs
@@ -26,6 +26,7 @@ from interlock.catalog.contracts.drafts import (
 )
 
 _OWN_URI: Final = "urn:interlock:contract"
+_DYNAMIC: Final = {2019: "$recursiveRef", 2020: "$dynamicRef"}
 _LONGEST: Final = 2_000
 """Schemas with more parts are not tried with values: that would take long to prepare."""
 
@@ -98,7 +99,7 @@ class Document:
         self._anchors: dict[tuple[str, str], str] = {}
         self._validators: dict[int, Any] = {}
         self._patterns: dict[str, Any] = {}
-        self._registry: jsonschema_rs.Registry | None = None
+        self._registry: jsonschema_rs.Registry | Literal[False] | None = None
         base = root.get("$id") if isinstance(root, dict) else None
         self._bases = {"": urljoin(_OWN_URI, base) if isinstance(base, str) else _OWN_URI}
         self._resources[urldefrag(self._bases[""]).url] = ""
@@ -152,7 +153,7 @@ class Document:
 
         No node: it leads out of the document, to nothing, or who reads it decides where.
         """
-        for word in ("$ref", "$dynamicRef", "$recursiveRef"):
+        for word in ("$ref", _DYNAMIC.get(self.draft, "$ref")):
             target = node.words.get(word)
             if isinstance(target, str):
                 if word != "$ref" and not self.one_resource:
@@ -280,23 +281,32 @@ class Document:
         written = node.value
         if node.length > _LONGEST:
             return None
-        if isinstance(written, dict):
-            if self._nodes.get(node.path) is node:
-                if self._registry is None:
-                    self._registry = jsonschema_rs.Registry(
-                        [(_OWN_URI, self.root)], draft=_NUMBERS[self.draft], retriever=_no_retrieval
-                    )
-                written = {"$ref": f"{_OWN_URI}#{_percent(node.path)}"}
-            elif self.draft != 2020 or _refers(written):
-                # A part of a schema, in words that its draft may not have.
-                return None
-        return self._validator(written)
+        placed = self._nodes.get(node.path) is node
+        if not placed and self.draft != 2020:
+            # A part of a schema, in words that its draft may not have.
+            return None
+        if not _refers(written):
+            return self._validator(written)
+        if not placed or self._whole() is None:
+            return None
+        return self._validator({"$ref": f"{_OWN_URI}#{_percent(node.path)}"}, self._whole())
 
-    def _validator(self, written: Schema) -> Any:
+    def _whole(self) -> jsonschema_rs.Registry | None:
+        """The whole document, for references. None: some of them lead out of it."""
+        if self._registry is None:
+            try:
+                self._registry = jsonschema_rs.Registry(
+                    [(_OWN_URI, self.root)], draft=_NUMBERS[self.draft], retriever=_no_retrieval
+                )
+            except (ValueError, jsonschema_rs.ReferencingError):
+                self._registry = False
+        return self._registry or None
+
+    def _validator(self, written: Schema, registry: jsonschema_rs.Registry | None = None) -> Any:
         try:
             return _VALIDATORS[self.draft](
                 written,
-                registry=self._registry,
+                registry=registry,
                 retriever=_no_retrieval,
                 validate_formats=self.checks_formats,
             )
@@ -338,8 +348,10 @@ def in_place(node: Node) -> Iterator[Node]:
     for word in ("not", "if", "then", "else"):
         if word in words:
             yield node.one(word)
-    for name in words.get("dependentSchemas", ()):
-        yield node.named("dependentSchemas", name)
+    for word in ("dependentSchemas", "dependencies"):
+        for name, said in words.get(word, {}).items():
+            if not isinstance(said, list):
+                yield node.named(word, name)
 
 
 def _percent(path: str) -> str:

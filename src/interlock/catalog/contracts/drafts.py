@@ -25,14 +25,16 @@ _DRAFTS: Final = {
     "http://json-schema.org/draft-07/schema": 7,
     "http://json-schema.org/draft-06/schema": 6,
 }
+_SINCE_2019: Final = (
+    "dependentRequired", "dependentSchemas", "maxContains", "minContains", "prefixItems",
+    "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
+)  # fmt: skip
 _NOT_YET: Final = {
-    7: (
-        "dependentRequired", "dependentSchemas", "maxContains", "minContains", "prefixItems",
-        "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
-    ),
+    6: (*_SINCE_2019, "if", "then", "else"),
+    7: _SINCE_2019,
     2019: ("prefixItems", "$dynamicRef"),
-}  # fmt: skip
-"""Words that mean nothing in a draft, or in those before it."""
+}
+"""Words that mean nothing in a draft."""
 
 BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 SINGLE: Final = (
@@ -56,7 +58,7 @@ def in_latest(value: Schema, draft: int) -> tuple[dict[str, Any], dict[str, str]
     if draft <= 7 and "$ref" in value:
         # Beside a reference nothing else counts there.
         return {"$ref": value["$ref"]}, {}
-    dropped = _NOT_YET[7] if draft <= 7 else _NOT_YET[2019]
+    dropped = _NOT_YET[draft]
     words = {word: said for word, said in value.items() if word not in dropped}
     renamed: dict[str, str] = {}
     if isinstance(words.get("items"), list):

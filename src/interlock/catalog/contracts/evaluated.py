@@ -64,9 +64,9 @@ def _look(top: Node, *, sometimes: bool) -> Evaluated:
             if word in words:
                 waiting += node.listed(word)
         waiting += [node.one(word) for word in _ARMS if word in words]
-        waiting += [
-            node.named("dependentSchemas", one) for one in words.get("dependentSchemas", ())
-        ]
+        for word in ("dependentSchemas", "dependencies"):
+            said = words.get(word, {})
+            waiting += [node.named(word, one) for one in said if not isinstance(said[one], list)]
     return found
 
 

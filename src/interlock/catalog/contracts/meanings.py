@@ -79,8 +79,8 @@ class Meanings:
 
     def __init__(self, one: Document, other: Document) -> None:
         self._numbers: dict[Any, int] = {}
-        self._known: dict[int, int] = {}
-        self._words: dict[int, dict[str, Any]] = {}
+        self._known: dict[tuple[int, int], int] = {}
+        self._words: dict[tuple[int, int], dict[str, Any]] = {}
         self._first = one
         self._kept: list[Any] = []
         self.shared = SharedReferences(one, other)
@@ -94,7 +94,7 @@ class Meanings:
         """What each word of a subschema means, for comparing."""
         if self.of(node) in (_TRUE, _FALSE):
             return {}
-        return self._words[id(node.value)]
+        return self._words[id(node.value), id(node.document)]
 
     def alike(self, olds: Iterable[Node], news: Iterable[Node]) -> bool:
         """Whether every word is the same, those for people included."""
@@ -106,7 +106,7 @@ class Meanings:
             text = text_of(node.value)
             if not self._same.issuperset(references_in(text)):
                 texts.append(id(node))
-            texts.append(text)
+            texts += (text, node.document.draft)
         return texts
 
     def _schema(
@@ -114,7 +114,9 @@ class Meanings:
     ) -> int:
         if isinstance(value, bool):
             return _TRUE if value else _FALSE
-        known = self._known.get(id(value))
+        # Both documents may share a value, and mean something else by it.
+        key = (id(value), id(document))
+        known = self._known.get(key)
         if known is not None:
             return known
         if words is None:
@@ -128,9 +130,9 @@ class Meanings:
             said["enum"] = said.pop("const")
         # The value is kept, so that its identity stays its own.
         self._kept.append(value)
-        self._words[id(value)] = said
+        self._words[key] = said
         number = self._number(frozenset(said.items())) if said else _TRUE
-        self._known[id(value)] = number
+        self._known[key] = number
         return number
 
     def _number(self, key: Any) -> int:
@@ -168,6 +170,11 @@ class Meanings:
             return tuple(self._schema(one, document) for one in arms)
         if word == "dependentRequired":
             return frozenset((name, frozenset(others)) for name, others in said.items())
+        if word == "dependencies":
+            return frozenset(
+                (name, frozenset(one) if isinstance(one, list) else self._schema(one, document))
+                for name, one in said.items()
+            )
         if word in ("$ref", "$dynamicRef", "$recursiveRef"):
             return self._reference(said, document)
         if word == "pattern":

@@ -229,6 +229,24 @@ def _brings_schemas(prover: Prover, given: Given, facts: Facts, wanted: Node, le
     )
 
 
+def _dependencies(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+    """A word that is gone since 2019, and that validators still obey: it has to be fulfilled, but
+    nobody can rely on it."""
+    if not facts.kinds & OBJECT:
+        return True
+    objects = Given(given.nodes, given.kinds & OBJECT, given.split, given.sent)
+    for name, brought in wanted.words["dependencies"].items():
+        if not may_be_there(given, facts, name):
+            continue
+        having = objects.also(wanted.document.demanding(name))
+        if isinstance(brought, list):
+            if not prover.facts(having).required.issuperset(brought):
+                return False
+        elif not prover.contained(having, wanted.named("dependencies", name), level):
+            return False
+    return True
+
+
 OBJECTS: Final = {
     "required": _required,
     "minProperties": _min_properties,
@@ -240,4 +258,5 @@ OBJECTS: Final = {
     "propertyNames": _names,
     "dependentRequired": _brings_names,
     "dependentSchemas": _brings_schemas,
+    "dependencies": _dependencies,
 }

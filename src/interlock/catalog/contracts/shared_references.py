@@ -36,7 +36,8 @@ class SharedReferences:
         self.changed: dict[str, tuple[Node, Node]] = {}
         """Those that lead to something else now."""
         self._mentioned_by: dict[str, set[str]] = {}
-        if one.one_resource and other.one_resource:
+        # In another draft the same words mean something else.
+        if one.one_resource and other.one_resource and one.draft == other.draft:
             self._compare(one, other)
 
     def _compare(self, one: Document, other: Document) -> None:
