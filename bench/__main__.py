@@ -17,6 +17,7 @@ from bench import (
     crowd,
     cut,
     decisions,
+    drivers,
     durable,
     finding,
     hops,
@@ -45,6 +46,7 @@ DEFAULT = (
     "tokens",
     "finding",
     "topics",
+    "drivers",
 )
 
 
@@ -93,6 +95,8 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
         return finding.run(finding.FindingSettings(chosen.quick))
     if name == "topics":
         return topics.run(topics.TopicSettings(rounds, chosen.quick))
+    if name == "drivers":
+        return drivers.run(drivers.DriverSettings(rounds, chosen.quick))
     cycles = chosen.cycles or (50 if chosen.quick else 1000)
     return churn.run(churn.ChurnSettings(cycles=cycles, seed=chosen.seed))
 

@@ -46,10 +46,14 @@ _log = logging.getLogger("interlock.drivers")
 LOOK_EVERY: Final = 0.4
 LOOK_COSTS: Final = 20
 """A look at all files may take one part in so many of the time."""
+CHANGE_COSTS: Final = 4
+"""And one that finds something new, which has to be read."""
 AT_ONCE: Final = 4
 """So many servers are asked for their tools at the same time when the node starts."""
 
 Shapes = dict[str, ContractShape]
+Marks = dict[str, object]
+"""By the keys of drivers."""
 
 
 class Drivers:
@@ -172,32 +176,41 @@ class Drivers:
             workspace = self._workspace
             if workspace is None:
                 continue
-            began = time.perf_counter()
             try:
-                after, marks = await asyncio.to_thread(self._look, workspace)
-                if self._is_news(workspace, after, marks):
+                after, signed, cost = await asyncio.to_thread(self._look, workspace)
+                news = self._is_news(workspace, after, signed)
+                if news:
                     self._take(after)
             except Exception:
                 _log.exception("the drivers' files could not be read again")
-            pause = max(LOOK_EVERY, (time.perf_counter() - began) * LOOK_COSTS)
+            else:
+                # Where something changed, something else is about to: who waits for it is a human.
+                pause = max(LOOK_EVERY, cost * (CHANGE_COSTS if news else LOOK_COSTS))
 
-    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, dict[str, object]]:
+    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, Marks, float]:
+        """What the files say now, by what signatures are known, and what it cost to look. In a
+        thread of its own."""
+        began = time.thread_time()
         after = workspace.reload()
-        return after, {key: self._marks(one) for key, one in after.drivers.items()}
+        signed = {key: self._signed(one) for key, one in after.drivers.items()}
+        return after, signed, time.thread_time() - began
 
-    def _marks(self, manifest: DriverManifest) -> tuple[object, ...]:
+    def _signed(self, manifest: DriverManifest) -> object:
+        return signature_mark(manifest) if self._config.drivers.trust else None
+
+    def _marks(self, manifest: DriverManifest) -> tuple[object, object]:
         """Of the files beside a manifest that are read."""
-        signed = signature_mark(manifest) if self._config.drivers.trust else ()
-        return code_mark(manifest), signed
+        return code_mark(manifest), self._signed(manifest)
 
-    def _is_news(
-        self, before: files.Workspace, after: files.Workspace, marks: dict[str, object]
-    ) -> bool:
+    def _is_news(self, before: files.Workspace, after: files.Workspace, signed: Marks) -> bool:
+        # Code that comes, changes or goes is seen there, too.
         if after.read_files or after.drivers.keys() != before.drivers.keys():
             return True
         if after.refused != before.refused:
             return True
-        return any(marks.get(one.manifest.key) != one.marks for one in self.care.drivers.values())
+        return any(
+            one.marks[1] != signed.get(one.manifest.key) for one in self.care.drivers.values()
+        )
 
     # -- from files to drivers
 

@@ -307,6 +307,8 @@ class ContractExchange:
     def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
         self._record(None)
         self.open = False
+        # It and its request point at each other: taken apart, they are freed at once.
+        self._exchange = None
         self._record_whole(ok=True)
         self._back.settled(self._call, outcome, error)
 

@@ -16,14 +16,15 @@ from msgspec.structs import replace
 from interlock.call import Call, ClientSession
 from interlock.catalog.drivers.contract_shape import ContractShape
 from interlock.catalog.drivers.limits import effective_timeout_ms
-from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Workspace, route
+from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Workspace
+from interlock.catalog.drivers.resolver_cache import ResolverCache
 from interlock.catalog.drivers.versions import Deprecation, Versions
 from interlock.errors import AUTH_REQUIRED, UNKNOWN_TOOL, InterlockError
 from interlock.manifests.tool import ToolContract
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.jsonrpc import decode_value
 from interlock.upstreams.drivers.contract_exchange import ContractExchange
-from interlock.upstreams.drivers.driver import Driver
+from interlock.upstreams.drivers.driver import Binding, Driver
 from interlock.upstreams.drivers.rows import Rows
 from interlock.upstreams.drivers.waking import WakingExchange
 
@@ -43,6 +44,9 @@ class Served(Struct):
     drivers: list[Driver] = []
     deprecation: Deprecation | None = None
     """Its time is running out."""
+    candidates: list[Candidate] = []
+    known: tuple[object, ...] | None = None
+    """By what of its drivers the candidates were made."""
 
 
 class ContractUpstream:
@@ -71,7 +75,7 @@ class ContractUpstream:
         self.call_later = call_later
         self.rows = rows
         self._wall_clock = wall_clock
-        self._machine = machine
+        self._decisions = ResolverCache(machine)
         self._circuit_open = circuit_open
 
     # -- what the pipeline asks
@@ -126,24 +130,36 @@ class ContractUpstream:
 
     def decide(self, served: Served, inputs: Any, *, pinned: str | None = None) -> Decision:
         """Which driver a call with these inputs goes to, and why not to others."""
-        candidates = []
-        for driver in served.drivers:
-            binding = driver.bindings[served.contract.key]
-            standing = driver.standing
-            standing.circuit_open = self._circuit_open(driver.key)
-            if not standing.authed:
-                driver.look_for_sign_in()
-            if not binding.counts and not standing.refused:
-                standing = replace(standing, refused=" ".join((*binding.wrong, *binding.problems)))
-            candidates.append(Candidate(driver.manifest, binding.entry, standing))
-        return route(
+        key = served.contract.key
+        known = tuple([self._known(driver, driver.bindings[key]) for driver in served.drivers])
+        if known != served.known:
+            served.known = known
+            served.candidates = [_candidate(driver, key) for driver in served.drivers]
+            self._decisions.invalidate(key)
+        return self._decisions.decide(
             served.contract,
-            candidates,
+            served.candidates,
             inputs,
             workspace=self.workspace,
-            machine=self._machine,
             pinned=pinned,
             now=self._wall_clock(),
+        )
+
+    def _known(self, driver: Driver, binding: Binding) -> tuple[object, ...]:
+        """Everything that a decision depends on and that changes by itself."""
+        standing = driver.standing
+        standing.circuit_open = self._circuit_open(driver.key)
+        if not standing.authed:
+            driver.look_for_sign_in()
+        failed, passed = standing.health_failed_at, standing.health_passed_at
+        return (
+            standing.authed,
+            standing.install_failed,
+            standing.version_problem,
+            standing.circuit_open,
+            failed,
+            failed is None or (passed is not None and passed >= failed),
+            binding.problems,
         )
 
     def driver_of(self, served: Served, candidate: Candidate) -> Driver:
@@ -177,6 +193,13 @@ class ContractUpstream:
 
     async def until_ready(self, seconds: float) -> bool:
         return True
+
+
+def _candidate(driver: Driver, contract: str) -> Candidate:
+    binding, standing = driver.bindings[contract], driver.standing
+    if not binding.counts and not standing.refused:
+        standing = replace(standing, refused=" ".join((*binding.wrong, *binding.problems)))
+    return Candidate(driver.manifest, binding.entry, standing)
 
 
 def _unsigned(served: Served, decision: Decision) -> list[Driver]:
