@@ -27,6 +27,7 @@ from interlock.manifests.secrets_reader import FORBIDDEN, build_secret
 from interlock.manifests.spelling import put_right
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import read_fields
+from interlock.protocol.json_pointer import pointer_to
 
 _SPELLINGS: Final = {
     "inputSchema": "inputs",
@@ -68,10 +69,7 @@ class IoHandle(Struct, frozen=True):
         )
         found = []
         for error in validator.iter_errors(value):
-            steps = (
-                str(step).replace("~", "~0").replace("/", "~1") for step in error.instance_path
-            )
-            found.append(InputProblem("".join(f"/{step}" for step in steps), error.message))
+            found.append(InputProblem(pointer_to(error.instance_path), error.message))
             if len(found) == _MOST_PROBLEMS:
                 break
         return tuple(found)

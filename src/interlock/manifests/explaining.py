@@ -16,6 +16,7 @@ from interlock.config.problems import KeyPath, Problem, one_of, quoted
 from interlock.manifests import schemas
 from interlock.manifests.document import Document
 from interlock.manifests.schema_parts import Schema
+from interlock.protocol.json_pointer import unescaped
 
 Kind = ValidationErrorKind
 
@@ -245,5 +246,5 @@ def _referred(root: Schema, reference: str) -> tuple[Schema, Any]:
         root = schemas.at_address(address) or {}
     found: Any = root
     for step in pointer.split("/")[1:]:
-        found = found.get(step.replace("~1", "/").replace("~0", "~"), {})
+        found = found.get(unescaped(step), {})
     return root, found

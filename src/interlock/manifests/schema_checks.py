@@ -16,6 +16,7 @@ from msgspec import Struct
 from interlock.config.problems import KeyPath, quoted
 from interlock.manifests import schemas
 from interlock.manifests.schema_parts import DIALECT
+from interlock.protocol.json_pointer import at_pointer
 
 MOST_VALUES: Final = 50_000
 """More than any schema of a tool has."""
@@ -214,14 +215,7 @@ class _Resources:
             return None
         if fragment and not fragment.startswith("/"):
             return self._anchors.get((address, fragment))
-        for step in fragment.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and key in found:
-                found = found[key]
-            elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
-                found = found[int(key)]
-            else:
-                return None
+        found = at_pointer(found, fragment)
         return found if isinstance(found, (dict, bool)) else None
 
     def _again(self, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

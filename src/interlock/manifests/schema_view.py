@@ -14,6 +14,8 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
+from interlock.protocol.json_pointer import at_pointer
+
 TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _MOST_LAYERS: Final = 64
 _DEEPEST: Final = 16
@@ -208,21 +210,7 @@ def _pointed(document: Any, reference: Any) -> Any:
         return document
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
-    found = document
-    for part in unquote(reference[2:]).split("/"):
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif (
-            isinstance(found, list)
-            and name.isdecimal()
-            and len(name) < 10
-            and int(name) < len(found)
-        ):
-            found = found[int(name)]
-        else:
-            return None
-    return found
+    return at_pointer(document, unquote(reference[1:]))
 
 
 def _matches(pattern: Any, name: str) -> bool:

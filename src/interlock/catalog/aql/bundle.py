@@ -20,6 +20,7 @@ from interlock.catalog.snapshot import Snapshot
 from interlock.config import ServerConfig
 from interlock.config.aql import AqlConfig
 from interlock.protocol.aql.words import SPEC
+from interlock.protocol.json_pointer import escaped
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
 
 FORMAT: Final = "1"
@@ -146,14 +147,9 @@ def _parameter(one: Parameter) -> dict[str, Any]:
         "required": one.required,
         "description": one.description,
         "inside_input": one.inside,
-        "source_path": f"/inputSchema/properties/{_pointer(one.own)}",
+        "source_path": f"/inputSchema/properties/{escaped(one.own)}",
         "inference_source": STATED if one.name == one.own else NORMALIZED,
     }
-
-
-def _pointer(name: str) -> str:
-    """A member's name as JSON pointers have it."""
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _returns(tool: Tool) -> str:

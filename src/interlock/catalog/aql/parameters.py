@@ -11,6 +11,7 @@ from typing import Any, Final
 from interlock.catalog.aql import naming
 from interlock.catalog.aql.operation import Native, Parameter, Signature
 from interlock.protocol.aql.words import Category
+from interlock.protocol.json_pointer import at_pointer
 
 ANY: Final = "any"
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", ANY})
@@ -105,15 +106,7 @@ class Surface:
     def _at(self, reference: str) -> dict[str, Any] | None:
         if not reference.startswith("#"):
             return None
-        place: Any = self.root
-        for step in reference[1:].split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(place, dict) and step in place:
-                place = place[step]
-            elif isinstance(place, list) and step.isdecimal() and int(step) < len(place):
-                place = place[int(step)]
-            else:
-                return None
+        place = at_pointer(self.root, reference[1:])
         return place if isinstance(place, dict) else None
 
 

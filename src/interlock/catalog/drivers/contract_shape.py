@@ -9,6 +9,7 @@ import jsonschema_rs
 from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
 from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
+from interlock.protocol.json_pointer import pointer_to
 
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 200
@@ -87,9 +88,7 @@ def _problems(validator: Any, value: Any, below: str) -> list[dict[str, str]]:
         if len(problems) == _MOST_PROBLEMS:
             break
         steps = [str(step) for step in error.instance_path]
-        pointer = below + "".join(
-            "/" + step.replace("~", "~0").replace("/", "~1") for step in steps
-        )
+        pointer = below + pointer_to(steps)
         field = ".".join(([below[1:]] if below else []) + steps) or "inputs"
         problems.append(
             {"field": _clip(field), "pointer": _clip(pointer), "problem": _clip(error.message)}

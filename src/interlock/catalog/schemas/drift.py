@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.catalog.schemas.json_schema import Schema
+from interlock.protocol.json_pointer import at_pointer
 
 DRIFT: Final = "Schema drift detected for type {type}: {diff}"
 _MOST_SHOWN: Final = 10
@@ -137,20 +138,6 @@ def follow(schema: Any, root: Schema) -> Any:
             break
         schema = found
     return schema
-
-
-def at_pointer(root: Any, pointer: str) -> Any:
-    """What a JSON pointer leads to. None: nothing."""
-    found = root
-    for part in pointer.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
-        else:
-            return None
-    return found
 
 
 def see(schema: Any, side: Side) -> _Seen:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from interlock.catalog.schemas.drift import at_pointer
 from interlock.catalog.schemas.json_schema import DIALECT, Schema
+from interlock.protocol.json_pointer import at_pointer
 
 METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _VERSION: Final = re.compile(r"3\.1\.\d+")

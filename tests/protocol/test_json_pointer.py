@@ -1,0 +1,68 @@
+"""JSON pointers: there and back, and nothing that a stranger writes raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from interlock.protocol.json_pointer import at_pointer, escaped, pointer_to, unescaped
+from tests.protocol import json_values
+
+# The document and the table of RFC 6901, section 5.
+DOCUMENT = {
+    "foo": ["bar", "baz"], "": 0, "a/b": 1, "c%d": 2, "e^f": 3, "g|h": 4, "i\\j": 5, 'k"l': 6,
+    " ": 7, "m~n": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pointer", "found"),
+    [
+        ("", DOCUMENT),
+        ("/foo", ["bar", "baz"]),
+        ("/foo/0", "bar"),
+        ("/", 0),
+        ("/a~1b", 1),
+        ("/c%d", 2),
+        ("/e^f", 3),
+        ("/g|h", 4),
+        ("/i\\j", 5),
+        ('/k"l', 6),
+        ("/ ", 7),
+        ("/m~0n", 8),
+        ("/foo/2", None),
+        ("/foo/-", None),
+        ("/foo/-1", None),
+        ("/foo/²", None),
+        ("/foo/٠", None),
+        ("/foo/" + "9" * 5000, None),
+        ("/foo/0/x", None),
+        ("/nothing", None),
+        ("foo", None),
+    ],
+)
+def test_where_a_pointer_leads(pointer: str, found: Any) -> None:
+    assert at_pointer(DOCUMENT, pointer) == found
+
+
+def places(value: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    yield steps, value
+    inside = value.items() if isinstance(value, dict) else ()
+    for key, one in enumerate(value) if isinstance(value, list) else inside:
+        yield from places(one, (*steps, key))
+
+
+@given(json_values.values)
+def test_every_place_is_found_by_its_pointer(value: Any) -> None:
+    for steps, there in places(value):
+        assert at_pointer(value, pointer_to(steps)) is there
+
+
+@given(json_values.values, json_values.text)
+def test_no_text_raises(value: Any, text: str) -> None:
+    at_pointer(value, text)
+    assert unescaped(escaped(text)) == text
+    assert "/" not in escaped(text)
