@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from interlock.errors import ProtocolError
 from interlock.upstreams.egress.patterns import normal_host
-from interlock.upstreams.egress.proxy_request import ProxyRequest, ProxyRequestReader
+from interlock.upstreams.egress.proxy_request import ProxyRequestReader
+from tests.fuzz.heads import head_in_pieces
 
 SEEDS = [
     b"\x03CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n\x16\x03\x01",
@@ -19,12 +19,7 @@ SEEDS = [
 
 
 def TestOneInput(data: bytes) -> None:
-    """The first byte is the size of a read."""
-    if not data:
-        return
-    step, stream = 1 + data[0], data[1:]
-    expected = _read(stream, len(stream) or 1)
-    assert _read(stream, step) == expected
+    expected = head_in_pieces(ProxyRequestReader, data)
     if expected is None:
         return
     request, _ = expected
@@ -39,15 +34,3 @@ def TestOneInput(data: bytes) -> None:
     assert not any(b"\n" in line or b"\r" in line or b"\0" in line for line in lines)
     names = [line.partition(b":")[0].lower() for line in lines[1:-2]]
     assert names.count(b"host") == names.count(b"connection") == 1
-
-
-def _read(stream: bytes, step: int) -> tuple[ProxyRequest, bytes] | None:
-    reader = ProxyRequestReader()
-    for start in range(0, len(stream), step):
-        try:
-            request = reader.feed(stream[start : start + step])
-        except ProtocolError:
-            return None
-        if request is not None:
-            return request, reader.rest + stream[start + step :]
-    return None

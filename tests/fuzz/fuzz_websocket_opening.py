@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from interlock.errors import ProtocolError
-from interlock.protocol.websocket_opening import Answer, AnswerReader, check_answer, refusal
+from interlock.protocol.websocket_opening import AnswerReader, check_answer, refusal
+from tests.fuzz.heads import head_in_pieces
 
 SEEDS = [
     b"\x03HTTP/1.1 101 Switched\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81",
@@ -16,12 +17,7 @@ SEEDS = [
 
 
 def TestOneInput(data: bytes) -> None:
-    """The first byte is the size of a read."""
-    if not data:
-        return
-    step, stream = 1 + data[0], data[1:]
-    expected = _read(stream, len(stream) or 1)
-    assert _read(stream, step) == expected
+    expected = head_in_pieces(AnswerReader, data)
     if expected is None:
         return
     answer, _ = expected
@@ -32,15 +28,3 @@ def TestOneInput(data: bytes) -> None:
     except ProtocolError:
         return
     assert answer.status == 101
-
-
-def _read(stream: bytes, step: int) -> tuple[Answer, bytes] | None:
-    reader = AnswerReader()
-    for start in range(0, len(stream), step):
-        try:
-            answer = reader.feed(stream[start : start + step])
-        except ProtocolError:
-            return None
-        if answer is not None:
-            return answer, reader.rest + stream[start + step :]
-    return None

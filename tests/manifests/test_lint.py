@@ -10,10 +10,9 @@ import pytest
 from interlock.manifests.binding import Binding
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.lint import lint_bindings, lint_driver
-from tests.manifests.texts import GONE, codes, contract, driver, driver_text, entry, read
+from tests.manifests.texts import GONE, REMOTE, codes, contract, driver, driver_text, entry, read
 
 NPM = {"kind": "npm", "package": "@scope/files"}
-REMOTE = {"kind": "remote", "url": "https://mcp.example.com/v1"}
 
 
 def found(**changes: Any) -> set[str]:

@@ -8,17 +8,17 @@ import pytest
 
 from interlock.config.problems import ConfigError
 from interlock.manifests.driver_reader import read_driver
-from tests.manifests.texts import GONE, driver, driver_text, entry, problem_at, read
+from tests.manifests.texts import (
+    GONE,
+    REMOTE,
+    SERVERS,
+    driver,
+    driver_text,
+    entry,
+    problem_at,
+    read,
+)
 from tests.manifests.texts import problem_paths as paths
-
-REMOTE = {"kind": "remote", "url": "https://mcp.example.com/v1"}
-SERVERS: dict[str, dict[str, Any]] = {
-    "binary": {"kind": "binary", "path": "./server"},
-    "npm": {"kind": "npm", "package": "@scope/name"},
-    "docker": {"kind": "docker", "image": "name:latest"},
-    "remote": REMOTE,
-}
-
 
 # -- bindings
 

@@ -16,17 +16,8 @@ from interlock.manifests.driver import (
     RemoteAuth,
 )
 from interlock.manifests.schema_driver import DRIVER, MCP
-from tests.manifests.texts import GONE, codes, driver, problem_at, read
+from tests.manifests.texts import GONE, REMOTE, SERVERS, codes, driver, problem_at, read
 from tests.manifests.texts import problem_paths as paths
-
-REMOTE = {"kind": "remote", "url": "https://mcp.example.com/v1"}
-SERVERS: dict[str, dict[str, Any]] = {
-    "binary": {"kind": "binary", "path": "./server"},
-    "npm": {"kind": "npm", "package": "@scope/name"},
-    "docker": {"kind": "docker", "image": "name:latest"},
-    "remote": REMOTE,
-}
-
 
 # -- required
 

@@ -18,6 +18,16 @@ GONE: Any = object()
 """In place of a value: the field is not there."""
 
 
+REMOTE = {"kind": "remote", "url": "https://mcp.example.com/v1"}
+SERVERS: dict[str, dict[str, Any]] = {
+    "binary": {"kind": "binary", "path": "./server"},
+    "npm": {"kind": "npm", "package": "@scope/name"},
+    "docker": {"kind": "docker", "image": "name:latest"},
+    "remote": REMOTE,
+}
+"""One of every kind."""
+
+
 def text_of(values: dict[str, Any], body: str = "") -> str:
     """A manifest with these fields."""
     kept = {key: value for key, value in values.items() if value is not GONE}

@@ -44,6 +44,19 @@ def inputs(*required: str, **properties: Any) -> dict[str, Any]:
     }
 
 
+READ = contract(
+    "fs-read",
+    inputs=inputs("path", path="string", mode="string", limit="integer"),
+    outputs={
+        "type": "object",
+        "properties": {"contents": {"type": "string"}, "mime": {"type": "string"}},
+        "required": ["contents"],
+        "additionalProperties": False,
+    },
+)
+"""A contract with something of everything."""
+
+
 def entry(tool_name: str | None = "make", **said: Any) -> Implements:
     mcp = None
     if tool_name is not None:

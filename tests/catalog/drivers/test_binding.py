@@ -16,18 +16,9 @@ from interlock.catalog.drivers.binding import (
 from interlock.manifests.driver import Implements, MappedFrom
 from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
-from tests.catalog.drivers.making import contract, entry, inputs
+from tests.catalog.drivers.making import READ, contract, entry
 from tests.protocol import json_values
 
-READ = contract(
-    "fs-read",
-    inputs=inputs("path", path="string", mode="string", limit="integer"),
-    outputs={
-        "type": "object",
-        "properties": {"contents": {"type": "string"}, "mime": {"type": "string"}},
-        "required": ["contents"],
-    },
-)
 TOOL: dict[str, Any] = {
     "name": "make",
     "inputSchema": {

@@ -22,23 +22,13 @@ from interlock.catalog.drivers.translating import (
 from interlock.errors import InterlockError
 from interlock.manifests.driver import MappedFrom
 from interlock.manifests.tool import ToolContract
-from tests.catalog.drivers.making import contract, entry, inputs
+from tests.catalog.drivers.making import READ, contract, entry, inputs
 from tests.protocol import json_values
 
-FILE = contract(
-    "fs-read",
-    inputs=inputs("path", path="string", mode="string", limit="integer"),
-    outputs={
-        "type": "object",
-        "properties": {"contents": {"type": "string"}, "mime": {"type": "string"}},
-        "required": ["contents"],
-        "additionalProperties": False,
-    },
-)
 ANYTHING = contract(outputs={})
 
 
-def arguments(given: dict[str, Any], of: ToolContract = FILE, **said: Any) -> dict[str, Any]:
+def arguments(given: dict[str, Any], of: ToolContract = READ, **said: Any) -> dict[str, Any]:
     return BoundEntry(of, entry(**said)).arguments(given)
 
 
@@ -71,7 +61,7 @@ def test_what_is_not_mentioned_passes_and_mapping_comes_first() -> None:
     both = {"mapping": {"path": "b"}, "argument_mapping": {"b": "c"}}
     assert arguments(given, **both) == {"c": "/a", "mode": "r"}
     using = entry(**both)
-    mapped = driver_input(FILE, using, given)
+    mapped = driver_input(READ, using, given)
     assert mapped == {"b": "/a", "mode": "r"}
     assert tool_arguments(using, mapped) == {"c": "/a", "mode": "r"}
     assert given == {"path": "/a", "mode": "r"}
@@ -95,14 +85,14 @@ def test_the_long_form_of_a_mapping_finds_its_direction() -> None:
 def test_a_transformer_that_is_not_there_or_fails() -> None:
     using = entry(mapping={"path": MappedFrom("file", "upper")})
     with pytest.raises(InterlockError) as missing:
-        BoundEntry(FILE, using)
+        BoundEntry(READ, using)
     assert missing.value.failure is errors.EXECUTE_BINDING_MISMATCH
 
     def fails(value: Any) -> Any:
         raise ValueError(f"cannot use {value}")
 
     with pytest.raises(InterlockError) as failed:
-        BoundEntry(FILE, using, transforms={"upper": fails}).arguments({"path": "hunter2"})
+        BoundEntry(READ, using, transforms={"upper": fails}).arguments({"path": "hunter2"})
     assert failed.value.failure is errors.INTERNAL
     assert "'upper'" in failed.value.message
     assert "hunter2" not in failed.value.message
@@ -110,7 +100,7 @@ def test_a_transformer_that_is_not_there_or_fails() -> None:
 
 @pytest.mark.spec("DR-30.implements-2")
 def test_an_input_that_the_driver_drops_is_refused_and_not_lost() -> None:
-    bound = BoundEntry(FILE, entry(drop_inputs=("limit", "mode")))
+    bound = BoundEntry(READ, entry(drop_inputs=("limit", "mode")))
     assert bound.unsupported({"path": "/a"}) == []
     assert bound.unsupported({"mode": "r", "path": "/a", "limit": 1}) == ["mode", "limit"]
     with pytest.raises(InterlockError) as caught:
@@ -247,10 +237,10 @@ def test_a_path_that_finds_nothing_is_an_error_and_never_null(result: dict[str, 
 @pytest.mark.spec("DR-32.pertool-8")
 def test_a_bare_value_is_put_into_the_only_required_member() -> None:
     result = {"structuredContent": {"contents": "hi", "mime_type": "text/plain"}}
-    found = contract_value(FILE, entry(result_extract="$.contents"), result)
+    found = contract_value(READ, entry(result_extract="$.contents"), result)
     assert found == Extracted({"contents": "hi"}, wrapped=True)
     whole = {"structuredContent": {"contents": "hi"}}
-    assert contract_value(FILE, entry(), whole) == Extracted({"contents": "hi"}, wrapped=False)
+    assert contract_value(READ, entry(), whole) == Extracted({"contents": "hi"}, wrapped=False)
 
 
 @pytest.mark.spec("DR-32.pertool-8", "DR-16.io-2")
@@ -270,7 +260,7 @@ def test_nothing_else_is_made_to_fit(outputs: dict[str, Any]) -> None:
 
 @pytest.mark.spec("DR-16.io-2")
 def test_an_output_of_the_wrong_type_is_an_error_that_says_where() -> None:
-    error = refused(FILE, {"structuredContent": {"contents": 5, "mime": "hunter2"}})
+    error = refused(READ, {"structuredContent": {"contents": 5, "mime": "hunter2"}})
     assert error.failure is errors.OUTPUT_PARSE_FAILED
     assert error.data is not None
     assert error.data["problems"][0]["pointer"] == "/contents"
@@ -280,8 +270,8 @@ def test_an_output_of_the_wrong_type_is_an_error_that_says_where() -> None:
 @pytest.mark.spec("DR-30.implements-3")
 def test_outputs_that_the_driver_drops_are_not_seen() -> None:
     result = {"structuredContent": {"contents": "hi", "mime": "text/plain"}}
-    assert contract_value(FILE, entry(drop_outputs=("mime",)), result).value == {"contents": "hi"}
-    assert contract_value(FILE, entry(), result).value == result["structuredContent"]
+    assert contract_value(READ, entry(drop_outputs=("mime",)), result).value == {"contents": "hi"}
+    assert contract_value(READ, entry(), result).value == result["structuredContent"]
     assert result["structuredContent"]["mime"] == "text/plain"
 
 
@@ -298,7 +288,7 @@ def test_outputs_that_the_driver_drops_are_not_seen() -> None:
     ],
 )
 def test_an_error_of_the_tool_is_its_words(result: dict[str, Any], message: str) -> None:
-    error = refused(FILE, result)
+    error = refused(READ, result)
     assert aip_code(error) == "upstream_error"
     assert error.message == message
 
@@ -308,26 +298,26 @@ def test_no_result_breaks_it(result: dict[str, Any]) -> None:
     for path in ("$", "$.a[*]"):
         failure, found = None, None
         try:
-            found = contract_value(FILE, entry(result_extract=path), result)
+            found = contract_value(READ, entry(result_extract=path), result)
         except InterlockError as error:
             failure = error.failure
         if found is None:
             assert failure in (errors.OUTPUT_PARSE_FAILED, errors.UPSTREAM_ERROR)
         else:
-            assert ContractShape(FILE).is_output(found.value)
+            assert ContractShape(READ).is_output(found.value)
 
 
 def test_a_shape_can_be_shared_and_code_may_make_the_value() -> None:
-    shape = ContractShape(FILE)
-    one, other = BoundEntry(FILE, entry(), shape=shape), BoundEntry(FILE, entry("b"), shape=shape)
+    shape = ContractShape(READ)
+    one, other = BoundEntry(READ, entry(), shape=shape), BoundEntry(READ, entry("b"), shape=shape)
     assert one.shape is other.shape
-    assert one.contract is FILE
+    assert one.contract is READ
     assert one.checked("hi") == Extracted({"contents": "hi"}, wrapped=True)
-    hook = BoundEntry(FILE, entry(None))
+    hook = BoundEntry(READ, entry(None))
     assert hook.checked({"contents": "hi"}).value == {"contents": "hi"}
 
 
 def test_a_path_that_is_none_is_refused_when_it_is_bound() -> None:
     with pytest.raises(InterlockError) as caught:
-        BoundEntry(FILE, entry(result_extract="$..x"))
+        BoundEntry(READ, entry(result_extract="$..x"))
     assert caught.value.failure is errors.TOOL_UNAVAILABLE
