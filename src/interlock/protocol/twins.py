@@ -10,13 +10,24 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 _LONGEST: Final = 100
 """Nobody takes a longer name for a known one."""
 _SHOWN: Final = 60
 _DOTS: Final = str.maketrans({"\u0130": "i", "\u0131": "i"})
 """An i to readers who compare letter by letter, though Unicode keeps these apart."""
+
+
+def members_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of an object that Python's `json` has read (`object_pairs_hook`). Raises
+    ValueError when one stands twice: of those some readers take the first, others the last."""
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            raise ValueError(f"the key {key[:80]!r} stands twice in one object")
+        members[key] = value
+    return members
 
 
 def folded(name: str) -> str:

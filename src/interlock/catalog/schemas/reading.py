@@ -16,6 +16,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from interlock.catalog.schemas.problems import Problem, SchemasWrong
 from interlock.config.yaml_text import CORE_SCALARS, INTEGER, MAPPING, NUMBER
+from interlock.protocol.twins import members_once
 
 MOST_BYTES: Final = 10 * 1024 * 1024
 _MOST_DEPTH: Final = 100
@@ -24,7 +25,7 @@ _MOST_DEPTH: Final = 100
 def read_json(file: str, text: str) -> dict[str, Any]:
     """A JSON object. Raises SchemasWrong."""
     try:
-        value = json.loads(text, object_pairs_hook=_members, parse_constant=_no_number)
+        value = json.loads(text, object_pairs_hook=members_once, parse_constant=_no_number)
     except json.JSONDecodeError as wrong:
         raise _wrong(file, f"this is no JSON: {wrong.msg}", wrong.lineno, wrong.colno) from None
     except (ValueError, RecursionError) as wrong:
@@ -63,15 +64,6 @@ def _wrong(file: str, message: str, line: int = 0, column: int = 0) -> SchemasWr
 
 
 # -- JSON
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in members:
-            raise ValueError(f"the key {key[:80]!r} stands twice in one object")
-        members[key] = value
-    return members
 
 
 def _no_number(text: str) -> float:

@@ -11,7 +11,6 @@ import json
 import math
 import secrets
 import string
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -26,6 +25,7 @@ from interlock.config.redaction import MASK, is_secret_key, is_secret_value, red
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.protocol.ax import Hop
 from interlock.protocol.mcp import Era
+from interlock.protocol.twins import members_once
 
 PENDING: Final = "pending"
 APPROVED: Final = "approved"
@@ -215,7 +215,7 @@ def exact(arguments: bytes | Raw) -> Any:
     try:
         return json.loads(
             bytes(arguments),
-            object_pairs_hook=_members,
+            object_pairs_hook=members_once,
             parse_float=_number,
             parse_constant=_no_number,
         )
@@ -318,15 +318,6 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
 def utc(seconds: float) -> str:
     """`2026-05-01T12:05:00Z`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")[:19] + "Z"
-
-
-def _members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in members:
-            raise ValueError(f"the key {key[:80]!r} stands twice in one object")
-        members[key] = value
-    return members
 
 
 def _number(text: str) -> float:
