@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -64,25 +64,47 @@ def descriptor_set(sources: Mapping[str, str]) -> bytes:
     if not sources:
         return b""
     require_extra()
-    with tempfile.TemporaryDirectory(prefix="interlock-protoc-") as folder:
-        below = Path(folder, "sources")
+    with tempfile.TemporaryDirectory(prefix="interlock-protos-") as folder:
+        below = Path(folder)
         for name, text in sources.items():
             _check_name(name)
             path = below / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        try:
+            # A folder that brings a file of ours, or the whole of it, is read by its own.
+            return protoc(sorted(sources), (".", include_folder()), cwd=below)
+        except NotCompiled as refused:
+            raise SchemasWrong(problems_of(refused.said)) from None
+
+
+class NotCompiled(Exception):
+    """The compiler refused. `said` is its own words."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.said = said
+
+
+def protoc(names: Iterable[str], folders: Iterable[str | Path], *, cwd: Path) -> bytes:
+    """The bytes of a `FileDescriptorSet` of these files and everything they import.
+
+    `folders` are where imports are looked for, in their order; `cwd` is what relative paths start
+    from. Raises NotCompiled; InterlockError when there is no compiler, or it does not end.
+    """
+    require_extra()
+    with tempfile.TemporaryDirectory(prefix="interlock-protoc-") as folder:
         out = Path(folder, "descriptors")
-        # A folder that brings a file of ours, or the whole of it, is read by its own.
         command = [
             *(sys.executable, "-P", "-m", "grpc_tools.protoc"),
-            *("-I.", f"-I{include_folder()}"),
+            *(f"-I{one}" for one in folders),
             *("--include_imports", "--include_source_info", f"--descriptor_set_out={out}"),
-            *sorted(sources),
+            *names,
         ]
         try:
             done = subprocess.run(
                 command,
-                cwd=below,
+                cwd=cwd,
                 env={**os.environ, "GRPC_PYTHON_DISABLE_DYNAMIC_STUBS": "1"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -93,8 +115,8 @@ def descriptor_set(sources: Mapping[str, str]) -> bytes:
             raise InterlockError(
                 CONFIG, f"The Protobuf compiler did not end within {_WITHIN:.0f} s."
             ) from None
-        if done.returncode != 0:
-            raise SchemasWrong(problems_of(done.stderr.decode("utf-8", "replace")))
+        if done.returncode != 0 or not out.exists():
+            raise NotCompiled(done.stderr.decode("utf-8", "replace"))
         return out.read_bytes()
 
 
