@@ -32,7 +32,7 @@ from interlock.ports import Back, Exchange
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import COMPLETE, Era, glance_at
-from interlock.upstreams.drivers.waking import BodyExchange
+from interlock.upstreams.drivers.waking import BodyExchange, WakingExchange
 
 if TYPE_CHECKING:
     from interlock.upstreams.drivers.contract_upstream import ContractUpstream, Served
@@ -47,7 +47,8 @@ _NEVER_SENT: Final = frozenset(
         SANDBOX_UNAVAILABLE, TOO_BUSY, CIRCUIT_OPEN,
     )
 )  # fmt: skip
-"""What goes wrong before a server has heard of a call."""
+"""What goes wrong before a server has heard of a call. Afterwards the same names mean nothing: a
+hook may say of an answer whatever it likes."""
 _UNAUTHORIZED: Final = 401
 _PASSING: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
 """What it is worth trying again after: a server that went away may be back."""
@@ -94,6 +95,10 @@ class ContractExchange:
         self._exchange: Exchange | None = None
         self._pause: Any = None
         self._sent_at = 0.0
+        self._handed = False
+        """Whether the server of the driver of now was given the call."""
+        self._begun = False
+        """Whether it answered, or its code began: then it may be done, whatever is said of it."""
         self._signed_in = False
         """Whether it was tried again with a new sign-in: once is enough."""
         self.open = True
@@ -104,6 +109,7 @@ class ContractExchange:
         """Ask the best driver."""
         candidate = self._order[self._place]
         served = self._served
+        self._handed = self._begun = False
         driver = self._driver = self._upstream.driver_of(served, candidate)
         binding = driver.bindings[served.contract.key]
         call = self._call
@@ -147,9 +153,18 @@ class ContractExchange:
                 timeout=call.timeout,
             )
             driver.calls += 1
-            self._exchange = driver.start(self._child, self, partial(_must_serve, binding))
+            exchange = self._exchange = driver.start(
+                self._child, self, partial(self._hand_over, binding)
+            )
+            if not isinstance(exchange, WakingExchange):
+                self._handed = True
         except InterlockError as error:
             self._failed(error)
+
+    def _hand_over(self, binding: Binding) -> None:
+        """The server is there, and is about to hear of the call. Raises InterlockError."""
+        _must_serve(binding)
+        self._handed = True
 
     def _limit(self, end: float) -> None:
         """However much progress there is: the contract's time is a ceiling."""
@@ -161,6 +176,7 @@ class ContractExchange:
     def _execute(self, driver: Driver, binding: Binding) -> None:
         """Have driver.py serve it."""
         driver.calls += 1
+        self._begun = True
 
         def over(value: Any, error: InterlockError | None) -> None:
             if not self.open:
@@ -191,6 +207,7 @@ class ContractExchange:
             self._failed(error)
             return
         assert outcome is not None
+        self._begun = True
         driver.answered()
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
@@ -214,13 +231,14 @@ class ContractExchange:
 
     def _sign_in(self, driver: Driver, refused: UpstreamGoneError) -> None:
         """The driver was refused: with a new sign-in, if that is to be had, it may go on."""
+        self._handed = refused.sent and refused.status != _UNAUTHORIZED
 
         def over(_: Any, error: InterlockError | None) -> None:
             if not self.open:
                 return
             if error is not None:
                 self._failed(error)
-            elif self._signed_in or (refused.sent and refused.status != _UNAUTHORIZED):
+            elif self._signed_in or self._handed:
                 self._failed(refused)
             else:
                 self._signed_in = True
@@ -259,9 +277,9 @@ class ContractExchange:
     def _failed(self, error: InterlockError) -> None:
         self._record(error)
         assert self._driver is not None
-        sent = not (
-            error.failure.name in _NEVER_SENT
-            or (isinstance(error, UpstreamGoneError) and not error.sent)
+        sent = self._begun or not (
+            (isinstance(error, UpstreamGoneError) and not error.sent)
+            or (not self._handed and error.failure.name in _NEVER_SENT)
         )
         self._child, self._exchange = None, None
         if error.failure is DEADLINE_EXCEEDED:
