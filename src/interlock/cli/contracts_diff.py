@@ -62,9 +62,16 @@ def diff(
 ) -> None:
     """Show what changed between two contracts, and whom it breaks.
 
-    A file is a JSON Schema, an MCP tool (with inputSchema), the result of tools/list, a TOOL.md, a
-    .proto file, or a Protobuf descriptor set. Every change has a class and a path. What cannot be
-    shown to be compatible is breaking: UNDECIDED.
+    Every change has a class and a path. What cannot be shown to be compatible is breaking.
+
+    \b
+    A contract is one of:
+      a JSON Schema            who sends or reads it: --role
+      an MCP tool              its arguments, results, effects and words
+      the result of tools/list every tool in it
+      a TOOL.md                as a tool
+      a .proto file            compiled; imports are found with --include
+      a descriptor set         as protoc --descriptor_set_out writes it
 
     \b
     Exit codes:
@@ -131,9 +138,12 @@ def check(
 ) -> None:
     """Say whether a new version of a contract may be released under its number.
 
-    A break needs a new major version, a migration guide that names both versions, and a
-    deprecation notice that is two releases old (patches do not count). An addition needs a new
-    minor version.
+    \b
+    A break needs
+      a new major version,
+      a migration guide that names both versions, and
+      a deprecation notice that is two releases old (patches do not count).
+    An addition needs a new minor version.
 
     \b
     Exit codes:
@@ -227,14 +237,29 @@ def _print_changes(changes: Sequence[Change]) -> None:
 
     if not changes:
         return
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    rows = [
+        (
+            _BREAKS if change.breaking else _FITS,
+            str(change.reason),
+            say.printable(change.path or "/"),
+            say.printable(change.sentence),
+        )
+        for change in changes
+    ]
+    console = say.console()
+    if not console.is_terminal:
+        widths = [max(len(row[at]) for row in rows) for at in range(3)]
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            print("  ".join((*cells, row[3])))
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("", "class", "path", "what changed"):
         table.add_column(title, no_wrap=title in ("", "class"), overflow="fold")
-    for change in changes:
-        mark = Text(_BREAKS, "bold red") if change.breaking else Text(_FITS, "green")
-        path = Text(say.printable(change.path or "/"), "bold")
-        table.add_row(mark, str(change.reason), path, Text(say.printable(change.sentence)))
-    say.console().print(table)
+    for mark, reason, path, sentence in rows:
+        style = "bold red" if mark == _BREAKS else "green"
+        table.add_row(Text(mark, style), reason, Text(path, "bold"), Text(sentence))
+    console.print(table)
 
 
 def _summary(changes: Sequence[Change], version: str | None) -> str:

@@ -7,6 +7,7 @@ What a file is shows from what is in it: a JSON Schema, an MCP tool, a list of t
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from interlock.catalog.contracts.changes import Change, Role
-from interlock.config.problems import ConfigError
+from interlock.config.problems import ConfigError, Problem
 from interlock.errors import InterlockError
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ _FORMS: Final = (
     "write a JSON Schema, an MCP tool, the result of tools/list, a TOOL.md, a .proto file or a "
     "descriptor set"
 )
+
+_PLACED: Final = re.compile(r"^(?P<file>[^:]+):(\d+):(\d+): (.*)$")
+_LOGGED: Final = re.compile(r"^(WARNING: |[IWEF]\d{4} )")
+_SILENT: Final = "it cannot be compiled, and the compiler does not say why"
 
 SCHEMA, TOOL, TOOLS, DESCRIPTORS = "JSON Schema", "tool", "list of tools", "descriptor set"
 
@@ -116,6 +121,7 @@ def definition_of(contract: ToolContract) -> dict[str, Any]:
             "destructiveHint": bool(contract.mutates) and contract.risk_level >= 3,
             "idempotentHint": contract.idempotent,
         },
+        "approval": contract.approval,
     }
 
 
@@ -214,11 +220,19 @@ def _compiled(path: Path, include: Sequence[Path]) -> bytes:
                 f"the compiler did not end within {_WITHIN:.0f} s", file=str(path)
             ) from None
         if done.returncode != 0 or not out.exists():
-            lines = done.stderr.decode(errors="replace").strip().splitlines()[:_MOST_LINES]
-            said = "; ".join(lines) or "the compiler does not say why"
-            raise ConfigError.of(
-                f"it cannot be compiled: {said}",
-                "give the folder of its imports with --include",
-                file=str(path),
-            )
+            raise _refused(path, done.stderr.decode(errors="replace"))
         return out.read_bytes()
+
+
+def _refused(path: Path, said: str) -> ConfigError:
+    """What the compiler did not like, with the places that it names."""
+    problems: list[Problem] = []
+    for line in said.splitlines():
+        placed = _PLACED.match(line)
+        if placed is not None:
+            file, row, column, words = placed.groups()
+            problems.append(Problem(file, int(row), int(column), "", words, ""))
+        elif line.strip() and not _LOGGED.match(line):
+            hint = "give the folder of its imports with --include" if "not found" in line else ""
+            problems.append(Problem(str(path), 0, 0, "", line.strip(), hint))
+    return ConfigError(problems[:_MOST_LINES] or [Problem(str(path), 0, 0, "", _SILENT, "")])

@@ -128,7 +128,7 @@ def read_descriptors(data: bytes, renamed: dict[str, str] | None = None) -> Prot
         )
     found = ProtoSet()
     for file in _parsed(data).file:
-        if not file.name.startswith(_WELL_KNOWN):
+        if not _text(file.name).startswith(_WELL_KNOWN):
             _File(found, file, renamed or {}).read()
     if not found.packages:
         raise InterlockError(
@@ -164,23 +164,26 @@ class _File:
         self.found = found
         self.file = file
         self.renamed = renamed
-        self.syntax = file.syntax or ("editions" if file.edition else "proto2")
+        self.syntax = _text(file.syntax) or ("editions" if file.edition else "proto2")
         features = file.options.features
         self.presence = features.field_presence or (
             _IMPLICIT if self.syntax == "proto3" else _EXPLICIT
         )
         self.closed = (features.enum_type or 1) == _CLOSED or self.syntax == "proto2"
         self.comments = {
-            tuple(location.path): f"{location.leading_comments}{location.trailing_comments}".strip()
+            tuple(location.path): "".join(
+                map(_text, (location.leading_comments, location.trailing_comments))
+            ).strip()
             for location in file.source_code_info.location
             if location.leading_comments or location.trailing_comments
         }
 
     def read(self) -> None:
         file, found = self.file, self.found
-        package = self.renamed.get(file.package, file.package)
-        found.packages[file.name] = package
-        found.syntaxes[file.name] = self.syntax
+        package = _text(file.package)
+        package = self.renamed.get(package, package)
+        found.packages[_text(file.name)] = package
+        found.syntaxes[_text(file.name)] = self.syntax
         for at, message in enumerate(file.message_type):
             self._message(message, package, (4, at))
         for at, enum in enumerate(file.enum_type):
@@ -204,7 +207,7 @@ class _File:
         ranges = tuple((one.start, one.end - 1) for one in message.reserved_range)
         self.found.messages[name] = ProtoMessage(
             tuple(fields),
-            Reserved(ranges, frozenset(message.reserved_name)),
+            Reserved(ranges, frozenset(map(_text, message.reserved_name))),
             message.options.deprecated,
             self.comments.get(path, ""),
         )
@@ -231,15 +234,19 @@ class _File:
             kind, cardinality = self._type(one), self._cardinality(one)
         oneof = ""
         if message is not None and one.HasField("oneof_index") and not one.proto3_optional:
-            oneof = message.oneof_decl[one.oneof_index].name
+            if not 0 <= one.oneof_index < len(message.oneof_decl):
+                raise InterlockError(
+                    INVALID_ARGUMENTS, f"{_text(one.name)} is in a oneof that is not there."
+                )
+            oneof = _text(message.oneof_decl[one.oneof_index].name)
         return ProtoField(
-            one.name,
+            _text(one.name),
             one.number,
             kind,
             cardinality,
             oneof,
-            one.json_name,
-            one.default_value if one.HasField("default_value") else None,
+            _text(one.json_name),
+            _text(one.default_value) if one.HasField("default_value") else None,
             one.options.deprecated,
             self.comments.get(path, ""),
         )
@@ -265,9 +272,9 @@ class _File:
         name: str = one.Type.Name(one.type) if one.type else "unknown"
         return name.removeprefix("TYPE_").lower()
 
-    def _type_name(self, written: str) -> str:
+    def _type_name(self, written: str | bytes) -> str:
         """A full name, with the package that it has now."""
-        name = written.removeprefix(".")
+        name = _text(written).removeprefix(".")
         for package, now in self.renamed.items():
             if name.startswith(f"{package}."):
                 return f"{now}{name[len(package) :]}"
@@ -276,7 +283,10 @@ class _File:
     def _enum(self, enum: Any, scope: str, path: tuple[int, ...]) -> None:
         values = [
             ProtoValue(
-                one.name, one.number, one.options.deprecated, self.comments.get((*path, 2, at), "")
+                _text(one.name),
+                one.number,
+                one.options.deprecated,
+                self.comments.get((*path, 2, at), ""),
             )
             for at, one in enumerate(enum.value)
         ]
@@ -284,7 +294,7 @@ class _File:
         own = enum.options.features.enum_type
         self.found.enums[_joined(scope, enum.name)] = ProtoEnum(
             tuple(values),
-            Reserved(ranges, frozenset(enum.reserved_name)),
+            Reserved(ranges, frozenset(map(_text, enum.reserved_name))),
             own == _CLOSED if own else self.closed,
             enum.options.deprecated,
             self.comments.get(path, ""),
@@ -292,7 +302,7 @@ class _File:
 
     def _service(self, service: Any, scope: str, path: tuple[int, ...]) -> None:
         methods = {
-            one.name: ProtoMethod(
+            _text(one.name): ProtoMethod(
                 self._type_name(one.input_type),
                 self._type_name(one.output_type),
                 one.client_streaming,
@@ -308,5 +318,10 @@ class _File:
         )
 
 
-def _joined(scope: str, name: str) -> str:
-    return f"{scope}.{name}" if scope else name
+def _joined(scope: str, name: str | bytes) -> str:
+    return f"{scope}.{_text(name)}" if scope else _text(name)
+
+
+def _text(value: str | bytes) -> str:
+    """Text of a descriptor. What is no UTF-8 comes as bytes."""
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")

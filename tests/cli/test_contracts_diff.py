@@ -1,0 +1,278 @@
+"""`interlock contracts diff` and `check`: files of every kind in, changes and an exit code out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc_tools import protoc
+
+from tests.cli.program import World
+from tests.manifests.texts import tool_text, write
+
+ONE = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+WITHOUT = {"type": "object", "properties": {"a": {"type": "string"}}}
+MORE = {"type": "object", "properties": {**ONE["properties"], "c": {"type": "integer"}}}  # type: ignore[dict-item]
+
+
+def tool(schema: Any = ONE, **more: Any) -> dict[str, Any]:
+    return {"name": "find", "description": "Finds.", "inputSchema": schema, **more}
+
+
+def put(world: World, **files: Any) -> None:
+    for name, content in files.items():
+        path = world.cwd / f"{name}.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.spec("ST-4.5.3-1")
+def test_a_break_is_told_by_the_exit_code_and_the_path(world: World) -> None:
+    put(world, old=ONE, new=WITHOUT)
+    done = world.run("contracts", "diff", "old.json", "new.json")
+    assert done.returncode == 1
+    sentence = "b is gone; whoever writes or reads it depends on it."
+    assert done.stdout == f"breaks  FIELD_REMOVED  /properties/b  {sentence}\n"
+    assert done.stderr == "1 change, 1 breaking; needs a new major version.\n"
+
+
+@pytest.mark.spec("ST-4.5.3-1")
+def test_what_is_compatible_ends_well(world: World) -> None:
+    put(world, old=ONE, new=MORE)
+    done = world.run_here("contracts", "diff", "old.json", "new.json")
+    assert done.returncode == 0
+    assert done.stdout.split()[:3] == ["fits", "FIELD_ADDED_OPTIONAL", "/properties/c"]
+    assert "needs a new minor version" in done.stderr
+    same = world.run_here("contracts", "diff", "old.json", "old.json")
+    assert (same.returncode, same.stdout, same.stderr) == (0, "", "nothing changed.\n")
+
+
+def test_the_side_from_which_a_schema_is_seen(world: World) -> None:
+    put(world, old=ONE, new={**ONE, "required": ["a"]})
+    sent = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "input")
+    read = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "output")
+    assert (sent.returncode, read.returncode) == (1, 0)
+    strict = world.run_here("contracts", "diff", "old.json", "new.json", "--role", "sideways")
+    assert strict.returncode == 2
+    assert "sideways is none of input, output, both" in strict.stderr
+
+
+def test_fields_that_nobody_named(world: World) -> None:
+    put(world, old=ONE, new=MORE, tool_old=tool(), tool_new=tool(MORE))
+    command = ("contracts", "diff", "old.json", "new.json", "--role", "input")
+    assert world.run_here(*command).returncode == 1
+    assert world.run_here(*command, "--as-declared").returncode == 0
+    command = ("contracts", "diff", "tool_old.json", "tool_new.json")
+    assert world.run_here(*command).returncode == 0
+    strict = world.run_here(*command, "--strict")
+    assert strict.returncode == 1
+    assert "FIELD_CLAIMED  /inputSchema/properties/c" in strict.stdout
+
+
+def test_json_for_programs(world: World) -> None:
+    put(world, old=tool(), new=tool(WITHOUT))
+    done = world.run_here("contracts", "diff", "old.json", "new.json", "--json")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["compatible"], told["bump"]) == ("tool", False, "major")
+    assert told["changes"] == [
+        {
+            "reason": "FIELD_REMOVED",
+            "path": "/inputSchema/properties/b",
+            "breaking": True,
+            "sentence": "b is gone; whoever sends it depends on it.",
+            "before": {"type": "string"},
+        }
+    ]
+
+
+def test_lists_of_tools(world: World) -> None:
+    put(
+        world,
+        old={"tools": [tool(), tool(name="stay")]},
+        new={"jsonrpc": "2.0", "id": 1, "result": {"tools": [tool(name="stay")]}},
+        only=tool(name="stay"),
+        bare=[tool()],
+    )
+    gone = world.run_here("contracts", "diff", "old.json", "new.json")
+    assert gone.returncode == 1
+    assert gone.stdout == "breaks  TOOL_REMOVED  /tools/find  find is gone.\n"
+    assert world.run_here("contracts", "diff", "only.json", "new.json").returncode == 0
+    assert world.run_here("contracts", "diff", "bare.json", "old.json").returncode == 0
+    back = world.run_here("contracts", "diff", "new.json", "only.json")
+    assert (back.returncode, back.stdout) == (0, "")
+
+
+def test_contracts_of_drivers(world: World) -> None:
+    write(world.cwd / "old" / "TOOL.md", tool_text(version="1.4.0"))
+    changing = {"mutates": ["files:workspace"], "approval": "on-mutate"}
+    write(world.cwd / "new" / "TOOL.md", tool_text(version="1.5.0", **changing))
+    done = world.run_here("contracts", "diff", "old/TOOL.md", "new/TOOL.md")
+    assert done.returncode == 1
+    assert "EFFECT_RAISED       /annotations/readOnlyHint" in done.stdout
+    assert "ANNOTATION_CHANGED  /approval" in done.stdout
+    assert "1.4.0 → 2.0.0" in done.stderr
+    checked = world.run_here("contracts", "check", "old/TOOL.md", "new/TOOL.md")
+    assert checked.returncode == 1
+    assert "1.4.0 → 1.5.0: Breaking changes detected without major version" in checked.stderr
+
+
+PROTO = 'syntax = "proto3";\npackage p;\nmessage M {\n  string a = 1;\n}\n'
+
+
+def test_protobuf_files(world: World) -> None:
+    (world.cwd / "old.proto").write_text(PROTO, encoding="utf-8")
+    new = world.cwd / "new.proto"
+    new.write_text(PROTO.replace("a = 1", "a = 2"), encoding="utf-8")
+    done = world.run_here("contracts", "diff", "old.proto", "new.proto")
+    assert done.returncode == 1
+    assert done.stdout.split()[:3] == ["breaks", "FIELD_NUMBER_CHANGED", "p.M.a"]
+    new.write_text(PROTO.replace("}", "  string b = 2 }"), encoding="utf-8")
+    wrong = world.run_here("contracts", "diff", "old.proto", "new.proto")
+    assert wrong.returncode == 3
+    assert "new.proto:5:16: " in wrong.stderr
+    assert "WARNING" not in wrong.stderr
+
+
+def test_protobuf_imports(world: World) -> None:
+    folder = world.cwd / "shared"
+    folder.mkdir()
+    (folder / "n.proto").write_text('syntax = "proto3";\npackage n;\nmessage N {}\n')
+    for name in ("old", "new"):
+        text = PROTO.replace("package p;", 'package p;\nimport "n.proto";')
+        text = text.replace("string a", "n.N a" if name == "new" else "n.N b")
+        (world.cwd / f"{name}.proto").write_text(text, encoding="utf-8")
+    lost = world.run_here("contracts", "diff", "old.proto", "new.proto")
+    assert lost.returncode == 3
+    assert "give the folder of its imports with --include" in lost.stderr
+    done = world.run_here("contracts", "diff", "old.proto", "new.proto", "-I", ".", "-I", "shared")
+    assert done.returncode == 1
+    assert "FIELD_RENAMED  p.M.b" in done.stdout
+
+
+def test_descriptor_sets(world: World) -> None:
+    for name, text in (("old", PROTO), ("new", PROTO.replace("a = 1;", "a = 1; string b = 2;"))):
+        (world.cwd / "x.proto").write_text(text, encoding="utf-8")
+        out = world.cwd / name
+        assert protoc.main(
+            ["protoc", f"-I{world.cwd}", f"--descriptor_set_out={out}", "x.proto"]
+        ) == 0  # fmt: skip
+        out.rename(world.cwd / f"{name}.binpb")
+    done = world.run_here("contracts", "diff", "old.binpb", "new.binpb")
+    assert done.returncode == 0
+    assert "FIELD_ADDED_OPTIONAL  p.M.b" in done.stdout
+    (world.cwd / "bad.binpb").write_bytes(b"\xff\xff")
+    bad = world.run_here("contracts", "diff", "old.binpb", "bad.binpb")
+    assert bad.returncode == 3
+    assert bad.stderr.startswith("bad.binpb: This is no serialized FileDescriptorSet.")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "no contract can be read"),
+        (b"\xff", "no contract can be read"),
+        (b"3", "it is no contract"),
+        (b"[1]", "a list of something else than tools"),
+        (b'{"type": 3}', "it is no JSON Schema: /type: "),
+        (b'{"$ref": "#"}', "leads back to itself"),
+        (b"[" * 100_000, "no contract can be read"),
+        (b'{"name": "x", "inputSchema": {"type": 3}}', "x: inputSchema: it is no JSON Schema"),
+    ],
+)
+def test_what_cannot_be_read(world: World, content: bytes, said: str) -> None:
+    put(world, old=ONE)
+    (world.cwd / "new.json").write_bytes(content)
+    same = world.run_here("contracts", "diff", "new.json", "new.json")
+    assert same.returncode == 3
+    assert said in same.stderr
+    assert same.stderr.startswith("new.json: ")
+    assert "Traceback" not in same.stderr
+
+
+def test_what_cannot_be_compared(world: World) -> None:
+    put(world, old=ONE, new=tool())
+    done = world.run_here("contracts", "diff", "old.json", "new.json")
+    assert done.returncode == 3
+    assert "old.json is a JSON Schema, and new.json a tool" in done.stderr
+    assert world.run_here("contracts", "diff", "nope.json", "old.json").returncode == 3
+    role = world.run_here("contracts", "diff", "new.json", "new.json", "--role", "input")
+    assert role.returncode == 2
+    assert "--role is for a plain JSON Schema" in " ".join(role.stderr.split())
+
+
+def check(world: World, old: str, new: str, *more: str) -> tuple[int, str, str]:
+    versions = ("--old-version", old, "--new-version", new)
+    done = world.run_here("contracts", "check", "old.json", "new.json", *versions, *more)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.spec("ST-4.5.3-3")
+def test_a_break_without_a_new_major(world: World) -> None:
+    put(world, old=ONE, new=WITHOUT)
+    code, out, err = check(world, "1.5.0", "1.6.0")
+    assert code == 1
+    assert "FIELD_REMOVED  /properties/b" in out
+    assert "Breaking changes detected without major version bump" in err
+    assert "/properties/b: FIELD_REMOVED" in err
+    assert "lowest version for these changes is 2.0.0" in err
+
+
+@pytest.mark.spec("ST-4.5.3-4")
+def test_a_new_major_needs_a_guide_and_a_notice(world: World) -> None:
+    put(world, old=ONE, new=WITHOUT)
+    (world.cwd / "guide.md").write_text("From 1.5.0 to 2.0.0: leave out b.", encoding="utf-8")
+    code, _, err = check(world, "1.5.0", "2.0.0")
+    assert code == 1
+    assert "There is no migration guide for 1.5.0 → 2.0.0" in err
+    assert "There is no deprecation notice" in err
+    with_both = ("--guide", "guide.md", "--notice", "1.4.0")
+    code, _, err = check(world, "1.5.0", "2.0.0", *with_both)
+    assert code == 0
+    assert "Breaking changes in major version bump" in err
+    assert "warning: /properties/b: FIELD_REMOVED." in err
+    code, _, err = check(world, "1.5.0", "2.0.0", "--guide", "guide.md", "--notice", "1.5.0")
+    assert code == 1
+    released = ("--notice", "1.2.0", "--release", "1.2.0", "--release", "1.3.0")
+    assert check(world, "1.5.0", "2.0.0", "--guide", "guide.md", *released)[0] == 0
+
+
+def test_a_verdict_for_programs(world: World) -> None:
+    put(world, old=ONE, new=MORE)
+    code, out, _ = check(world, "1.5.0", "1.5.1", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["verdict"]["passed"] is True
+    assert told["verdict"]["lowest"] == "1.6.0"
+    assert told["verdict"]["warnings"]
+    assert "changes" not in told["verdict"]
+
+
+def test_versions_have_to_be_said(world: World) -> None:
+    put(world, old=ONE, new=MORE)
+    done = world.run_here("contracts", "check", "old.json", "new.json", "--new-version", "1.0.0")
+    assert done.returncode == 2
+    assert "write --old-version" in " ".join(done.stderr.split())
+    wrong = check(world, "1.5", "1.6.0")
+    assert wrong[0] == 2
+    assert "'1.5' is no version" in " ".join(wrong[2].split())
+
+
+def test_the_help_says_what_the_codes_mean(world: World) -> None:
+    for command in ("diff", "check"):
+        told = world.run_here("contracts", command, "--help").stdout
+        assert "Exit codes:" in told
+        assert "3  a file cannot be read, or is no contract" in told
+
+
+def test_a_file_of_too_many_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from interlock.cli import contracts_diff_files
+
+    monkeypatch.setattr(contracts_diff_files, "MOST_BYTES", 10)
+    put(world, old=ONE)
+    done = world.run_here("contracts", "diff", "old.json", "old.json")
+    assert done.returncode == 3
+    assert "has more than 10 bytes" in done.stderr
