@@ -71,10 +71,15 @@ def read_text(
         raise ConfigError.of(
             f"the file cannot be read ({reason.lower()})", "check the path", file=shown
         ) from None
+    return decode_text(content, shown, "utf-8-sig")
+
+
+def decode_text(content: bytes, file: str, encoding: str = "utf-8") -> str:
+    """The bytes of a file as text. Raises ConfigError that says where they are none."""
     try:
-        return content.decode("utf-8-sig")
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         column = error.start - content.rfind(b"\n", 0, error.start)
-        problem = Problem(shown, line, column, "", "this is not UTF-8 text", "save it as UTF-8")
+        problem = Problem(file, line, column, "", "this is not UTF-8 text", "save it as UTF-8")
         raise ConfigError([problem]) from None

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from interlock.config.load import decode_text
 from interlock.config.problems import ConfigError, Problem
 
 MOST_BYTES: Final = 1024 * 1024
@@ -68,18 +69,7 @@ def read_source(path: Path, *, follow: bool = True) -> Source:
         ) from None
     if len(content) > MOST_BYTES:
         raise _too_long(file)
-    return Source(decode(content, file), hashlib.sha256(content).hexdigest())
-
-
-def decode(content: bytes, file: str) -> str:
-    """The bytes of a file as text. Raises ConfigError that says where they are none."""
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        column = error.start - content.rfind(b"\n", 0, error.start)
-        problem = Problem(file, line, column, "", "this is not UTF-8 text", "save it as UTF-8")
-        raise ConfigError([problem]) from None
+    return Source(decode_text(content, file), hashlib.sha256(content).hexdigest())
 
 
 def split(text: str, file: str) -> FrontMatter:
