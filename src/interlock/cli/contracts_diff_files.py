@@ -6,13 +6,7 @@ What a file is shows from what is in it: a JSON Schema, an MCP tool, a list of t
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +21,6 @@ if TYPE_CHECKING:
     from interlock.manifests.tool import ToolContract
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-_WITHIN: Final = 60.0
 _MOST_LINES: Final = 20
 _DESCRIPTORS: Final = (".binpb", ".pb", ".desc", ".protoset", ".fds")
 _FORMS: Final = (
@@ -35,8 +28,6 @@ _FORMS: Final = (
     "descriptor set"
 )
 
-_PLACED: Final = re.compile(r"^(?P<file>[^:]+):(\d+):(\d+): (.*)$")
-_LOGGED: Final = re.compile(r"^(WARNING: |[IWEF]\d{4} )")
 _SILENT: Final = "it cannot be compiled, and the compiler does not say why"
 
 SCHEMA, TOOL, TOOLS, DESCRIPTORS = "JSON Schema", "tool", "list of tools", "descriptor set"
@@ -189,50 +180,28 @@ def _descriptors(old: ContractFile, new: ContractFile) -> list[Change]:
 
 
 def _compiled(path: Path, include: Sequence[Path]) -> bytes:
-    if find_spec("grpc_tools") is None:
-        raise ConfigError.of(
-            "a .proto file needs a compiler, which is not installed",
-            "pip install 'interlock[contracts]', or give a descriptor set",
-            file=str(path),
-        )
+    from interlock.catalog.schemas.compiling import NotCompiled, protoc
+
     _read(path)
     folders = [folder.resolve() for folder in include] or [path.resolve().parent]
-    with tempfile.TemporaryDirectory(prefix="interlock-protoc-") as folder:
-        out = Path(folder, "descriptors")
-        command = [
-            *(sys.executable, "-P", "-m", "grpc_tools.protoc"),
-            *(f"-I{one}" for one in folders),
-            *("--include_imports", "--include_source_info", f"--descriptor_set_out={out}"),
-            str(path.resolve()),
-        ]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env={**os.environ, "GRPC_PYTHON_DISABLE_DYNAMIC_STUBS": "1"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_WITHIN,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ConfigError.of(
-                f"the compiler did not end within {_WITHIN:.0f} s", file=str(path)
-            ) from None
-        if done.returncode != 0 or not out.exists():
-            raise _refused(path, done.stderr.decode(errors="replace"))
-        return out.read_bytes()
+    try:
+        return protoc([str(path.resolve())], folders, cwd=path.resolve().parent)
+    except NotCompiled as refused:
+        raise _refused(path, refused.said) from None
+    except InterlockError as error:
+        raise ConfigError.of(error.message, "or give a descriptor set", file=str(path)) from None
 
 
 def _refused(path: Path, said: str) -> ConfigError:
     """What the compiler did not like, with the places that it names."""
+    from interlock.catalog.schemas.compiling import read_said
+
     problems: list[Problem] = []
-    for line in said.splitlines():
-        placed = _PLACED.match(line)
-        if placed is not None:
-            file, row, column, words = placed.groups()
-            problems.append(Problem(file, int(row), int(column), "", words, ""))
-        elif line.strip() and not _LOGGED.match(line):
-            hint = "give the folder of its imports with --include" if "not found" in line else ""
-            problems.append(Problem(str(path), 0, 0, "", line.strip(), hint))
+    for one in read_said(said):
+        if one.line:
+            problems.append(Problem(one.file, one.line, one.column, "", one.words, ""))
+            continue
+        words = f"{one.file}: {one.words}" if one.file else one.words.strip()
+        hint = "give the folder of its imports with --include" if "not found" in words else ""
+        problems.append(Problem(str(path), 0, 0, "", words, hint))
     return ConfigError(problems[:_MOST_LINES] or [Problem(str(path), 0, 0, "", _SILENT, "")])

@@ -12,10 +12,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from interlock.catalog.schemas.descriptors import read_descriptors
 from interlock.catalog.schemas.problems import Problem, SchemasWrong
@@ -28,6 +28,7 @@ _WITHIN: Final = 60.0
 _SAID: Final = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+):(?P<column>\d+): (?P<words>.*)$")
 _OF_FILE: Final = re.compile(r"^(?P<file>[^:\s]+\.proto): (?P<words>.*)$")
 _WARNING: Final = "warning: "
+_LOGGED: Final = re.compile(r"^(WARNING: |[IWEF]\d{4} )")
 
 
 def require_extra() -> None:
@@ -120,23 +121,36 @@ def protoc(names: Iterable[str], folders: Iterable[str | Path], *, cwd: Path) ->
         return out.read_bytes()
 
 
-def problems_of(said: str) -> list[Problem]:
-    """What the compiler said, with the places in the folder of schemas."""
-    found = []
+class Said(NamedTuple):
+    """One thing that the compiler did not like. Without a file: it names none."""
+
+    file: str
+    line: int
+    column: int
+    words: str
+
+
+def read_said(said: str) -> Iterator[Said]:
+    """What the compiler said, without warnings and what it writes into logs."""
     for line in said.splitlines():
-        placed = _SAID.match(line)
+        placed, of_file = _SAID.match(line), _OF_FILE.match(line)
         words = placed["words"] if placed is not None else line
-        if not words.strip() or words.startswith(_WARNING):
+        if not words.strip() or words.startswith(_WARNING) or _LOGGED.match(line):
             continue
         if placed is not None:
-            file = f"{PROTO}/{placed['file']}"
-            found.append(Problem(file, words, int(placed["line"]), int(placed["column"])))
-            continue
-        of_file = _OF_FILE.match(line)
-        if of_file is not None:
-            found.append(Problem(f"{PROTO}/{of_file['file']}", of_file["words"]))
+            yield Said(placed["file"], int(placed["line"]), int(placed["column"]), words)
+        elif of_file is not None:
+            yield Said(of_file["file"], 0, 0, of_file["words"])
         else:
-            found.append(Problem(PROTO, words))
+            yield Said("", 0, 0, words)
+
+
+def problems_of(said: str) -> list[Problem]:
+    """What the compiler said, with the places in the folder of schemas."""
+    found = [
+        Problem(f"{PROTO}/{one.file}" if one.file else PROTO, one.words, one.line, one.column)
+        for one in read_said(said)
+    ]
     return found or [Problem(PROTO, "the Protobuf compiler failed, and did not say why")]
 
 
