@@ -55,7 +55,7 @@ SEEDS = [
     b"---\n- a\n- - b\n  - c\n---\n",
     b'---\na: "\\u0041\\n"\nb: !!str 5\nc: ! 6\n---\n',
     b"\xef\xbb\xbf---\r\na: b # c\r\n---\r\n",
-    b"---\na: {b: c, d: [e, f: g]}\nh: \"i\n  j\"\nk: l\n  m\n---\n",
+    b'---\na: {b: c, d: [e, f: g]}\nh: "i\n  j"\nk: l\n  m\n---\n',
     b"---\nn: |+\n  o\n\n\np: >\n q\n r\n\"s\": 't'\n---\n",
     b"---\na: b\na: c\n---\n",
     b"---\na:\tb\n---\n",
