@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket as sockets
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
+
+from msgspec import to_builtins
 
 from interlock.config import Config
 from interlock.errors import CONFIG, InterlockError
@@ -21,6 +24,7 @@ _SUBSERVER_SOCKET_NAME: Final = "ax.sock"
 _TOKENS_NAME: Final = "tokens.db"
 _DRIVER_STATES_NAME: Final = "driver-states.db"
 _log = logging.getLogger("interlock.node")
+_FILE_REFERENCE: Final = re.compile(r"\$\{file:([^}]*)\}")
 _SEAL_KEY_NAME: Final = "seal.key"
 _LONGEST_SOCKET_PATH: Final = 100
 """The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
@@ -130,6 +134,12 @@ def hidden_from_drivers(
         # A folder of its own, wherever it is: see `socket_path`.
         socket_path(config, environ, base_dir).parent,
     }
+    # Files that the config puts somewhere else, with what SQLite keeps beside them.
+    elsewhere = [journal_path(config, environ, base_dir), shared_leases_path(config, base_dir)]
+    for path in elsewhere:
+        if path is not None:
+            beside = (path.with_name(path.name + end) for end in ("", "-wal", "-shm"))
+            places |= {one for one in beside if one.is_file()}
     return tuple(sorted(places))
 
 
@@ -139,11 +149,54 @@ def guarded_from_drivers(
     """What no server of a driver may change: whatever says what drivers may do, and the programs of
     other drivers."""
     settings = config.drivers
-    named = (*settings.folders, *settings.contracts, ".secrets", *settings.trust)
-    places = {base_dir / Path(one).expanduser() for one in named}
-    places |= {path for path in base_dir.glob("*.y*ml") if path.is_file()}
+    folders = [*settings.folders, *settings.contracts, ".secrets"]
+    if config.contracts.registry is not None:
+        folders.append(config.contracts.registry)
+    # Also those that are not there yet: somebody would make them.
+    places = {base_dir / Path(one).expanduser() for one in folders}
     places.add(installed_drivers_path(config, environ, base_dir))
-    return tuple(sorted(place for place in places if place.exists()))
+    places |= {path for path in (_user_config(environ),) if path.is_dir()}
+    places |= {path for path in base_dir.glob("*.y*ml") if path.is_file()}
+    places |= _named_files(config, environ, base_dir)
+    # What Git would run, outside, for whoever works here next; its data stay a driver's to write.
+    git = base_dir / ".git"
+    if git.is_dir():
+        places |= {git / "hooks", *(one for one in (git / "config",) if one.is_file())}
+    return tuple(sorted(places))
+
+
+def _user_config(environ: Mapping[str, str]) -> Path:
+    """Where the config is that a command takes when nobody names one."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "interlock"
+
+
+def _named_files(config: Config, environ: Mapping[str, str], base_dir: Path) -> set[Path]:
+    """Every file that a config names: keys, certificates, secrets, programs and their scripts.
+
+    Any text of it may be such a name. To read one too many as a file costs a driver that it cannot
+    write it; to forget one would let it decide who is believed.
+    """
+    found = {base_dir / one for one in _paths(to_builtins(config))}
+    for server in config.servers.values():
+        # A program finds its scripts from where it is started.
+        folder = base_dir / os.path.expanduser(server.cwd or "")
+        found |= {folder / one for one in _paths([server.command, server.args])}
+    return {path for path in found if os.path.isfile(path)}
+
+
+def _paths(value: object) -> Iterator[str]:
+    """What a part of a config could mean as paths."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for one in value:
+            yield from _paths(one)
+    elif isinstance(value, str):
+        # `${file:path}`, and options such as --config=path, hold one.
+        for text in (value, value.partition("=")[2], *_FILE_REFERENCE.findall(value)):
+            if text:
+                yield os.path.expanduser(text)
 
 
 def decisions_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:

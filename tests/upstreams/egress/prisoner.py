@@ -158,6 +158,39 @@ def written(path: str) -> str:
 
 
 @attempt
+def renamed(old: str, new: str) -> str:
+    os.rename(old, new)
+    return "done"
+
+
+@attempt
+def exchanged(old: str, new: str) -> str:
+    """Both change their names at once, which asks for no empty place."""
+    return checked(LIBC.renameat2(-100, old.encode(), -100, new.encode(), 2))
+
+
+@attempt
+def removed(path: str) -> str:
+    if os.path.isdir(path) and not os.path.islink(path):
+        os.rmdir(path)
+    else:
+        os.unlink(path)
+    return "done"
+
+
+@attempt
+def made(path: str) -> str:
+    os.makedirs(path)
+    return "done"
+
+
+@attempt
+def linked(target: str, path: str) -> str:
+    os.symlink(target, path)
+    return "done"
+
+
+@attempt
 def terminal() -> str:
     """A terminal of one's own; its name."""
     return os.ttyname(os.openpty()[1])

@@ -8,6 +8,7 @@ is refused, and a command whose confinement fails half-way never runs.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import tempfile
@@ -52,8 +53,11 @@ def unconfinable(key: str, problem: str) -> InterlockError:
 class Confinement:
     """The confinement of one server, for as many starts of it as there are."""
 
-    def __init__(self, key: str, egress: Egress, ways: Ways, room: Path) -> None:
+    def __init__(
+        self, key: str, egress: Egress, ways: Ways, room: Path, *, covered: Sequence[Path] = ()
+    ) -> None:
         self._key = key
+        self._covered = covered
         self._egress = egress
         self._ways = ways
         self._room = room
@@ -77,8 +81,9 @@ class Confinement:
         """Get ready to start the server `key`.
 
         `hidden` it shall not see (the node's state), `read_only` not change (whatever says what it
-        may do). `on_refused` hears of places that it asked for in vain. Raises InterlockError when
-        it cannot be confined here, or `egress` is not one.
+        may do). What of them is not there when it is started is made, an empty folder: otherwise
+        the server could make it. `on_refused` hears of places that it asked for in vain. Raises
+        InterlockError when it cannot be confined here, or `egress` is not one.
         """
         try:
             compiled = Egress.compile(egress, any_egress=any_egress)
@@ -90,7 +95,7 @@ class Confinement:
         if trouble is not None:
             raise unconfinable(key, trouble)
         room = Path(tempfile.mkdtemp(prefix="interlock-", dir=_folder_for_sockets()))
-        one = cls(key, compiled, ways, room)
+        one = cls(key, compiled, ways, room, covered=(*hidden, *read_only))
         refusals = Refusals(on_refused, clock=clock)
         try:
             if not (compiled.nothing or compiled.everything):
@@ -117,8 +122,22 @@ class Confinement:
 
         It has to be started by this process, with `environment`, by a thread that lives on (the
         event loop's): the server ends with whom it was started by. Signals go to its group.
+        Raises InterlockError when something of the node's could be made by the server.
         """
+        for place in self._covered:
+            self._make_sure_of(place)
         return command_line(self._key, argv)
+
+    def _make_sure_of(self, place: Path) -> None:
+        """That it is there: what is not there cannot be covered."""
+        try:
+            if not place.exists():
+                Path(os.path.realpath(place)).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            # Where this user may make nothing, its servers cannot either.
+            if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                problem = f"{place} is not there and cannot be made ({exc.strerror})"
+                raise unconfinable(self._key, problem) from None
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """What to start it with, so that `env`, with the way out added, is the server's.

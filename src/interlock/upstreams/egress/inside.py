@@ -55,6 +55,7 @@ _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
 _MS_NOATIME, _MS_NODIRATIME, _MS_BIND, _MS_REC = 1024, 2048, 4096, 16384
 _MS_SLAVE, _MS_RELATIME, _MS_STRICTATIME = 1 << 19, 1 << 21, 1 << 24
+_OPEN_TREE, _MOVE_MOUNT, _HERE, _CLONE_TREE, _NOFOLLOW, _FROM_ITSELF = 428, 429, -100, 1, 0x100, 4
 _PLAIN = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _KEPT = {
     b"nosuid": _MS_NOSUID, b"nodev": _MS_NODEV, b"noexec": _MS_NOEXEC,
@@ -136,12 +137,7 @@ def _prctl(option: int, value: int, more: int = 0) -> None:
 
 def _confine(plan: dict[str, Any]) -> socket | None:
     """Everything that takes rights of an administrator, which are those of the new namespaces."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            try:
-                os.close(int(name))
-            except OSError:
-                continue  # the listing's own
+    os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
     folder = os.getcwdb()
     door: socket | None = None
     if plan["door"]:
@@ -190,6 +186,9 @@ def _write(path: bytes, text: bytes) -> None:
 
 def _arrange_files(plan: dict[str, Any]) -> None:
     _mount(None, b"/", None, _MS_REC | _MS_SLAVE)
+    pinned = {b"/"}
+    for path in plan["pinned"]:
+        _pin(path, pinned)
     room = plan["room"]
     # Over the folder that the node made for this: what lies there is out of sight, too.
     _mount(b"tmpfs", room, b"tmpfs", _PLAIN, b"mode=0700,size=4m")
@@ -227,6 +226,40 @@ def _write_new(path: bytes, text: bytes) -> None:
             text = text[os.write(file, text) :]
     finally:
         os.close(file)
+
+
+def _pin(path: bytes, pinned: set[bytes]) -> None:
+    """Have every folder and link on the way to a path stay where it is, with its name.
+
+    A cover lies on a folder, wherever that is moved to: who may move one above it, or lead the
+    way elsewhere, puts something else in its place. What something is mounted on stays.
+    """
+    place, left = b"/", path.split(b"/")[::-1] if os.path.exists(path) else []
+    while left:
+        here = os.path.normpath(os.path.join(place, left.pop()))
+        link = os.path.islink(here)
+        if link:
+            target = os.readlink(here)
+            left += target.split(b"/")[::-1]
+            place = b"/" if target.startswith(b"/") else place
+        else:
+            place = here
+        if here not in pinned and (link or left):
+            pinned.add(here)
+            if link:
+                _pin_link(here)
+            else:
+                # With what is mounted below: the kernel gives no part of that away alone.
+                _mount(here, here, None, _MS_BIND | _MS_REC)
+
+
+def _pin_link(path: bytes) -> None:
+    """A link, mounted on itself. The older call follows links, on both sides."""
+    what = f"the link {os.fsdecode(path)} cannot be held where it is"
+    copy = _libc.syscall(_OPEN_TREE, _HERE, path, _CLONE_TREE | _NOFOLLOW)
+    _check(min(copy, 0), what)
+    _check(_libc.syscall(_MOVE_MOUNT, copy, b"", _HERE, path, _FROM_ITSELF), what)
+    os.close(copy)
 
 
 def _hide(path: bytes, nothing: bytes) -> None:

@@ -138,6 +138,7 @@ def encode_plan(
     program = b"" if egress.everything else socket_filter(platform.machine())
     if program is None:
         raise ValueError(f"no filter on system calls is known for {platform.machine()}")
+    unseen, fixed = [*_DOORS, *hidden], [*_own_code(), *_system(), *read_only]
     return marshal.dumps(
         {
             "parent": os.getpid(),
@@ -150,8 +151,10 @@ def encode_plan(
             "files": []
             if egress.everything
             else [(name.encode(), text.encode()) for name, text in files],
-            "hidden": [os.fsencode(path) for path in (*_DOORS, *hidden)],
-            "read_only": _outermost([*_own_code(), *_system(), *read_only]),
+            # By every name that they have: a link on the way is a way to lead elsewhere.
+            "pinned": sorted({_absolute(path) for path in (*unseen, *fixed)}),
+            "hidden": [os.fsencode(path) for path in unseen],
+            "read_only": _outermost(fixed),
             "filter": program,
         }
     ).hex()
@@ -170,6 +173,11 @@ def _own_code() -> list[str]:
 
 def _system() -> Sequence[str]:
     return _SYSTEM if os.geteuid() == 0 else ()
+
+
+def _absolute(path: str | Path) -> bytes:
+    """With its links and `..` as they stand: only the kernel's way to read them counts."""
+    return os.fsencode(os.path.join(os.getcwd(), path))
 
 
 def _outermost(paths: Iterable[str | Path]) -> list[bytes]:
