@@ -1,7 +1,7 @@
 """A typed client of Interlock 1.0.0. Longer than 500 lines because it is generated."""
 # Generated from proto/interlock/v1/api.proto by interlock-contracts 1.
 # Edit that, not this.
-# sha256:ad1b64263b537ae4033bd9033940abbe9511e750b4f1ba133747c0609d7cc201
+# sha256:066bb11d81d2d79a0e1a76c433bf33967f9598524fdb62388221a2d3875e86e0
 
 from __future__ import annotations
 
@@ -370,6 +370,8 @@ class ContractStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The version that is served."""
     drivers: list[str]
     """The drivers that serve it."""
+    problem: str
+    """Why it is not offered, or not under every name."""
 
 
 class ContractSummary(msgspec.Struct, kw_only=True, omit_defaults=True):

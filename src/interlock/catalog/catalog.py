@@ -6,6 +6,7 @@ that come up at once cost one merge, and a change in one upstream touches that o
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -13,6 +14,8 @@ from typing import Final
 from interlock.catalog.offering import ENDED_CONTRACTS, Listed, Offering, Resource, Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.protocol.aql.words import OWN
+
+_log = logging.getLogger("interlock.catalog")
 
 TOOLS: Final = "tools"
 PROMPTS: Final = "prompts"
@@ -42,6 +45,7 @@ class Catalog:
         self._withheld: dict[str, frozenset[str]] = {}
         self._listeners: list[Changed] = []
         self._number = 0
+        self._told: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
         self.collides = False
         """Whether clients see any URI in another form than its upstream. For those who ask with
@@ -63,11 +67,20 @@ class Catalog:
                 page_size=self._page_size,
                 server_info=self._server_info,
                 key=self._key,
-                withheld=frozenset().union(*self._withheld.values()),
+                withheld=self._withheld,
             )
+            self._tell_overshadowed(snapshot)
             self.collides = snapshot.collides
             self.by_name = snapshot.by_name
         return snapshot
+
+    def _tell_overshadowed(self, snapshot: Snapshot) -> None:
+        """Once for each: what somebody wrote down is not offered."""
+        told = {one.upstream_name: why for one, why in snapshot.set_aside()}
+        for name, why in told.items():
+            if self._told.get(name) != why:
+                _log.warning("the contract %s is not offered: %s", name, why)
+        self._told = told
 
     def find(self, name: str) -> Tool | None:
         """The tool that `name` means now, in any of the forms that are accepted."""

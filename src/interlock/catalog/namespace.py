@@ -1,7 +1,8 @@
 """Names of all upstreams together: what a name shows in a list is what it reaches on a call.
 
 Names in lists are given out first, each to one thing; only what is left over serves as another
-spelling. Tools have one such namespace, and prompts another.
+spelling. What stands back, as contracts do, gets no name that means something else already. Tools
+have one such namespace, and prompts another.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ T = TypeVar("T", bound=Listed)
 class Namespace(Generic[T]):
     """Everything of one kind, by each of its names."""
 
-    __slots__ = ("_other_names", "by_name", "everything")
+    __slots__ = ("_other_names", "by_name", "everything", "overshadowed")
 
-    def __init__(self, everything: Iterable[T]) -> None:
+    def __init__(self, everything: Iterable[T], standing_back: Iterable[T] = ()) -> None:
         # Two upstreams with one segment are a mistake of the config. Nothing is shown twice.
         by_canonical: dict[str, T] = {}
         for one in everything:
@@ -29,6 +30,22 @@ class Namespace(Generic[T]):
         self.by_name: dict[str, T] = {}
         self._other_names: dict[tuple[T, str], str] = {}
         self._give_names()
+        self.overshadowed: dict[T, T] = {}
+        """What is not to be had, because a name of it belongs to something else, and to what."""
+        self._let_in(standing_back)
+
+    def _let_in(self, standing_back: Iterable[T]) -> None:
+        let_in: dict[str, T] = {}
+        for one in standing_back:
+            other = self.by_name.get(one.canonical) or self.by_name.get(one.safe_name)
+            if other is None:
+                let_in.setdefault(one.canonical, one)
+            else:
+                self.overshadowed[one] = other
+        self.everything += tuple(let_in.values())
+        for style in (names.DOTTED, names.SAFE):
+            for one in let_in.values():
+                self._claim(one, style)
 
     def _give_names(self) -> None:
         by_name = self.by_name

@@ -7,13 +7,13 @@ when somebody asks for it first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from interlock.catalog.apps import with_screen
 from interlock.catalog.names import MAX_OWN, Names
 from interlock.catalog.namespace import Namespace
-from interlock.catalog.offering import Listed, Offering, Prompt, Tool
+from interlock.catalog.offering import CONTRACTS, ENDED_CONTRACTS, Listed, Offering, Prompt, Tool
 from interlock.catalog.pages import Pages, Paging
 from interlock.catalog.uris import ResourceRoute, ShownResource, Uris
 from interlock.protocol.jsonrpc import encode_value
@@ -25,6 +25,9 @@ from interlock.protocol.mcp import (
     Era,
 )
 
+_STANDING_BACK: Final = (CONTRACTS, ENDED_CONTRACTS)
+"""Whoever writes a file into a workspace must not take over a tool that a server has."""
+_NOBODY: Final = frozenset[str]()
 _MOST_VIEWS: Final = 64
 """So many lists of callers who do not see everything are kept."""
 
@@ -53,16 +56,24 @@ class Snapshot:
         page_size: int,
         server_info: bytes,
         key: bytes,
-        withheld: frozenset[str] = frozenset(),
+        withheld: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
-        """`withheld`: canonical names of tools that can be found but are in no list."""
+        """`withheld`: by upstream, canonical names of tools that can be found but are in no list."""
         self.number = number
         self._offerings = sorted(offerings, key=lambda one: (one.segment, one.upstream))
-        self._named = Namespace(tool for one in self._offerings for tool in one.tools)
+        first = (one for one in self._offerings if one.upstream not in _STANDING_BACK)
+        then = (one for one in self._offerings if one.upstream in _STANDING_BACK)
+        self._named = Namespace(
+            (tool for one in first for tool in one.tools),
+            (tool for one in then for tool in one.tools),
+        )
         self.tools: tuple[Tool, ...] = self._named.everything
         """Those that are listed."""
         if withheld:
-            self.tools = tuple(tool for tool in self.tools if tool.canonical not in withheld)
+            self.tools = tuple(
+                tool for tool in self.tools
+                if tool.canonical not in withheld.get(tool.upstream, _NOBODY)
+            )  # fmt: skip
         self.by_name: dict[str, Tool] = self._named.by_name
         self._paging = Paging(size=page_size, server_info=server_info, key=key)
         self._prompts: Namespace[Prompt] | None = None
@@ -83,6 +94,13 @@ class Snapshot:
     def names(self) -> Iterable[str]:
         """Every name that a call of a tool may use."""
         return self.by_name.keys()
+
+    def set_aside(self) -> Iterator[tuple[Tool, str]]:
+        """Contracts that are not offered, because something else has a name of theirs, and why."""
+        for one, other in self._named.overshadowed.items():
+            whose = f"the server {other.upstream}" if other.upstream else "the node itself"
+            if one.upstream == CONTRACTS:
+                yield one, f"{whose} has {other.canonical}; give the contract another id."
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:

@@ -187,6 +187,14 @@ class Publishing:
         self._catalog.withdraw(key)
         self._upstreams.pop(key, None)
 
+    def set_aside(self) -> dict[str, str]:
+        """Names under which contracts are not offered, and why."""
+        return {
+            tool.upstream_name: why
+            for tool, why in self._catalog.current.set_aside()
+            if tool.upstream == KEY
+        }
+
     # -- prompts and resources
 
     def offered(self, driver: Driver, supervisor: Supervisor, *, others: Iterable[Driver]) -> None:

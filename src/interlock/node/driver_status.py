@@ -75,6 +75,8 @@ class ContractStatus(msgspec.Struct, frozen=True):
     names: list[str]
     version: str
     drivers: list[str]
+    problem: str = ""
+    """Why it is not offered, or not under every name."""
 
 
 def status_of(driver: Driver) -> DriverStatus:

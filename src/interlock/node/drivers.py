@@ -390,14 +390,20 @@ class Drivers:
 
     def contract_status(self) -> list[ContractStatus]:
         names: dict[str, list[str]] = {}
+        problems: dict[str, list[str]] = {}
+        set_aside = self.publishing.set_aside()
         for name, contract in self.contracts.versions.names.items():
-            names.setdefault(contract.key, []).append(name)
+            if name in set_aside:
+                problems.setdefault(contract.key, []).append(f"{name}: {set_aside[name]}")
+            else:
+                names.setdefault(contract.key, []).append(name)
         return [
             ContractStatus(
                 key=key,
                 names=sorted(names.get(key, ())),
                 version=one.contract.version,
                 drivers=[driver.manifest.key for driver in one.drivers],
+                problem=" ".join(problems.get(key, ())),
             )
             for key, one in self.contracts.served.items()
         ]

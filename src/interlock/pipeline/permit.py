@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 from interlock.call import Call, Caller, Outcome, Route
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.effects import EffectLevel
-from interlock.catalog.offering import Tool
+from interlock.catalog.offering import CONTRACTS, Tool
 from interlock.config.trust import PolicyConfig
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
 from interlock.pipeline.aql.asking import Principal, principal
@@ -109,7 +109,7 @@ class Permit:
             decision = self.policy.decide(call)
         if call.proposal is not None and decision.action < Action.CONFIRM:
             decision = PROPOSED
-        if self.contract_floors and route is not None:
+        if self.contract_floors and route is not None and route.upstream == CONTRACTS:
             # The stricter of what the contract asks for and what the rules say.
             floor = self.contract_floors.get(route.canonical)
             if floor is not None and floor.action > decision.action:

@@ -1,0 +1,60 @@
+"""Contracts in the merged namespace: they stand back behind everything that a server has."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.effects import EffectLevel
+from interlock.catalog.offering import CONTRACTS, ENDED_CONTRACTS, Offering, contract_offering
+from tests.catalog.offers import definition, merged, offer
+
+
+def contracts(*names: str, key: str = CONTRACTS) -> Offering:
+    effects = dict.fromkeys(names, EffectLevel.READ_ONLY)
+    return contract_offering(key, None, [definition(name) for name in names], effects)
+
+
+@pytest.mark.parametrize(
+    ("contract", "settings", "own"),
+    [
+        ("bank.pay", {}, "pay"),
+        ("bank.a.b", {}, "a__b"),
+        ("pay.out", {"expose": "transparent"}, "pay.out"),
+        ("bank.pay", {"registered": "leaf"}, "pay"),
+    ],
+    ids=["canonical", "safe", "shown as itself", "registered"],
+)
+def test_a_server_keeps_all_its_names(contract: str, settings: dict[str, str], own: str) -> None:
+    theirs = offer("bank", [own], **settings)
+    (tool,) = theirs.tools
+    alone = merged(theirs)
+    for order in permutations([theirs, contracts(contract, "text.echo")]):
+        both = merged(*order)
+        for name in alone.names():
+            assert both.by_name[name] is tool
+        for style in ("dotted", "safe"):
+            assert both.shown_as(tool, style) == alone.shown_as(tool, style)
+        assert [one.upstream for one in both.tools] == ["bank", CONTRACTS]
+        ((aside, why),) = both.set_aside()
+        assert aside.upstream_name == contract
+        assert "the server bank has" in why
+
+
+def test_an_ended_contract_hides_no_tool_of_a_server() -> None:
+    catalog = Catalog(server_info=b"{}")
+    catalog.post(contracts("bank.pay", key=ENDED_CONTRACTS))
+    catalog.post(offer("bank", ["pay"]))
+    assert [tool.upstream for tool in catalog.current.tools] == ["bank"]
+
+
+def test_a_contract_is_back_when_the_name_is_free() -> None:
+    catalog = Catalog(server_info=b"{}")
+    catalog.post(contracts("bank.pay"))
+    catalog.post(offer("bank", ["pay"]))
+    assert [tool.upstream for tool in catalog.current.tools] == ["bank"]
+    catalog.withdraw("bank")
+    assert [tool.upstream for tool in catalog.current.tools] == [CONTRACTS]
+    assert list(catalog.current.set_aside()) == []
