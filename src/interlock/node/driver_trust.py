@@ -16,6 +16,7 @@ from interlock.manifests.signatures import (
     read_public_key,
     verify,
 )
+from interlock.upstreams.egress.docker import env_problem
 from interlock.upstreams.egress.patterns import Egress
 from interlock.upstreams.egress.remote import check_remote
 
@@ -34,6 +35,8 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
     except ValueError as exc:
         return f"network.egress: {exc}."
     server = manifest.server
+    if server is not None and server.kind == "docker" and (wrong := env_problem(server.env)):
+        return wrong
     if server is not None and server.kind == "remote":
         try:
             check_remote(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
-from interlock.upstreams.egress.docker import docker_argv
+from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, TOOL_UNAVAILABLE, InterlockError
+from interlock.upstreams.egress.docker import client_of, docker_argv, env_problem
 from interlock.upstreams.egress.patterns import Egress
 
 NOTHING = Egress()
@@ -76,3 +79,39 @@ def test_a_variable_is_named_and_its_value_is_not(name: str) -> None:
         docker_argv("x", [], [name], egress=NOTHING)
     assert caught.value.failure is CONFIG
     assert "s3cret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH", "HOME", "LD_PRELOAD", "DOCKER_HOST", "DOCKER_CONFIG", "HTTPS_PROXY", "https_proxy",
+        "ALL_PROXY", "SSL_CERT_FILE", "GODEBUG", "XDG_RUNTIME_DIR", "LC_ALL", "TMPDIR",
+        "BASH_ENV", "PYTHONPATH", "DYLD_INSERT_LIBRARIES",
+    ],
+)  # fmt: skip
+def test_a_variable_that_the_client_heeds_itself_is_refused(name: str) -> None:
+    assert name in env_problem(["DATABASE_URL", name])
+    with pytest.raises(InterlockError, match=f"names {name}, which the client") as caught:
+        docker_argv("x", [], ["DATABASE_URL", name], egress=NOTHING)
+    assert caught.value.failure is CONFIG
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "GITHUB_TOKEN", "GOOGLE_KEY", "MY_PATH", "HOMES"])
+def test_other_variables_are_the_containers(name: str) -> None:
+    assert env_problem([name]) == ""
+
+
+def test_the_client_is_the_one_of_the_nodes_own_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "docker").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "docker").chmod(0o755)
+    monkeypatch.chdir(tmp_path / "here")
+    # Where the node is started from, it may be a stranger's workspace.
+    path = os.pathsep.join(["", ".", "../here", str(tmp_path / "none"), str(tmp_path / "there")])
+    assert client_of({"PATH": path}) == str(tmp_path / "there" / "docker")
+    with pytest.raises(InterlockError, match="no docker on this node's PATH") as caught:
+        client_of({"PATH": ".:"}, key="box-mcp")
+    assert caught.value.failure is TOOL_UNAVAILABLE

@@ -32,7 +32,7 @@ from interlock.ports import Clock
 from interlock.protocol import mcp
 from interlock.upstreams.connect import Connector
 from interlock.upstreams.drivers.processes import minimal_environment
-from interlock.upstreams.egress.docker import docker_argv
+from interlock.upstreams.egress.docker import client_of, docker_argv
 from interlock.upstreams.egress.patterns import Egress
 from interlock.upstreams.links.stdio import StdioLink
 from interlock.upstreams.peer import Peer
@@ -184,6 +184,7 @@ class DriverConnector(Connector):
         self._give_secrets = secrets
         self._confine = confine
         self._passed_on = dict(passed_on or {})
+        self._container = manifest.server is not None and manifest.server.kind == "docker"
         self._filled = server
         texts = {**server.env, **server.headers}.values()
         self.secret_names = frozenset().union(*map(placeholders.names, texts))
@@ -238,6 +239,10 @@ class DriverConnector(Connector):
     async def _start(self, server: ServerConfig) -> StdioLink:
         argv = self._argv(server)
         env = minimal_environment({**self._passed_on, **server.env})
+        if self._container:
+            # It goes unconfined, so which program it is, is the node's choice alone. What it heeds
+            # of its environment is, too: see `docker.env_problem`.
+            argv[0] = client_of(os.environ, key=self._key)
         confinement = await self._confine()
         if confinement is not None:
             argv, env = confinement.argv(argv), confinement.environment(env)
