@@ -103,7 +103,7 @@ def test_a_place_that_was_asked_for_in_vain_is_in_the_journal(tmp_path: Path) ->
 def test_what_cannot_be_confined_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _cannot_confine(monkeypatch)
+    cannot_confine(monkeypatch)
     workspace = dialling(tmp_path)
 
     async def body() -> None:
@@ -132,7 +132,7 @@ def test_what_cannot_be_confined_is_not_started(
 def test_an_operator_may_let_it_run_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _cannot_confine(monkeypatch)
+    cannot_confine(monkeypatch)
 
     async def body() -> None:
         async with outside() as anybody:
@@ -188,7 +188,7 @@ def test_a_remote_server_over_plain_http_or_elsewhere_is_refused(tmp_path: Path)
     run(body)
 
 
-def _cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
+def cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that forbids namespaces."""
     said = "this machine forbids user namespaces"
     monkeypatch.setattr(driver_care, "confinement_problem", lambda: said)

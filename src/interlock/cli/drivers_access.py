@@ -154,6 +154,7 @@ def _needs_no_login(manifest: DriverManifest) -> None:
 
 async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> None:
     from interlock.cli.driver_reach import auth_state_of
+    from interlock.upstreams.drivers.health_probe import declared_only
     from interlock.upstreams.drivers.sign_in import sign_in
 
     async def show(url: str) -> None:
@@ -163,7 +164,8 @@ async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> No
         else:
             say.note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
 
-    await auth_state_of(manifest, desk).sign_in(lambda: sign_in(manifest, open_url=show))
+    ask = declared_only(manifest, any_egress=desk.config.drivers.any_egress)
+    await auth_state_of(manifest, desk).sign_in(lambda: sign_in(manifest, open_url=show, ask=ask))
 
 
 async def _sign_out(desk: Desk, manifest: DriverManifest) -> None:

@@ -34,6 +34,7 @@ from interlock.protocol.mcp import TOOLS_CALL
 from interlock.stores.driver_states import DriverStates
 from interlock.upstreams.awaited import Awaited
 from interlock.upstreams.drivers.auth_states_standing import AuthState
+from interlock.upstreams.drivers.confined_commands import confined
 from interlock.upstreams.drivers.contract_exchange import DriverRoute
 from interlock.upstreams.drivers.installing import Prepared, Progress, driver_folder, prepare
 from interlock.upstreams.drivers.launching import DriverConnector, server_config
@@ -178,6 +179,11 @@ async def prepared(
         manifest,
         folder=installed_folder(manifest, setting.config, setting.base_dir, environ),
         allowed=may_install or setting.config.drivers.allow_install,
+        check=confined(
+            "version_check.cmd",
+            lambda: _walls(manifest, setting, warn, environ, lambda _host, _port: None),
+            lambda _word, _row: None,
+        ),
         again=again,
         warn=warn,
         progress=progress or (lambda _step, _of, _text: None),
@@ -315,25 +321,44 @@ async def _confine(
     warn: Warn,
     environ: Mapping[str, str],
 ) -> Confinement | None:
-    server, settings = manifest.server, setting.config.drivers
+    server = manifest.server
     if server is None or server.kind == "docker":
         # The engine confines it; its client has to reach the engine.
         return None
     if tells.confinement is not None:
         # A server is tried twice when it does not know the newer revision.
         return tells.confinement
+    tells.confinement = opened = await _walls(
+        manifest,
+        setting,
+        warn,
+        environ,
+        lambda host, port: tells.refused.append(f"{host}:{port}"),
+    )
+    if opened is not None:
+        stack.push_async_callback(opened.close)
+    return opened
+
+
+async def _walls(
+    manifest: DriverManifest,
+    setting: Setting,
+    warn: Warn,
+    environ: Mapping[str, str],
+    refused: Callable[[str, int], None],
+) -> Confinement | None:
+    """A confinement as a node of this config would make it. Raises InterlockError."""
+    settings = setting.config.drivers
     if settings.sandbox == "advisory":
         problem = await asyncio.to_thread(confinement_problem)
         if problem is not None:
             warn(f"{manifest.id} runs with the whole network: {problem}.")
             return None
-    tells.confinement = opened = await Confinement.open(
+    return await Confinement.open(
         manifest.id,
         manifest.egress,
         hidden=hidden_from_drivers(setting.config, environ, setting.base_dir),
         read_only=guarded_from_drivers(setting.config, environ, setting.base_dir),
         any_egress=settings.any_egress,
-        on_refused=lambda host, port: tells.refused.append(f"{host}:{port}"),
+        on_refused=refused,
     )
-    stack.push_async_callback(opened.close)
-    return opened

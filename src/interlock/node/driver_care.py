@@ -14,7 +14,13 @@ from typing import Any, Final
 from interlock.call import UpstreamGoneError
 from interlock.config import Config
 from interlock.config.secrets import resolve
-from interlock.errors import TOO_BUSY, InterlockError
+from interlock.errors import (
+    POLICY_VIOLATION,
+    SANDBOX_UNAVAILABLE,
+    TOO_BUSY,
+    VERSION_MISMATCH,
+    InterlockError,
+)
 from interlock.manifests.secret import SecretsInventory
 from interlock.node.places import (
     driver_states_path,
@@ -27,18 +33,21 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import PING, TOOLS_LIST, Era
 from interlock.stores.driver_states import DriverStates
-from interlock.upstreams.drivers import health_probe, installing, processes
+from interlock.upstreams.drivers import installing
 from interlock.upstreams.drivers.auth_states_refresh import refresher
 from interlock.upstreams.drivers.auth_states_standing import AuthState
+from interlock.upstreams.drivers.confined_commands import confined
 from interlock.upstreams.drivers.driver import LOOK_AGAIN, Driver
 from interlock.upstreams.drivers.driver_server import DriverSupervisor, Sleep
 from interlock.upstreams.drivers.health import Health
+from interlock.upstreams.drivers.health_probe import Asks, declared_only
 from interlock.upstreams.drivers.launching import (
     Confine,
     DriverConnector,
     marked,
     server_config,
 )
+from interlock.upstreams.drivers.processes import Runs
 from interlock.upstreams.drivers.vault import (
     Configured,
     Environment,
@@ -113,6 +122,7 @@ class DriverCare:
     async def prepare(self, driver: Driver) -> None:
         """Raises InterlockError, and remembers why."""
         standing = driver.standing
+        _require_allowed(driver)
         await self._signed_in(driver)
         standing.install_failed = standing.version_problem = ""
         manifest = driver.manifest
@@ -121,12 +131,13 @@ class DriverCare:
                 manifest,
                 folder=installing.driver_folder(self._installed, manifest),
                 allowed=self._config.drivers.allow_install,
+                check=self._runs(driver, "version_check.cmd"),
                 warn=lambda text: driver.warn(text),
             )
         except InterlockError as error:
-            if error.failure.name == "version_mismatch":
+            if error.failure is VERSION_MISMATCH:
                 standing.version_problem = error.message
-            else:
+            elif error.failure is not SANDBOX_UNAVAILABLE:
                 standing.install_failed = error.message
             raise
         self._programs[driver] = prepared.program
@@ -140,6 +151,7 @@ class DriverCare:
 
     async def ready(self, driver: Driver) -> None:
         """What has to be true of a driver whose server runs already. Raises InterlockError."""
+        _require_allowed(driver)
         await self._signed_in(driver)
         supervisor = driver.supervisor
         if supervisor is None or not supervisor.connector.secret_names:
@@ -191,8 +203,8 @@ class DriverCare:
                 store=self._states,
                 missing=missing,
                 refresh=refresher(
-                    manifest, run=processes.run, ask=health_probe.ask, env={}, hook=hook,
-                    warn=lambda text: driver.warn(text),
+                    manifest, run=self._runs(driver, "auth.refresh.cmd"), ask=self._asks(driver),
+                    env={}, hook=hook, warn=lambda text: driver.warn(text),
                 ),
                 warn=lambda text: driver.warn(text),
                 on_change=lambda now: self._auth_changed(driver, now),
@@ -235,6 +247,21 @@ class DriverCare:
             "denied" if "denied" in str(row.get("type")) else "ok",
             encode_value(row).decode(),
         )
+
+    # -- what its manifest has the node run and ask
+
+    def _runs(self, driver: Driver, what: str) -> Runs:
+        """Behind the same walls as its server, and written down."""
+
+        def tell(word: str, row: Mapping[str, Any]) -> None:
+            self._audit.record_change(
+                "driver.command", driver.key, word, encode_value(row).decode()
+            )
+
+        return confined(what, lambda: self._walls(driver), tell)
+
+    def _asks(self, driver: Driver) -> Asks:
+        return declared_only(driver.manifest, any_egress=self._config.drivers.any_egress)
 
     # -- its server
 
@@ -281,16 +308,25 @@ class DriverCare:
     async def _confine(
         self, driver: Driver, afterwards: list[Callable[[], Awaitable[None]]]
     ) -> Confinement | None:
-        manifest, settings = driver.manifest, self._config.drivers
-        if manifest.server is None or manifest.server.kind == "docker":
+        server = driver.manifest.server
+        if server is None or server.kind == "docker":
             # The engine confines it; its client has to reach the engine.
             return None
+        confinement = await self._walls(driver)
+        if confinement is not None:
+            afterwards.append(confinement.close)
+        return confinement
+
+    async def _walls(self, driver: Driver) -> Confinement | None:
+        """A confinement as the driver declares it; whoever has it closes it. Raises
+        InterlockError."""
+        manifest, settings = driver.manifest, self._config.drivers
         if settings.sandbox == "advisory":
             problem = await asyncio.to_thread(confinement_problem)
             if problem is not None:
                 driver.warn(f"It runs with the whole network: {problem}.")
                 return None
-        confinement = await Confinement.open(
+        return await Confinement.open(
             manifest.id,
             manifest.egress,
             hidden=self._hidden,
@@ -298,8 +334,6 @@ class DriverCare:
             any_egress=settings.any_egress,
             on_refused=lambda host, port: self._refused(driver, host, port),
         )
-        afterwards.append(confinement.close)
-        return confinement
 
     def _refused(self, driver: Driver, host: str, port: int) -> None:
         detail = f"It asked for {host}:{port}, which is not in its network.egress."
@@ -326,11 +360,15 @@ class DriverCare:
     # -- its health
 
     def look_after(self, driver: Driver) -> None:
-        """Begin to look whether it works."""
+        """Begin to look whether it works. Of one that is refused nothing is run, checks neither."""
+        if driver.standing.refused:
+            return
         driver.on_sign = lambda gone: self._sign(driver, gone)
         driver.health = health = Health(
             driver.manifest,
             ping=lambda: self._ping(driver),
+            run=self._runs(driver, "health_check.cmd"),
+            ask=self._asks(driver),
             clock=time.time,
             on_change=lambda now: self._health_changed(driver, now),
         )
@@ -366,6 +404,14 @@ class DriverCare:
         await driver.close(at_once=at_once)
         self._auth.pop(driver, None)
         self._programs.pop(driver, None)
+
+
+def _require_allowed(driver: Driver) -> None:
+    """Raises InterlockError for a driver that is not used: nothing of it runs, whoever asks."""
+    if driver.standing.refused:
+        raise InterlockError(
+            POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.standing.refused}"
+        )
 
 
 def _once(make: Callable[[], Awaitable[Confinement | None]]) -> Confine:

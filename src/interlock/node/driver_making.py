@@ -46,6 +46,10 @@ def make_driver(
     hooks: Hooks | None = None
     warnings: list[str] = []
     refused = refusal(manifest, config, base_dir)
+    if not refused and settings.strict:
+        # What its files alone say, before anything of its code is run.
+        cautions = map(str, workspace.cautions.get(manifest.file, ()))
+        refused = _strict([*_warnings(manifest, workspace, allowed), *cautions])
     if not refused:
         try:
             hooks, warnings = load_hooks(
@@ -61,19 +65,31 @@ def make_driver(
     bindings = _bindings(manifest, workspace, hooks, shape_of)
     driver = Driver(manifest, bindings, around, strict=settings.strict)
     driver.hooks = hooks
-    for text in (*warnings, *tag_warnings(manifest, allowed)):
+    for text in (*warnings, *_warnings(manifest, workspace, allowed)):
         driver.warn(text)
-    for one in bindings.values():
-        for text in override_warnings(one.contract, manifest, one.entry):
-            driver.warn(text)
     for caution in workspace.cautions.get(manifest.file, ()):
         driver.warnings[str(caution)] = None
-    if not refused and settings.strict and driver.warnings:
-        refused = f"{next(iter(driver.warnings))} (drivers.strict)"
+    if not refused and settings.strict:
+        refused = _strict(list(driver.warnings))
     driver.standing.refused = refused
     if refused:
+        driver.hooks = None
         _log.warning("%s is not used: %s", manifest.id, refused)
     return driver
+
+
+def _warnings(
+    manifest: DriverManifest, workspace: files.Workspace, allowed: Workspace
+) -> list[str]:
+    """What the operator should look at, by what a manifest says."""
+    found = [*tag_warnings(manifest, allowed)]
+    for one in workspace.bindings[manifest.key]:
+        found += override_warnings(one.contract, manifest, one.entry)
+    return found
+
+
+def _strict(warnings: list[str]) -> str:
+    return f"{warnings[0]} (drivers.strict)" if warnings else ""
 
 
 def _bindings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from interlock.errors import InterlockError
 from interlock.manifests.driver import DriverManifest, HttpProbe
 from interlock.upstreams.drivers.health_probe import Asks, NoAnswer
 from interlock.upstreams.drivers.processes import Runs
@@ -43,7 +44,11 @@ def refresher(
         return None
 
     async def by_command() -> None:
-        ran = await run(refresh.cmd, env=env, cwd=str(manifest.folder), timeout=WITHIN)
+        try:
+            ran = await run(refresh.cmd, env=env, cwd=str(manifest.folder), timeout=WITHIN)
+        except InterlockError as error:
+            why = f"auth.refresh.cmd: {error.message.rstrip('.')}"
+            raise NotRefreshed(why, passing=True) from None
         if not ran.ended_with(0):
             raise NotRefreshed(f"auth.refresh.cmd: {ran.how}", passing=ran.timed_out)
 

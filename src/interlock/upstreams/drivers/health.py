@@ -116,12 +116,16 @@ class Health:
             case "ping":
                 return await self._problem_of_ping()
             case "exec":
-                ran = await self._run(
-                    check.cmd,
-                    env=self._env,
-                    cwd=str(self.manifest.folder),
-                    timeout=check.timeout_ms / 1000,
-                )
+                try:
+                    ran = await self._run(
+                        check.cmd,
+                        env=self._env,
+                        cwd=str(self.manifest.folder),
+                        timeout=check.timeout_ms / 1000,
+                    )
+                except InterlockError as error:
+                    # It is not run where it cannot be confined.
+                    return f"health_check.cmd: {error.message.rstrip('.')}"
                 return "" if ran.ended_with(check.expect_exit) else f"health_check.cmd: {ran.how}"
             case "http":
                 return await self._problem_of_request(check)

@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from interlock.manifests.driver import HttpProbe
+from interlock.errors import InterlockError
+from interlock.manifests.driver import DriverManifest, HttpProbe
+from interlock.upstreams.egress.remote import check_remote
 from interlock.upstreams.oauth.addresses import is_secure
 from interlock.upstreams.oauth.fetch import fetch
 from interlock.upstreams.oauth.trouble import Trouble
@@ -24,6 +26,27 @@ class Asks(Protocol):
     """Makes the request; the status of its answer. Raises NoAnswer."""
 
     async def __call__(self, probe: HttpProbe, *, within: float) -> int: ...
+
+
+def declared_only(manifest: DriverManifest, *, any_egress: bool = False) -> Asks:
+    """Asks for a driver, and nobody whom its server could not ask as well: a manifest must not send
+    the node to places that it does not declare."""
+
+    async def ask_declared(probe: HttpProbe, *, within: float) -> int:
+        try:
+            check_remote(
+                probe.url,
+                manifest.egress,
+                any_egress=any_egress,
+                key=manifest.id,
+                what="what it has the node ask",
+                field="a url",
+            )
+        except InterlockError as error:
+            raise NoAnswer(error.message.rstrip(".")) from None
+        return await ask(probe, within=within)
+
+    return ask_declared
 
 
 async def ask(probe: HttpProbe, *, within: float, headers: Mapping[str, str] | None = None) -> int:

@@ -39,6 +39,7 @@ from interlock.upstreams.drivers.installing_bin import (
 from interlock.upstreams.drivers.installing_steps import STEPS, Site, StepFailed
 from interlock.upstreams.drivers.processes import Runs
 from interlock.upstreams.drivers.versions import check_version
+from interlock.upstreams.egress.docker import is_image
 
 ALLOW: Final = "drivers: {allow_install: true}"
 """The line that lets a node install."""
@@ -75,6 +76,7 @@ async def prepare(
     folder: Path,
     allowed: bool,
     run: Runs = processes.run,
+    check: Runs | None = None,
     env: Mapping[str, str] | None = None,
     progress: Progress = _unheard,
     warn: Callable[[str], None] = _log.warning,
@@ -84,13 +86,16 @@ async def prepare(
     """Have a driver's program there, and of the right version. Raises InterlockError.
 
     `folder` is the driver's own (`driver_folder`). `again`: also when it was installed before.
-    What is on this machine already, by whatever way, is not installed.
+    What is on this machine already, by whatever way, is not installed. `run` runs installers, and
+    `check` the manifest's own version check.
     """
     if manifest.server is not None and manifest.server.kind == "remote":
         if manifest.install:
             warn(f"{manifest.id}: its server is remote, so what it says under install is ignored")
         return Prepared()
-    desk = _Desk(manifest, folder, allowed, run, dict(env or {}), progress, warn, sleep)
+    desk = _Desk(
+        manifest, folder, allowed, run, check or run, dict(env or {}), progress, warn, sleep
+    )
     if not manifest.install:
         return Prepared(version=await desk.version())
     if again or (allowed and desk.is_outdated()):
@@ -116,6 +121,7 @@ class _Desk:
         folder: Path,
         allowed: bool,
         run: Runs,
+        check: Runs,
         env: dict[str, str],
         progress: Progress,
         warn: Callable[[str], None],
@@ -125,6 +131,7 @@ class _Desk:
         self._folder = folder
         self._allowed = allowed
         self._run = run
+        self._check = check
         self._env = env
         self._progress = progress
         self._warn = warn
@@ -152,7 +159,7 @@ class _Desk:
                 str(self._manifest.folder / server.path) if "/" in server.path else server.path
             )
             return shutil.which(program) is not None
-        if server is not None and server.kind == "docker":
+        if server is not None and server.kind == "docker" and is_image(server.image):
             asked = ["docker", "image", "inspect", server.image]
             ran = await self._run(asked, env={}, cwd=None, timeout=30.0)
             return ran.ended_with(0)
@@ -162,7 +169,7 @@ class _Desk:
         """Its version. Raises InterlockError when it will not do."""
         return await check_version(
             self._manifest,
-            run=self._run,
+            run=self._check,
             env=self._env,
             command=self._command,
             otherwise=lambda: package_version(self._manifest, self._folder),

@@ -15,22 +15,32 @@ from interlock.upstreams.oauth.addresses import is_loopback, parts
 
 
 def check_remote(
-    url: str, egress: Sequence[str] | Egress, *, any_egress: bool = False, key: str = "The driver"
+    url: str,
+    egress: Sequence[str] | Egress,
+    *,
+    any_egress: bool = False,
+    local_egress: bool = False,
+    key: str = "The driver",
+    what: str = "its server",
+    field: str = "server.url",
 ) -> None:
-    """Raises InterlockError unless a remote server at this URL may be connected to."""
+    """Raises InterlockError unless what a manifest names at this URL may be connected to. `what` is
+    there, by which `field` of the manifest."""
     try:
         found = parts(url)
         host = normal_host(found.hostname or "")
         compiled = (
-            egress if isinstance(egress, Egress) else Egress.compile(egress, any_egress=any_egress)
+            egress
+            if isinstance(egress, Egress)
+            else Egress.compile(egress, any_egress=any_egress, local_egress=local_egress)
         )
     except ValueError as exc:
         # What the URL holds besides its host may be a secret.
-        raise InterlockError(CONFIG, f"{key}: server.url or egress is wrong: {exc}.") from None
+        raise InterlockError(CONFIG, f"{key}: {field} or egress is wrong: {exc}.") from None
     if found.scheme != "https" and not is_loopback(host):
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: its server at {host} is to be reached over plain http, where anybody on the "
+            f"{key}: {what} at {host} is to be reached over plain http, where anybody on the "
             "way can read and change what is said. Use https.",
         )
     place = Place(host, found.port or (443 if found.scheme == "https" else 80))
@@ -38,6 +48,6 @@ def check_remote(
         pattern = host if place.port in (80, 443) and ":" not in host else str(place)
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: its server is at {place}, which is not in its network.egress. If it is meant "
+            f"{key}: {what} is at {place}, which is not in its network.egress. If it is meant "
             f'to be reached, write egress: ["{pattern}"].',
         )
