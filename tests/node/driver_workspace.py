@@ -175,6 +175,14 @@ class Running:
         result = await self.result(name, arguments, meta=meta)
         return result.get("structuredContent", result)
 
+    async def failed(
+        self, name: str, /, meta: Mapping[str, Any] | None = None, **arguments: Any
+    ) -> tuple[str, str]:
+        """What a tool says that went wrong: its code, and its words."""
+        result = await self.result(name, arguments, meta=meta)
+        assert result["isError"] is True, result
+        return result["_meta"]["dev.interlock/error"]["code"], result["content"][0]["text"]
+
     async def refused(
         self, name: str, /, meta: Mapping[str, Any] | None = None, **arguments: Any
     ) -> InterlockError:

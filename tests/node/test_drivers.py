@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from interlock.catalog.drivers.faults import tool_result
 from tests.node.driver_workspace import ANY, SAID, TEXT_IN, Clock, Workspace, running
 from tests.upstreams.harness import alive, death, run
 
@@ -359,10 +360,19 @@ def test_a_tool_that_says_it_failed_is_an_error_of_the_upstream(tmp_path: Path) 
 
     async def body() -> None:
         async with running(workspace) as node:
-            error = await node.refused("text.wrong", why="the disk is full")
-            assert error.failure.name == "upstream_error"
-            assert error.message == "the disk is full"
-            assert (await node.refused("text.wrong", why="")).message == "unknown"
+            for why, message in (("the disk is full", "the disk is full"), ("", "unknown")):
+                call = node.request("tools/call", "text.wrong", {"why": why})
+                outcome = await node.node.pipeline.run(call)
+                told = tool_result(outcome, 1.0)
+                assert told["ok"] is False
+                assert told["error"]["code"] == "upstream_error"
+                assert told["error"]["message"] == message
+                # A model reads it as what the tool said.
+                result = json.loads(outcome.result)
+                assert result["isError"] is True
+                assert result["_meta"]["dev.interlock/error"]["code"] == "upstream_error"
+            rows = [row for _, row in await node.rows("driver.invoked", "tool.invoked")]
+            assert {row["ok"] for row in rows} == {False}
             error = await node.refused("text.refuse", why="not today")
             assert error.failure.name == "upstream_error"
             assert "not today" in error.message

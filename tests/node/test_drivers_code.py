@@ -208,9 +208,8 @@ def test_a_code_of_its_own_passes_unchanged(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(workspace, trusting(workspace)) as node:
-            error = await node.refused("text.echo", text="hi")
-            assert (error.data or {})["code"] == "stripe:card_declined"
-            assert error.message == "Try another card."
+            told = await node.failed("text.echo", text="hi")
+            assert told == ("stripe:card_declined", "Try another card.")
             ((entry, _),) = await node.rows("driver.invoked")
             assert entry.outcome == "stripe:card_declined"
 
@@ -236,8 +235,7 @@ def test_a_hook_may_raise_what_it_means(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(workspace, trusting(workspace)) as node:
-            error = await node.refused("text.echo", text="own")
-            assert (error.data or {})["code"] == "x:y"
+            assert await node.failed("text.echo", text="own") == ("x:y", "Not like this.")
             error = await node.refused("text.echo", text="other")
             assert error.failure.name == "internal_error"
             assert "build_arguments" in error.message

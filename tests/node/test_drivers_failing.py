@@ -195,8 +195,8 @@ def test_the_node_tries_again_what_is_worth_it(
 
     async def body() -> None:
         async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
-            error = await node.refused("text.echo", text="hello")
-            assert (error.data or {})["code"] == "shop:busy"
+            told = await node.failed("text.echo", text="hello")
+            assert told == ("shop:busy", "Too much to do.")
             assert len(workspace.heard("tools/call")) == times
             ((_, row),) = await node.rows("tool.invoked")
             assert (row["retries"], row["ok"]) == (times - 1, False)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.call import Ask, Call, ClientSession, Outcome, UpstreamGoneError
+from interlock.call import (
+    Ask,
+    Call,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
+from interlock.catalog.drivers.faults import aip_code
 from interlock.catalog.drivers.limits import Attempts, may_repeat
 from interlock.catalog.drivers.resolver import Candidate
 from interlock.catalog.drivers.uris import check_uris
@@ -24,6 +32,7 @@ from interlock.errors import (
     SANDBOX_UNAVAILABLE,
     TOO_BUSY,
     TOOL_UNAVAILABLE,
+    UPSTREAM_ERROR,
     UPSTREAM_UNAVAILABLE,
     VERSION_MISMATCH,
     InterlockError,
@@ -31,7 +40,7 @@ from interlock.errors import (
 from interlock.ports import Back, Exchange
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.protocol.mcp import COMPLETE, Era, glance_at
+from interlock.protocol.mcp import COMPLETE, Era, glance_at, tool_error
 from interlock.upstreams.drivers.waking import BodyExchange, WakingExchange
 
 if TYPE_CHECKING:
@@ -116,7 +125,6 @@ class ContractExchange:
         if self._attempts is None:
             self._attempts = Attempts(served.contract, candidate.driver, candidate.entry)
         self._sent_at = now = self._upstream.clock()
-        call.upstream = driver.key
         self._limit(now + self._upstream.limit(served, candidate))
         if binding.executes:
             self._execute(driver, binding)
@@ -211,10 +219,12 @@ class ContractExchange:
         driver.answered()
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
-            # It wants to know something first: that is between it and the caller. What comes then
-            # is a call of the contract again.
-            self._call.upstream = self._upstream.key
-            self._over(outcome, None)
+            # It wants to know something first: that is between it and the caller, and what comes
+            # then is a call of the contract again.
+            self._record(None)
+            self.open = False
+            self._exchange = None
+            self._back.settled(self._call, outcome, None)
             return
         binding = driver.bindings[self._served.contract.key]
         try:
@@ -316,17 +326,29 @@ class ContractExchange:
     def _end(self, error: InterlockError) -> None:
         if self.open:
             self.open = False
+            self._name_driver()
             self._record_whole(ok=False)
             # Where it may go once more was decided here; the pipeline would send the contract's own
             # words to the server of a driver.
             self._call.sent_again = True
-            self._back.settled(self._call, None, error)
+            told = self._told(error)
+            self._back.settled(self._call, told, error if told is None else None)
+
+    def _told(self, error: InterlockError) -> Outcome | None:
+        """What the tool itself says that went wrong, as the result that a model reads. None: it is
+        not the tool that failed."""
+        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamAnsweredError):
+            return None
+        about = {**(error.data or {}), "retryable": error.retryable}
+        made = tool_error(error.message, aip_code(error), about)
+        return Outcome(made, Era.SESSION, glance_at(made))
 
     def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
         self._record(None)
         self.open = False
         # It and its request point at each other: taken apart, they are freed at once.
         self._exchange = None
+        self._name_driver()
         self._record_whole(ok=True)
         self._back.settled(self._call, outcome, error)
 
@@ -352,6 +374,7 @@ class ContractExchange:
             self.open = False
             if self._exchange is not None:
                 self._record(InterlockError(CANCELLED, reason))
+            self._name_driver()
             self._record_whole(ok=False)
         self._stop_waiting()
         if self._exchange is not None:
@@ -372,8 +395,12 @@ class ContractExchange:
 
     def hand_over(self, call: Call, back: Back) -> None:
         self._call, self._back = call, back
+
+    def _name_driver(self) -> None:
+        """The call is over: it was this driver's. Not before: what its server asks on the way is
+        asked in a call of the contract."""
         if self._driver is not None:
-            call.upstream = self._driver.key
+            self._call.upstream = self._driver.key
 
 
 def _must_serve(binding: Binding) -> None:
