@@ -121,8 +121,11 @@ def _reason(finding: Finding, role: Role) -> ChangeReason | None:
         return None
     if family in _ONE_REASON:
         return _ONE_REASON[family]
+    if family is _F.UNDECIDED and _breaks(finding, role):
+        return _R.UNDECIDED
     if family is _F.UNDECIDED:
-        return _R.UNDECIDED if _breaks(finding, role) else _R.COMPOSITION_CHANGED
+        # From the other side it is not decided; from here it does no harm.
+        return _R.COMPOSITION_NARROWED if role == "output" else _R.COMPOSITION_WIDENED
     if family is _F.TYPE and role == "both":
         return _R.FIELD_TYPE_CHANGED
     narrower, wider, both = _BY_DIRECTION[family]
@@ -169,7 +172,7 @@ _CLAIMS: Final = {
 
 
 def _sentence(reason: ChangeReason, finding: Finding, role: Role) -> str:
-    if reason is _R.COMPOSITION_CHANGED and finding.family is _F.UNDECIDED:
+    if reason is not _R.UNDECIDED and finding.family is _F.UNDECIDED:
         return "It is put together otherwise."
     template = _SENTENCES.get(reason)
     if reason is _R.REQUIRED_FIELD_ADDED and role == "output":
