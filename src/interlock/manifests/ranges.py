@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from semantic_version import NpmSpec, Version  # type: ignore[import-untyped]
+from semantic_version import NpmSpec, Version
 
 from interlock.config.problems import BadValue, quoted
 
