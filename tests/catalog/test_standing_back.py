@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def contracts(*names: str, key: str = CONTRACTS) -> Offering:
     ],
     ids=["canonical", "safe", "shown as itself", "registered"],
 )
-def test_a_server_keeps_all_its_names(contract: str, settings: dict[str, str], own: str) -> None:
+def test_a_server_keeps_all_its_names(contract: str, settings: dict[str, Any], own: str) -> None:
     theirs = offer("bank", [own], **settings)
     (tool,) = theirs.tools
     alone = merged(theirs)

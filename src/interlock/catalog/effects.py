@@ -100,6 +100,18 @@ def with_capability(
     return Annotations(read_only, destructive, idempotent, hints.open_world_hint)
 
 
+def least_level(hints: Any) -> EffectLevel:
+    """How much harm a tool says that it does, by the hints that it is listed with, as they came.
+    That is believed from anybody; that it does none, from nobody here."""
+    if isinstance(hints, Mapping):
+        read_only = hints.get("readOnlyHint")
+        if hints.get("destructiveHint") is True and read_only is not True:
+            return EffectLevel.IRREVERSIBLE
+        if read_only is False:
+            return EffectLevel.MUTATING
+    return EffectLevel.READ_ONLY
+
+
 def classify(
     name: str,
     annotations: Annotations | None,

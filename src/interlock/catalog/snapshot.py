@@ -58,7 +58,7 @@ class Snapshot:
         key: bytes,
         withheld: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
-        """`withheld`: by upstream, canonical names of tools that can be found but are in no list."""
+        """`withheld`: by upstream, canonical names of tools that are found but are in no list."""
         self.number = number
         self._offerings = sorted(offerings, key=lambda one: (one.segment, one.upstream))
         first = (one for one in self._offerings if one.upstream not in _STANDING_BACK)

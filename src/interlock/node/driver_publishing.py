@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.drivers.contract_tool import approval_floor, definition, effect_level
+from interlock.catalog.drivers.contract_tool import approval_floor, definition
 from interlock.catalog.drivers.versions import Deprecation, Versions, prefixed
 from interlock.catalog.effects import EffectLevel
 from interlock.catalog.introduction import Voice
@@ -89,6 +89,7 @@ class Publishing:
             for key, one in served.items()
             if any(driver.serves(key) for driver in one.drivers)
         ]
+        levels = {one.key: served[one.key].level for one in usable}
         ends = self.deprecations(usable)
         now = self.wall_clock()
         for one in served.values():
@@ -96,7 +97,7 @@ class Publishing:
         self._look_at_next_end(ends, now)
         made_of = (
             self.config.root_segment,
-            tuple((one.key, one.digest) for one in usable),
+            tuple((one.key, one.digest, levels[one.key]) for one in usable),
             tuple((key, end, end.ends_at <= now) for key, end in sorted(ends.items())),
         )
         if made_of == self._posted or (not usable and self._posted is None):
@@ -106,7 +107,7 @@ class Publishing:
         for clash in versions.clashes:
             _log.warning("%s", clash)
         self._upstreams[KEY] = self._contracts
-        self._post_contracts(versions, ends)
+        self._post_contracts(versions, ends, levels)
         for contract in usable:
             known = (contract.key, contract.digest)
             if known not in self._declared:
@@ -117,16 +118,22 @@ class Publishing:
         names = {name for one in gone for name in (one.id, prefixed(one.id, one.major))}
         self._post_ended(sorted(names - versions.names.keys()))
 
-    def _post_contracts(self, versions: Versions, ends: Mapping[str, Deprecation]) -> None:
+    def _post_contracts(
+        self,
+        versions: Versions,
+        ends: Mapping[str, Deprecation],
+        levels: Mapping[str, EffectLevel],
+    ) -> None:
         tools = [
             definition(
                 contract,
                 name=name,
                 deprecation=None if (end := ends.get(contract.key)) is None else end.notice(),
+                level=levels[contract.key],
             )
             for name, contract in versions.names.items()
         ]
-        effects = {name: effect_level(contract) for name, contract in versions.names.items()}
+        effects = {name: levels[contract.key] for name, contract in versions.names.items()}
         offering = contract_offering(KEY, self.config.root_segment, tools, effects)
         for one in offering.set_aside:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
@@ -137,7 +144,8 @@ class Publishing:
                 "Its contract asks for a human's approval.",
             )
             for tool in offering.tools
-            if approval_floor(versions.names[tool.upstream_name])
+            for contract in (versions.names[tool.upstream_name],)
+            if approval_floor(contract, levels[contract.key])
         }
         self._catalog.post(offering)
 

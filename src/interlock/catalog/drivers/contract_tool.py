@@ -25,10 +25,15 @@ _COST: Final = {"trivial": "free", "metered": "metered", "expensive": "expensive
 
 
 def definition(
-    contract: ToolContract, *, name: str, deprecation: Mapping[str, Any] | None = None
+    contract: ToolContract,
+    *,
+    name: str,
+    deprecation: Mapping[str, Any] | None = None,
+    level: EffectLevel = EffectLevel.READ_ONLY,
 ) -> bytes:
-    """The MCP definition of a contract's tool, as an upstream would list it."""
-    level = effect_level(contract)
+    """The MCP definition of a contract's tool, as an upstream would list it. `level`: what it does
+    at least, by those who serve it."""
+    level = max(level, effect_level(contract))
     mutable = level is not EffectLevel.READ_ONLY
     irreversible = level is EffectLevel.IRREVERSIBLE
     idempotent = contract.idempotent or not mutable
@@ -72,11 +77,15 @@ def effect_level(contract: ToolContract) -> EffectLevel:
     return EffectLevel.MUTATING if contract.mutates else EffectLevel.READ_ONLY
 
 
-def approval_floor(contract: ToolContract) -> str:
+def approval_floor(contract: ToolContract, level: EffectLevel = EffectLevel.READ_ONLY) -> str:
     """What a call has to wait for at least, whatever a driver says: `confirm`, or nothing.
 
-    A policy that the contract refers to is not known here: it counts as the strictest.
+    A policy that the contract refers to is not known here: it counts as the strictest. `level`:
+    what a call does at least, by those who serve it. Whoever wrote the contract did not know of
+    harm that is beyond it, and cannot have waived a human's look at it.
     """
+    if level > effect_level(contract):
+        return CONFIRM
     if contract.approval == "always" or contract.approval.startswith("policy:"):
         return CONFIRM
     return CONFIRM if contract.approval == "on-mutate" and contract.mutates else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlock.catalog.effects import EffectLevel
 from interlock.errors import InterlockError
 from interlock.manifests.driver import Cost, DriverManifest, Implements, Retry
 from interlock.manifests.tool import ToolContract
@@ -67,9 +68,13 @@ def effective_retry(contract: ToolContract, driver: DriverManifest, entry: Imple
     return entry.retry or driver.retry or contract.retry or _ONCE
 
 
-def may_repeat(contract: ToolContract) -> bool:
-    """Whether a call that may have been executed can be made once more without harm."""
-    return contract.risk_level < 3 and (not contract.mutates or contract.idempotent)
+def may_repeat(contract: ToolContract, level: EffectLevel = EffectLevel.READ_ONLY) -> bool:
+    """Whether a call that may have been executed can be made once more without harm. `level`: what
+    it does at least, by those who serve it."""
+    if contract.risk_level >= 3 or level is EffectLevel.IRREVERSIBLE:
+        return False
+    changes = bool(contract.mutates) or level is not EffectLevel.READ_ONLY
+    return contract.idempotent or not changes
 
 
 class Attempts:
@@ -77,9 +82,15 @@ class Attempts:
 
     __slots__ = ("_made", "_repeatable", "_retry")
 
-    def __init__(self, contract: ToolContract, driver: DriverManifest, entry: Implements) -> None:
+    def __init__(
+        self,
+        contract: ToolContract,
+        driver: DriverManifest,
+        entry: Implements,
+        level: EffectLevel = EffectLevel.READ_ONLY,
+    ) -> None:
         self._retry = effective_retry(contract, driver, entry)
-        self._repeatable = may_repeat(contract)
+        self._repeatable = may_repeat(contract, level)
         self._made = 1
 
     @property

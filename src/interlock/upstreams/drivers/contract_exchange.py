@@ -22,6 +22,7 @@ from interlock.catalog.drivers.faults import aip_code
 from interlock.catalog.drivers.limits import Attempts, may_repeat
 from interlock.catalog.drivers.resolver import Candidate
 from interlock.catalog.drivers.uris import check_uris
+from interlock.catalog.effects import LEVELS
 from interlock.errors import (
     AUTH_FAILED,
     AUTH_REQUIRED,
@@ -123,7 +124,9 @@ class ContractExchange:
         binding = driver.bindings[served.contract.key]
         call = self._call
         if self._attempts is None:
-            self._attempts = Attempts(served.contract, candidate.driver, candidate.entry)
+            self._attempts = Attempts(
+                served.contract, candidate.driver, candidate.entry, served.level
+            )
         self._sent_at = now = self._upstream.clock()
         self._limit(now + self._upstream.limit(served, candidate))
         if binding.executes:
@@ -132,6 +135,7 @@ class ContractExchange:
         assert binding.entry.mcp is not None
         name = binding.entry.mcp.tool_name
         try:
+            _must_be_judged(call, binding)
             check_uris(served.contract, self._inputs, driver.roots, resolve=os.path.realpath)
             if driver.hooks is not None:
                 arguments = driver.hooks.arguments(
@@ -172,6 +176,7 @@ class ContractExchange:
     def _hand_over(self, binding: Binding) -> None:
         """The server is there, and is about to hear of the call. Raises InterlockError."""
         _must_serve(binding)
+        _must_be_judged(self._call, binding)
         self._handed = True
 
     def _limit(self, end: float) -> None:
@@ -316,7 +321,8 @@ class ContractExchange:
             return False
         if not sent:
             return True
-        return isinstance(error, UpstreamGoneError) and may_repeat(self._served.contract)
+        served = self._served
+        return isinstance(error, UpstreamGoneError) and may_repeat(served.contract, served.level)
 
     def _again(self) -> None:
         self._pause = None
@@ -410,5 +416,19 @@ def _must_serve(binding: Binding) -> None:
         raise InterlockError(
             TOOL_UNAVAILABLE,
             " ".join((*binding.wrong, *binding.problems)),
+            {"contract": binding.contract.id},
+        )
+
+
+def _must_be_judged(call: Call, binding: Binding) -> None:
+    """The rules let the call through as what it was known to be; what its tool says of itself since
+    it was listed may be worse. Raises InterlockError."""
+    judged = LEVELS.get(call.effect)
+    if judged is not None and binding.level > judged:
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            f"The tool that serves {binding.contract.id} says of itself that it is "
+            f"{binding.level.word}, which was not known when this call was allowed. Call again: it "
+            "is judged by that now.",
             {"contract": binding.contract.id},
         )

@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from interlock.call import Call, ClientSession
 from interlock.catalog.drivers.contract_shape import ContractShape
+from interlock.catalog.drivers.contract_tool import effect_level
 from interlock.catalog.drivers.limits import effective_timeout_ms
 from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Workspace
 from interlock.catalog.drivers.resolver_cache import ResolverCache
 from interlock.catalog.drivers.versions import Deprecation, Versions
+from interlock.catalog.effects import EffectLevel
 from interlock.errors import AUTH_REQUIRED, UNKNOWN_TOOL, InterlockError
 from interlock.manifests.tool import ToolContract
 from interlock.ports import Back, Clock, Exchange
@@ -47,6 +49,13 @@ class Served(Struct):
     candidates: list[Candidate] = []
     known: tuple[object, ...] | None = None
     """By what of its drivers the candidates were made."""
+
+    @property
+    def level(self) -> EffectLevel:
+        """What a call does: by the contract, or worse, by the words of a tool that serves it."""
+        key = self.contract.key
+        said = [one.bindings[key].level for one in self.drivers if one.serves(key)]
+        return max([effect_level(self.contract), *said])
 
 
 class ContractUpstream:

@@ -19,6 +19,7 @@ from interlock.call import Call, ClientSession, UpstreamGoneError
 from interlock.catalog.drivers.binding import check_listed
 from interlock.catalog.drivers.resolver import Standing
 from interlock.catalog.drivers.translating import BoundEntry
+from interlock.catalog.effects import EffectLevel, least_level
 from interlock.errors import InterlockError, ProtocolError
 from interlock.manifests.driver import DriverManifest, Implements
 from interlock.manifests.tool import ToolContract
@@ -56,6 +57,8 @@ class Binding(Struct):
     warnings: tuple[str, ...] = ()
     executes: bool = False
     """Whether driver.py serves it without a tool of the server."""
+    level: EffectLevel = EffectLevel.READ_ONLY
+    """What the server's tool does at least, by its own words, once it was listed."""
 
     @property
     def counts(self) -> bool:
@@ -258,6 +261,7 @@ class Driver:
                         "%s does not serve %s: %s", self.manifest.id, binding.contract.id, problem
                     )
             binding.problems, binding.warnings = problems, warnings
+            binding.level = _level(binding, definitions)
         self.verified = True
         self._around.changed(self)
 
@@ -265,6 +269,13 @@ class Driver:
         """Whether it can be asked for a contract, as far as is known."""
         binding = self.bindings.get(contract)
         return binding is not None and binding.counts and not self.standing.refused
+
+
+def _level(binding: Binding, definitions: Mapping[str, Mapping[str, Any]]) -> EffectLevel:
+    mcp = binding.entry.mcp
+    if mcp is None or binding.executes:
+        return EffectLevel.READ_ONLY
+    return least_level(definitions.get(mcp.tool_name, {}).get("annotations"))
 
 
 def _folders(manifest: DriverManifest) -> tuple[str, ...] | None:
