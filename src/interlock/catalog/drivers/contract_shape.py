@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import jsonschema_rs
 
+from interlock.catalog.drivers.unfolding import MOST_VISITS, Unfolding
 from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
 from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
@@ -54,6 +55,13 @@ class ContractShape:
 
 
 def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> Any:
+    if Unfolding(schema).too_large:
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            f"{contract.id}: `{word}` unfolds to more than {MOST_VISITS} parts when its references "
+            "are followed; refer to less, or from fewer places.",
+            {"contract": contract.id},
+        )
     try:
         # What was sent stays out of the sentences: they are kept in the journal.
         return jsonschema_rs.validator_for(schema, retriever=_no_retrieval, mask="the value")
