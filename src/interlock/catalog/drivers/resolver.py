@@ -131,8 +131,9 @@ def route(
     able = _keep(fitting, 2, rejected, lambda one: _unable(one, machine, now))
     allowed = _keep(able, 3, rejected, lambda one: _forbidden(one.driver, workspace))
     fixed = workspace.pins.get(contract.key) or workspace.pins.get(contract.id)
-    pin = fixed or pinned
-    contradicted = bool(fixed and pinned and fixed != pinned)
+    pin = _narrower(fixed, pinned) if fixed and pinned else fixed or pinned
+    contradicted = pin is None and pinned is not None
+    pin = pin or fixed
     left = allowed
     if pin is not None:
         # What was pinned must serve the call: nobody else takes its place, not even in need.
@@ -156,7 +157,8 @@ def route(
     if order:
         return decision
     fields = tuple(sorted({name for one in candidates for name in _dropped(one, inputs)}))
-    failure, message = _failure(contract, decision, fixed, pinned, workspace, fields)
+    against = pinned if contradicted else None
+    failure, message = _failure(contract, decision, against, workspace, fields)
     return replace(
         decision,
         failure=failure,
@@ -285,6 +287,13 @@ def _unpinned(driver: DriverManifest, pin: str, contradicted: bool) -> _Refusal 
     return None if is_pinned(driver, pin) else (f"the contract is pinned to {pin}", NOT_PINNED)
 
 
+def _narrower(one: str, other: str) -> str | None:
+    """The pin that says more, of two that both hold. None: they contradict each other."""
+    if other in (one, one.partition("@")[0]):
+        return one
+    return other if other.partition("@")[0] == one else None
+
+
 def is_pinned(driver: DriverManifest, pin: str) -> bool:
     """Whether a pin means this driver: its id, or one major of it."""
     return pin in (driver.id, driver.key)
@@ -296,16 +305,16 @@ def is_pinned(driver: DriverManifest, pin: str) -> bool:
 def _failure(
     contract: ToolContract,
     decision: Decision,
-    fixed: str | None,
-    pinned: str | None,
+    against: str | None,
     workspace: Workspace,
     fields: tuple[str, ...],
 ) -> tuple[Failure, str]:
+    """`against`: the pin of a call that contradicts the workspace."""
     id, rejected = contract.id, decision.rejected
-    if fixed and pinned and fixed != pinned:
+    if against is not None:
         return (
             errors.POLICY_VIOLATION,
-            f"{id} always goes to {fixed} here: the call cannot be pinned to {pinned}.",
+            f"{id} always goes to {decision.pinned} here: the call cannot be pinned to {against}.",
         )
     row = _shared_reason(rejected)
     if row is errors.INPUT_UNSUPPORTED:

@@ -21,7 +21,7 @@ from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Wor
 from interlock.catalog.drivers.resolver_cache import ResolverCache
 from interlock.catalog.drivers.versions import Deprecation, Versions
 from interlock.catalog.effects import EffectLevel
-from interlock.errors import AUTH_REQUIRED, UNKNOWN_TOOL, InterlockError
+from interlock.errors import AUTH_REQUIRED, INVALID_PARAMS, UNKNOWN_TOOL, InterlockError
 from interlock.manifests.tool import ToolContract
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.jsonrpc import decode_value
@@ -218,15 +218,23 @@ def _unsigned(served: Served, decision: Decision) -> list[Driver]:
 
 
 def _pinned(call: Call) -> str | None:
+    """The driver that a call asks for. Raises InterlockError."""
     value = _meta(call, META_DRIVER)
-    return value if isinstance(value, str) and value else None
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InterlockError(
+            INVALID_PARAMS, f"`_meta` {META_DRIVER} is not the id of a driver: write it as a text."
+        )
+    return value
 
 
 def _context(call: Call, served: Served) -> Any:
     """What the call brings beside its input. Raises InterlockError."""
+    if served.contract.context_schema is None:
+        # What nobody has described nobody checks: hooks do not get to see it.
+        return {}
     context = _meta(call, META_CONTEXT)
-    if served.contract.context_schema is not None:
-        served.shape.check_context({} if context is None else context)
+    context = {} if context is None else context
+    served.shape.check_context(context)
     return context
 
 
