@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 SIGNATURE: Final = "DRIVER.sig"
-SIGNED: Final = ("DRIVER.md", "SECRETS.md", "driver.py", "server.json")
+MANIFEST: Final = "DRIVER.md"
+SIGNED: Final = (MANIFEST, "SECRETS.md", "driver.py", "server.json")
 """What of a driver's folder a node reads."""
 _PREFIX: Final = b"interlock driver v1\n"
 """What is signed here can be taken for nothing else that somebody signs with the same key."""
@@ -53,8 +54,12 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> Path:
     return path
 
 
-def verify(folder: Path, trusted: Sequence[Ed25519PublicKey]) -> str:
-    """The id of the trusted key that signed a driver as it is now. Raises SignatureProblem."""
+def verify(folder: Path, trusted: Sequence[Ed25519PublicKey], *, manifest: str = "") -> str:
+    """The id of the trusted key that signed a driver as it is now. Raises SignatureProblem.
+
+    `manifest`: the SHA-256 of the DRIVER.md that was read before, which must be the one that was
+    signed. The file may have been another for a moment.
+    """
     try:
         found = msgspec.json.decode((folder / SIGNATURE).read_bytes(), type=_Signature)
         signature = base64.b64decode(found.signature, validate=True)
@@ -78,6 +83,11 @@ def verify(folder: Path, trusted: Sequence[Ed25519PublicKey]) -> str:
         if changed:
             raise SignatureProblem(
                 f"{', '.join(changed)} changed since it was signed; look at it, and sign it again."
+            )
+        if manifest and found.files.get(MANIFEST) != manifest:
+            raise SignatureProblem(
+                f"{MANIFEST} was another when it was read than the one that is signed; look who "
+                "writes into the folder, and save the file again."
             )
         return key_id(key)
     raise SignatureProblem(

@@ -1,0 +1,48 @@
+"""A signature counts for the manifest that was read, and for no other that lay there since."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
+
+from interlock.config import parse_config
+from interlock.manifests.driver_reader import read_driver
+from interlock.manifests.signatures import SignatureProblem, key_id, sign, verify
+from interlock.node.driver_trust import refusal
+from tests.node.driver_workspace import Workspace
+
+
+def test_what_was_read_must_be_what_was_signed(tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    file = tmp_path / "DRIVER.md"
+    file.write_text("signed", encoding="utf-8")
+    sign(tmp_path, key)
+    read = hashlib.sha256(b"signed").hexdigest()
+    other = hashlib.sha256(b"another, for a moment").hexdigest()
+    public = key.public_key()
+    assert verify(tmp_path, [public], manifest=read) == key_id(public)
+    assert verify(tmp_path, [public]) == key_id(public)
+    with pytest.raises(SignatureProblem, match="was another when it was read"):
+        verify(tmp_path, [public], manifest=other)
+
+
+def test_a_driver_read_from_another_manifest_is_refused(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    file = workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
+    key = Ed25519PrivateKey.generate()
+    (tmp_path / "right.pem").write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    sign(file.parent, key)
+    config = parse_config("drivers: {trust: [right.pem]}\n")
+    manifest = read_driver(file, root=tmp_path)
+    assert refusal(manifest, config, tmp_path) == ""
+    before = replace(manifest, digest=hashlib.sha256(b"another").hexdigest())
+    assert "was another when it was read" in refusal(before, config, tmp_path)
