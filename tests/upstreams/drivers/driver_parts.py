@@ -1,0 +1,42 @@
+"""Drivers made by hand, for tests of the rooms that run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from interlock.manifests.driver import DriverManifest, Implements, McpBinding, ServerBlock
+from interlock.manifests.tool import ToolContract
+
+ECHO = McpBinding("echo", {"text": "message"})
+
+
+def manifest(folder: Path = Path("/nowhere/echo-mcp"), **fields: Any) -> DriverManifest:
+    given: dict[str, Any] = {
+        "id": "echo-mcp",
+        "name": "Echo",
+        "description": "",
+        "version": "1.0.0",
+        "kind": "mcp",
+        "implements": (Implements("text.echo", "^1.0.0", mcp=ECHO),),
+        "server": ServerBlock("binary", path="python3", args=("server.py",)),
+        **fields,
+    }
+    return DriverManifest(folder / "DRIVER.md", **given)
+
+
+def contract(**fields: Any) -> ToolContract:
+    given: dict[str, Any] = {
+        "id": "text.echo",
+        "name": "Echo",
+        "description": "",
+        "version": "1.0.0",
+        "inputs": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
+        "outputs": {"type": "object", "required": ["said"]},
+        **fields,
+    }
+    return ToolContract(Path("/nowhere/TOOL.md"), **given)
