@@ -54,6 +54,7 @@ def test_examples_hold_for_a_driver_or_do_not(greeting: World) -> None:
 
 @pytest.mark.spec("DR-14.fields-11", "DR-32.principles-4")
 def test_every_driver_of_a_contract_is_tried_whatever_its_transport(greeting: World) -> None:
+    greeting.config(drivers={"local_egress": True})
     contract(greeting, examples=examples(greeting))
     with ExitStack() as stack:
         driver(greeting, "piped-mcp")

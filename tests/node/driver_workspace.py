@@ -115,7 +115,8 @@ class Workspace:
         )
 
     def config(self, *, more: str = "", **drivers: Any) -> Config:
-        settings = {"verify": "first_use", **drivers}
+        # Tests talk to this machine only.
+        settings = {"verify": "first_use", "local_egress": True, **drivers}
         text = f"listen: 127.0.0.1:0\nstate_dir: state\ndrivers: {json.dumps(settings)}\n{more}"
         return parse_config(text)
 

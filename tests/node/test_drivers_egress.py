@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from interlock.node import driver_care
 from interlock.node.node import Node
@@ -160,6 +162,57 @@ def test_the_whole_network_needs_the_operators_word(tmp_path: Path) -> None:
             async with running(workspace, workspace.config(any_egress=True)) as node:
                 told = await node.call("net.dial", host="127.0.0.1", port=anybody.port)
                 assert told == {"got": GREETING}
+
+    run(body)
+
+
+@needs_confinement
+@pytest.mark.spec("DR-30.security-4")
+def test_this_machine_needs_the_operators_word(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with outside() as friend:
+            workspace = dialling(tmp_path, f"localhost:{friend.port}")
+            async with running(workspace, workspace.config(local_egress=False)) as node:
+                status = node.status("dial-mcp")
+                assert status.state == "refused"
+                assert "drivers.local_egress: true" in status.problem
+                assert node.tools == []
+            async with running(workspace, workspace.config(local_egress=True)) as node:
+                told = await node.call("net.dial", host="localhost", port=friend.port)
+                assert told == {"got": GREETING}
+
+    run(body)
+
+
+@needs_confinement
+@pytest.mark.spec("DR-32.security-1")
+@pytest.mark.parametrize("known", ["config", "kernel"], ids=["from its config", "chosen later"])
+def test_a_driver_never_reaches_the_node_that_confines_it(
+    tmp_path: Path, known: str, free_port: int
+) -> None:
+    """Not with the operator's word for this machine either: there its own calls are judged."""
+    hosts = ("127.0.0.1", "localhost")
+    ask = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+    async def body() -> None:
+        port = free_port if known == "config" else 0
+        workspace = dialling(tmp_path, *(f"{host}:{free_port}" for host in hosts))
+        config = replace(workspace.config(), listen=f"127.0.0.1:{port}")
+        async with running(workspace, config) as node:
+            url = await node.node.listen()
+            reached = urlsplit(url).port
+            if known == "kernel":
+                # What it says it may reach is only known now.
+                dialling(tmp_path, *(f"{host}:{reached}" for host in hosts), version="2.0.0")
+                await node.until(lambda: node.status("dial-mcp").version == "2.0.0", "the new one")
+            for host in hosts:
+                told = await node.call("net.dial", host=host, port=reached, say=ask)
+                assert set(told) == {"failed"}, told
+            # Somebody is there, for others.
+            reader, writer = await asyncio.open_connection("127.0.0.1", reached)
+            writer.write(ask.encode())
+            assert (await reader.read(8)) == b"HTTP/1.1"
+            writer.close()
 
     run(body)
 

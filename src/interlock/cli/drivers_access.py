@@ -164,7 +164,10 @@ async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> No
         else:
             say.note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
 
-    ask = declared_only(manifest, any_egress=desk.config.drivers.any_egress)
+    settings = desk.config.drivers
+    ask = declared_only(
+        manifest, any_egress=settings.any_egress, local_egress=settings.local_egress
+    )
     await auth_state_of(manifest, desk).sign_in(lambda: sign_in(manifest, open_url=show, ask=ask))
 
 

@@ -102,4 +102,11 @@ class DriversConfig(Section, frozen=True):
     ] = False
     preview: Annotated[
         bool, says("Whether prompts and resources of drivers are offered (preview in AIP-32).")
+    local_egress: Annotated[
+        bool,
+        says(
+            "Whether a driver may reach other programs of this machine (egress: "
+            '["localhost:5432"]). The node itself it never may.'
+        ),
+    ] = False
     ] = True

@@ -287,7 +287,13 @@ def _server(manifest: DriverManifest, setting: Setting, installed: Path | None) 
     server, settings = manifest.server, setting.config.drivers
     assert server is not None
     if server.kind == "remote":
-        check_remote(server.url, manifest.egress, any_egress=settings.any_egress, key=manifest.id)
+        check_remote(
+            server.url,
+            manifest.egress,
+            any_egress=settings.any_egress,
+            local_egress=settings.local_egress,
+            key=manifest.id,
+        )
     return server_config(
         manifest,
         workspace=setting.base_dir,
@@ -362,3 +368,5 @@ async def _walls(
         any_egress=settings.any_egress,
         on_refused=refused,
     )
+        local_egress=settings.local_egress,
+        never=[(setting.config.host, setting.config.port)],

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from interlock.call import UpstreamGoneError
 from interlock.config import Config
@@ -95,6 +96,8 @@ class DriverCare:
         self._states = DriverStates(driver_states_path(config, environ, base_dir))
         self._installed = installed_drivers_path(config, environ, base_dir)
         self._hidden = hidden_from_drivers(config, environ, base_dir)
+        self.own_places = [(config.host, config.port)]
+        """Where this node listens: no server of a driver gets there."""
         self.inventory = SecretsInventory()
         self._programs: dict[Driver, Path | None] = {}
         self._auth: dict[Driver, AuthState] = {}
@@ -116,6 +119,12 @@ class DriverCare:
                 Environment(self._environ),
             ]
         )
+
+    def listening_at(self, url: str) -> None:
+        """The node has opened its door, perhaps at a port that the kernel chose."""
+        place = urlsplit(url)
+        if place.hostname and place.port:
+            self.own_places.append((place.hostname, place.port))
 
     # -- before its server is needed
 
@@ -261,7 +270,10 @@ class DriverCare:
         return confined(what, lambda: self._walls(driver), tell)
 
     def _asks(self, driver: Driver) -> Asks:
-        return declared_only(driver.manifest, any_egress=self._config.drivers.any_egress)
+        settings = self._config.drivers
+        return declared_only(
+            driver.manifest, any_egress=settings.any_egress, local_egress=settings.local_egress
+        )
 
     # -- its server
 
@@ -271,7 +283,11 @@ class DriverCare:
         assert server is not None
         if server.kind == "remote":
             check_remote(
-                server.url, manifest.egress, any_egress=settings.any_egress, key=manifest.id
+                server.url,
+                manifest.egress,
+                any_egress=settings.any_egress,
+                local_egress=settings.local_egress,
+                key=manifest.id,
             )
         config = server_config(
             manifest,
@@ -333,6 +349,8 @@ class DriverCare:
             read_only=guarded_from_drivers(self._config, self._environ, self._base_dir),
             any_egress=settings.any_egress,
             on_refused=lambda host, port: self._refused(driver, host, port),
+            local_egress=settings.local_egress,
+            never=self.own_places,
         )
 
     def _refused(self, driver: Driver, host: str, port: int) -> None:

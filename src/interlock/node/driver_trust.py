@@ -31,7 +31,9 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
         except SignatureProblem as problem:
             return str(problem)
     try:
-        Egress.compile(manifest.egress, any_egress=settings.any_egress)
+        Egress.compile(
+            manifest.egress, any_egress=settings.any_egress, local_egress=settings.local_egress
+        )
     except ValueError as exc:
         return f"network.egress: {exc}."
     server = manifest.server
@@ -40,7 +42,11 @@ def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
     if server is not None and server.kind == "remote":
         try:
             check_remote(
-                server.url, manifest.egress, any_egress=settings.any_egress, key=manifest.id
+                server.url,
+                manifest.egress,
+                any_egress=settings.any_egress,
+                local_egress=settings.local_egress,
+                key=manifest.id,
             )
         except InterlockError as error:
             return error.message

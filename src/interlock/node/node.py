@@ -296,6 +296,7 @@ class Node:
         self._sweep_sessions()
         identity = self.trust.identity
         identity.listening_at(url)
+        self.drivers.care.listening_at(url)
         await identity.start()
         self._tell_where_tokens_are()
         return url

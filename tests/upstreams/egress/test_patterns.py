@@ -6,13 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.upstreams.egress.addresses import Whose, whose_by_number
 from interlock.upstreams.egress.patterns import Egress, Place, normal_host
 
 LABELS = st.from_regex(r"\A[a-z0-9_]([a-z0-9_-]{0,8}[a-z0-9_])?\Z")
 TOPS = st.from_regex(r"\A[a-z]{2,6}\Z")
 NAMES = st.builds(lambda labels, top: ".".join([*labels, top]), st.lists(LABELS, max_size=4), TOPS)
+DOMAINS = NAMES.filter(lambda name: "." in name)
 PORTS = st.integers(1, 65535)
-ADDRESSES = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str)
+ADDRESSES = (
+    st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6))
+    .map(str)
+    .filter(lambda address: whose_by_number(address) is not Whose.LINK)
+)
 
 
 def allows(pattern: str, host: str, port: int = 443) -> bool:
@@ -78,6 +84,10 @@ def test_what_a_pattern_lets_through(pattern: str, host: str, port: int, expecte
         ("a.*.com", "first part"),
         ("*.*.com", "first part"),
         ("*.10.0.0.5", "address"),
+        ("*.com", "at least two parts"),
+        ("*.org:443", "at least two parts"),
+        ("*.COM.", "at least two parts"),
+        ("*.localhost", "at least two parts"),
         ("*.", "host name"),
         ("", "host name"),
         (" github.com", "host name"),
@@ -121,6 +131,36 @@ def test_everything_needs_consent() -> None:
     assert not everything.allows("no host", 25)
 
 
+@pytest.mark.spec("DR-30.security-4")
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "localhost", "LOCALHOST:5432", "localhost.", "db.localhost", "*.db.localhost",
+        "127.0.0.1:8420", "127.9.9.9", "0.0.0.0", "[::1]:80", "[::]", "::ffff:127.0.0.1",
+        "[64:ff9b::7f00:1]:80", "[2002:7f00:1::]:80", "[::7f00:1]:80",
+    ],
+)  # fmt: skip
+def test_this_machine_needs_consent(pattern: str) -> None:
+    with pytest.raises(ValueError, match="local_egress"):
+        Egress.compile(["a.example", pattern])
+    assert not Egress.compile([pattern], local_egress=True).nothing
+
+
+@pytest.mark.spec("DR-30.security-4")
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "169.254.169.254", "169.254.0.1:80", "100.100.100.200", "168.63.129.16", "192.0.0.192",
+        "[fd00:ec2::254]:80", "fd20:ce::254", "fe80::1", "224.0.0.1", "255.255.255.255",
+        "::ffff:169.254.169.254", "[64:ff9b::a9fe:a9fe]:80", "[2002:a9fe:a9fe::1]:80",
+    ],
+)  # fmt: skip
+def test_where_clouds_keep_credentials_no_pattern_leads(pattern: str) -> None:
+    for consent in (False, True):
+        with pytest.raises(ValueError, match="no driver is let there"):
+            Egress.compile([pattern], local_egress=consent)
+
+
 @pytest.mark.spec("DR-30.fields-3")
 def test_empty_is_nothing() -> None:
     nothing = Egress.compile([])
@@ -153,7 +193,7 @@ def test_a_name_lets_itself_through_and_no_other(name: str, port: int) -> None:
     assert not egress.allows(name, port % 65535 + 1)
 
 
-@given(NAMES, st.lists(LABELS, min_size=1, max_size=3))
+@given(DOMAINS, st.lists(LABELS, min_size=1, max_size=3))
 def test_a_suffix_lets_through_what_is_below_and_never_itself(name: str, more: list[str]) -> None:
     egress = Egress.compile([f"*.{name}"])
     assert egress.allows(".".join([*more, name]), 443)
@@ -161,7 +201,7 @@ def test_a_suffix_lets_through_what_is_below_and_never_itself(name: str, more: l
     assert not egress.allows(".".join(more) + name, 443) or "." in ".".join(more) + name
 
 
-@given(NAMES, NAMES)
+@given(DOMAINS, NAMES)
 def test_below_means_ends_with_a_dot_and_the_suffix(suffix: str, host: str) -> None:
     assert allows(f"*.{suffix}", host) is host.endswith(f".{suffix}")
 
@@ -169,7 +209,7 @@ def test_below_means_ends_with_a_dot_and_the_suffix(suffix: str, host: str) -> N
 @given(ADDRESSES, ADDRESSES, PORTS)
 def test_an_address_lets_only_itself_through(one: str, other: str, port: int) -> None:
     pattern = f"[{one}]:{port}" if ":" in one else f"{one}:{port}"
-    egress = Egress.compile([pattern])
+    egress = Egress.compile([pattern], local_egress=True)
     assert egress.allows(one, port)
     assert egress.allows(other, port) is (one == other)
 

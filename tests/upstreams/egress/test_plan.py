@@ -17,7 +17,7 @@ from interlock.upstreams.egress.refusals import MOST, Refusals
 
 
 def ways(*patterns: str) -> Ways:
-    return Ways.to(Egress.compile(patterns), newer=True)
+    return Ways.to(Egress.compile(patterns, local_egress=True), newer=True)
 
 
 def test_each_name_has_an_address_of_its_own() -> None:
@@ -58,7 +58,8 @@ def test_addresses_stand_for_themselves() -> None:
 
 
 def test_a_machine_without_ipv6() -> None:
-    found = Ways.to(Egress.compile(["localhost:5432", "a.example:1"]), newer=False)
+    named = Egress.compile(["localhost:5432", "a.example:1"], local_egress=True)
+    found = Ways.to(named, newer=False)
     assert not any(":" in place.host for place in found.places)
     with pytest.raises(ValueError, match="knows no IPv6"):
         Ways.to(Egress.compile(["[2001:db8::1]:22"]), newer=False)

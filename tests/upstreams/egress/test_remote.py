@@ -24,8 +24,8 @@ from interlock.upstreams.egress.remote import check_remote
     ],
 )
 def test_what_may_be_connected_to(url: str, egress: list[str]) -> None:
-    check_remote(url, egress)
-    check_remote(url, Egress.compile(egress))
+    check_remote(url, egress, local_egress=True)
+    check_remote(url, Egress.compile(egress, local_egress=True))
 
 
 @pytest.mark.spec("DR-32.example-3", "DR-32.security-8", "DR-30.fields-3")
@@ -43,11 +43,11 @@ def test_what_may_be_connected_to(url: str, egress: list[str]) -> None:
 )
 def test_what_may_not(url: str, egress: list[str], write: str) -> None:
     with pytest.raises(InterlockError) as caught:
-        check_remote(url, egress, key="acme@1")
+        check_remote(url, egress, local_egress=True, key="acme@1")
     assert caught.value.failure is POLICY_VIOLATION
     assert caught.value.message.startswith("acme@1: ")
     assert f'egress: ["{write}"]' in caught.value.message
-    check_remote(url, [write])
+    check_remote(url, [write], local_egress=True)
 
 
 @pytest.mark.spec("DR-31.security-1")
@@ -75,6 +75,13 @@ def test_what_is_no_address(url: str, egress: list[str], failure: Failure) -> No
         check_remote(url, egress)
     assert caught.value.failure is failure
     assert "s3cret" not in caught.value.message
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"])
+def test_this_machine_needs_consent(host: str) -> None:
+    with pytest.raises(InterlockError, match="local_egress") as caught:
+        check_remote(f"https://{host}:9000/mcp", [f"{host}:9000"])
+    assert caught.value.failure is CONFIG
 
 
 def test_everything_with_consent() -> None:

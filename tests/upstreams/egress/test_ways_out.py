@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from interlock.errors import InterlockError
+from interlock.upstreams.egress.addresses import own_networks
+from interlock.upstreams.egress.confinement import Confinement
 from interlock.upstreams.egress.proxy import Proxy
+from interlock.upstreams.egress.resolving import resolve_outside
 from tests.needs import NODE, requires_node
 from tests.upstreams.egress.cells import (
     GREETING,
@@ -28,6 +33,12 @@ from tests.upstreams.harness import run, within
 
 pytestmark = needs_confinement
 
+OWN = [
+    str(one.network_address)
+    for one in own_networks()
+    if one.version == 4 and one.num_addresses == 1 and not one.is_loopback
+]
+"""What others call this machine by."""
 ESTABLISHED = "HTTP/1.1 200 Connection established"
 FORBIDDEN = "HTTP/1.1 403 Forbidden"
 
@@ -138,12 +149,62 @@ def test_an_address_and_localhost_are_themselves() -> None:
         async with outside() as other:
             port = other.port
             named = [f"192.0.2.7:{port}", f"[2001:db8::7]:{port}", f"localhost:{port}"]
-            async with cell(*named, resolve=resolve) as inside:
+            async with cell(*named, resolve=resolve, local_egress=True) as inside:
                 hosts = ("192.0.2.7", "2001:db8::7", "127.0.0.1", "::1", "localhost")
                 answers = await all_tried(inside, *(("tcp", host, port) for host in hosts))
                 assert answers == [GREETING] * 5
                 assert seen == ["192.0.2.7", "2001:db8::7", *["localhost"] * 3]
                 assert await tried(inside, "tcp", "192.0.2.8", port) == "ENETUNREACH"
+
+    run(body)
+
+
+@pytest.mark.spec("DR-32.security-1")
+def test_the_node_itself_is_not_reached_whatever_is_named() -> None:
+    """Other programs of this machine with consent; the node's own door never."""
+
+    async def body() -> None:
+        async with outside() as node, outside() as other:
+            named = [f"localhost:{node.port}", f"127.0.0.1:{node.port}", f"localhost:{other.port}"]
+            with pytest.raises(InterlockError, match="local_egress"):
+                await Confinement.open("the prisoner", named)
+            async with cell(
+                *named,
+                f"a.example:{node.port}",
+                local_egress=True,
+                resolve=resolve_outside,
+                never=[("127.0.0.1", node.port)],
+            ) as inside:
+                raw, proxied, address, allowed = await all_tried(
+                    inside,
+                    ("tcp", "localhost", node.port),
+                    ("tunnelled", "localhost", node.port),
+                    ("tunnelled", "127.0.0.1", node.port),
+                    ("tcp", "localhost", other.port),
+                )
+            assert raw == "ECONNRESET"
+            assert {proxied[0], address[0]} == {"HTTP/1.1 502 Bad Gateway"}
+            assert allowed == GREETING
+            assert (node.visits, other.visits) == (0, 1)
+
+    run(body)
+
+
+@pytest.mark.skipif(not OWN, reason="this machine has no address but its loopback")
+def test_an_address_of_this_machine_needs_the_same_consent() -> None:
+    async def body() -> None:
+        own = OWN[0]
+        with socket.create_server((own, 0)) as listening:
+            port = listening.getsockname()[1]
+            async with outside() as other:
+                await other.listen_on(listening)
+                attempt = ("tcp", own, port)
+                async with cell(f"{own}:{port}", resolve=resolve_outside) as inside:
+                    assert await tried(inside, *attempt) == "ECONNRESET"
+                consent = {"resolve": resolve_outside, "local_egress": True}
+                async with cell(f"{own}:{port}", **consent) as inside:
+                    assert await tried(inside, *attempt) == GREETING
+                assert other.visits == 1
 
     run(body)
 

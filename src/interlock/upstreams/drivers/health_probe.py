@@ -28,7 +28,9 @@ class Asks(Protocol):
     async def __call__(self, probe: HttpProbe, *, within: float) -> int: ...
 
 
-def declared_only(manifest: DriverManifest, *, any_egress: bool = False) -> Asks:
+def declared_only(
+    manifest: DriverManifest, *, any_egress: bool = False, local_egress: bool = False
+) -> Asks:
     """Asks for a driver, and nobody whom its server could not ask as well: a manifest must not send
     the node to places that it does not declare."""
 
@@ -38,6 +40,7 @@ def declared_only(manifest: DriverManifest, *, any_egress: bool = False) -> Asks
                 probe.url,
                 manifest.egress,
                 any_egress=any_egress,
+                local_egress=local_egress,
                 key=manifest.id,
                 what="what it has the node ask",
                 field="a url",

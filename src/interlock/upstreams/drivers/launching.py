@@ -117,7 +117,8 @@ def command_of(
         server.image,
         server.args,
         sorted(server.env),
-        egress=Egress.compile(manifest.egress, any_egress=not confined),
+        # Whether this machine may be named was asked before; in a container it is another one.
+        egress=Egress.compile(manifest.egress, any_egress=not confined, local_egress=True),
         port=server.port,
         advisory=not confined,
         key=manifest.id,

@@ -32,7 +32,7 @@ from interlock.upstreams.egress.plan import (
 from interlock.upstreams.egress.probing import confinement_problem
 from interlock.upstreams.egress.proxy import Proxy
 from interlock.upstreams.egress.refusals import Refusals, Tell
-from interlock.upstreams.egress.resolving import Resolve, resolve_outside
+from interlock.upstreams.egress.resolving import Never, Resolve, reachable, resolve_outside
 
 _LONGEST_SOCKET_PATH: Final = 100
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "WS_PROXY", "WSS_PROXY")
@@ -73,6 +73,8 @@ class Confinement:
         hidden: Sequence[Path] = (),
         read_only: Sequence[Path] = (),
         any_egress: bool = False,
+        local_egress: bool = False,
+        never: Never = (),
         resolve: Resolve = resolve_outside,
         on_refused: Tell | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -82,11 +84,12 @@ class Confinement:
 
         `hidden` it shall not see (the node's state), `read_only` not change (whatever says what it
         may do). What of them is not there when it is started is made, an empty folder: otherwise
-        the server could make it. `on_refused` hears of places that it asked for in vain. Raises
-        InterlockError when it cannot be confined here, or `egress` is not one.
+        the server could make it. `local_egress`: other programs of this machine may be named, but
+        `never` says where the node itself listens. `on_refused` hears of places that it asked for
+        in vain. Raises InterlockError when it cannot be confined here, or `egress` is not one.
         """
         try:
-            compiled = Egress.compile(egress, any_egress=any_egress)
+            compiled = Egress.compile(egress, any_egress=any_egress, local_egress=local_egress)
             ways = Ways.to(compiled)
         except ValueError as exc:
             raise InterlockError(CONFIG, f"{key}: {exc}.") from None
@@ -96,13 +99,14 @@ class Confinement:
             raise unconfinable(key, trouble)
         room = Path(tempfile.mkdtemp(prefix="interlock-", dir=_folder_for_sockets()))
         one = cls(key, compiled, ways, room, covered=(*hidden, *read_only))
+        reach = reachable(resolve, never=never, local=local_egress)
         refusals = Refusals(on_refused, clock=clock)
         try:
             if not (compiled.nothing or compiled.everything):
                 one._door = Door(
                     room / "door",
                     ways.listen,
-                    lambda: Proxy(key, compiled, ways, resolve=resolve, refused=refusals.note),
+                    lambda: Proxy(key, compiled, ways, resolve=reach, refused=refusals.note),
                 )
             one._plan = encode_plan(
                 room,

@@ -2,7 +2,8 @@
 
 A pattern is a host (`api.github.com`), everything below one (`*.github.com`, not `github.com`
 itself), or an address as it stands (`10.0.0.5`, `[2001:db8::1]`), each with `:port` or without,
-which means the ports of the web. `*` is the whole network, and needs the operator's consent.
+which means the ports of the web. `*` is the whole network, and `localhost` this machine: both need
+the operator's consent. Where clouds keep credentials no pattern leads.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, Self
 
 from msgspec import Struct
+
+from interlock.upstreams.egress.addresses import Whose, whose_by_number
 
 WEB_PORTS: Final = (80, 443)
 """What a pattern without a port means."""
@@ -45,8 +48,12 @@ class Egress(Struct, frozen=True):
     everything: bool = False
 
     @classmethod
-    def compile(cls, patterns: Iterable[str], *, any_egress: bool = False) -> Self:
-        """Raises ValueError, with what to write instead, for what is no pattern."""
+    def compile(
+        cls, patterns: Iterable[str], *, any_egress: bool = False, local_egress: bool = False
+    ) -> Self:
+        """Raises ValueError, with what to write instead, for what is no pattern, or needs a consent
+        that is not given: `any_egress` for the whole network, `local_egress` for this machine.
+        """
         places: dict[Place, None] = {}
         below: set[Place] = set()
         everything = False
@@ -60,6 +67,7 @@ class Egress(Struct, frozen=True):
                 everything = True
                 continue
             host, ports = _read(pattern)
+            _check_whose(pattern, host, local_egress=local_egress)
             if host.startswith("*"):
                 below.update(Place(host[1:], port) for port in ports)
             else:
@@ -119,6 +127,28 @@ def is_address(host: str) -> bool:
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
+def is_localhost(host: str) -> bool:
+    """Whether a normal host is a name that every machine has for itself."""
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def _check_whose(pattern: str, host: str, *, local_egress: bool) -> None:
+    """Raises ValueError for a place of this machine or of its cloud, as far as it can be seen."""
+    if is_localhost(host):
+        found = Whose.MACHINE
+    else:
+        found = whose_by_number(host) if is_address(host) else Whose.OTHERS
+    if found is Whose.LINK:
+        raise ValueError(
+            f"egress {pattern!r} is {found.value}, and no driver is let there: name another host"
+        )
+    if found is Whose.MACHINE and not local_egress:
+        raise ValueError(
+            f"egress {pattern!r} is {found.value}, and this node does not let drivers reach the "
+            "other programs there: the operator sets drivers.local_egress: true"
+        )
+
+
 def _plain(address: object) -> str:
     text = str(address)
     if "%" in text:
@@ -142,6 +172,11 @@ def _read(pattern: str) -> tuple[str, tuple[int, ...]]:
         host = normal_host(text[2:] if wild else text)
         if wild and is_address(host):
             raise ValueError('a "*" before an address means nothing')
+        if wild and "." not in host:
+            raise ValueError(
+                f"everything below {host!r} is nobody's in particular; name at least two parts: "
+                f'"*.example.{host}"'
+            )
     except ValueError as exc:
         raise ValueError(f"{pattern!r} is no egress pattern: {exc}") from None
     return f"*.{host}" if wild else host, WEB_PORTS if port is None else (port,)

@@ -138,7 +138,8 @@ def encode_plan(
     program = b"" if egress.everything else socket_filter(platform.machine())
     if program is None:
         raise ValueError(f"no filter on system calls is known for {platform.machine()}")
-    unseen, fixed = [*_DOORS, *hidden], [*_own_code(), *_system(), *read_only]
+    unseen: list[str | Path] = [*_DOORS, *hidden]
+    fixed: list[str | Path] = [*_own_code(), *_system(), *read_only]
     return marshal.dumps(
         {
             "parent": os.getpid(),

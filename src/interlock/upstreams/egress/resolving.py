@@ -1,8 +1,9 @@
 """From the name of an allowed host to the addresses to connect to.
 
 A name is allowed because of what it is called, not of where its owner lets it point: one that
-leads to this machine, or to what only this machine's own link reaches (where clouds keep the
-credentials of their machines), leads nowhere. Such a place has to be named itself.
+leads to this machine, or to where clouds keep the credentials of their machines, leads nowhere.
+A place of this machine has to be named as such, with the operator's consent (`patterns.py`); and
+where the node itself listens, nothing leads.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import IPv6Address, ip_address
 
-from interlock.upstreams.egress.patterns import is_address
+from interlock.upstreams.egress.addresses import OwnNetworks, Whose, own_networks, plain, whose
+from interlock.upstreams.egress.patterns import is_address, is_localhost
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """A normal host and a port → the addresses to try, in this order. Raises OSError for none."""
+Never = Sequence[tuple[str, int]]
+"""Where the node itself listens: hosts and ports. Looked at anew for each connection."""
 
 
 async def resolve_outside(host: str, port: int) -> list[str]:
     """What the machine's own resolver says, without addresses that no name may lead to."""
     if is_address(host):
         return [host]
-    if host == "localhost" or host.endswith(".localhost"):
+    if is_localhost(host):
         return ["127.0.0.1", "::1"]
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -32,11 +35,39 @@ async def resolve_outside(host: str, port: int) -> list[str]:
     return outside
 
 
-def is_outside(address: str) -> bool:
+def is_outside(address: str, own: OwnNetworks = own_networks) -> bool:
     """Whether an address is of another machine that can be somewhere else."""
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return not (
-        found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast
-    )
+    return whose(address, own) is Whose.OTHERS
+
+
+def reachable(
+    resolve: Resolve, *, never: Never, local: bool, own: OwnNetworks = own_networks
+) -> Resolve:
+    """The same, without what a server may not reach whatever it names: the node that confines it,
+    and, unless `local`, addresses of this machine that are named by their number."""
+
+    async def found(host: str, port: int) -> list[str]:
+        addresses = await resolve(host, port)
+        open_ = [
+            address
+            for address in addresses
+            if not _is_node(address, port, never, own)
+            and (local or not is_address(host) or is_outside(host, own))
+        ]
+        if not open_:
+            raise OSError(f"{host}:{port} is a place of this machine that no driver may reach")
+        return open_
+
+    return found
+
+
+def _is_node(address: str, port: int, never: Never, own: OwnNetworks) -> bool:
+    """Whether the node listens there. Its port is its own on every address of this machine."""
+    for host, its_port in never:
+        if port != its_port:
+            continue
+        if whose(address, own) is Whose.MACHINE:
+            return True
+        if is_address(host) and plain(address) == plain(host):
+            return True
+    return False
