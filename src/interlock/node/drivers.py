@@ -273,6 +273,8 @@ class Drivers:
 
     def _end(self, driver: Driver, *, at_once: bool) -> None:
         self.care.drivers.pop(driver.key, None)
+        # From this moment on nobody starts it any more.
+        driver.server.closed = True
         self.publishing.withdraw(driver)
         task = asyncio.get_running_loop().create_task(
             self.care.forget(driver, at_once=at_once), name=f"end:{driver.key}"
