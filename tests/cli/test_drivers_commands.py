@@ -37,7 +37,7 @@ def listed(world: World, **environ: str) -> dict[str, dict[str, Any]]:
 
 
 def test_how_drivers_stand_by_their_files(world: World) -> None:
-    world.config(drivers={"any_egress": False})
+    world.config(drivers={"any_egress": False, "env_secrets": ["A_KEY"]})
     contract(world)
     contract(world, "db-query")
     driver(world)
@@ -75,7 +75,7 @@ def test_how_drivers_stand_by_their_files(world: World) -> None:
 @pytest.mark.spec("DR-32.pertool-1", "DR-32.mapping-2")
 def test_a_running_node_knows_better(world: World) -> None:
     """Its servers were asked: one has what its driver says, another has not."""
-    world.config()
+    world.config(drivers={"env_secrets": ["A_KEY"]})
     contract(world)
     contract(world, "fs-other")
     driver(world, server={**STARTED, "env": {"KEY": "${secrets.A_KEY}"}},

@@ -181,7 +181,8 @@ def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path: Path)
                 auth={"ref": "./SECRETS.md", "state": {"env": ["SHOP_KEY"]}},
             )
             environ = {"SHOP_KEY": "the-key-0123456789", "FOO": "1"}
-            async with connect_mcp_server(file, environ=environ) as server:
+            config = workspace.config(env_secrets=["SHOP_KEY"])
+            async with connect_mcp_server(file, config=config, environ=environ) as server:
                 place = {"host": "127.0.0.1", "port": stranger.port}
                 told = (await call_mcp_tool(server, "dial", place))["structuredContent"]
                 assert set(told) == {"failed"}
@@ -190,7 +191,7 @@ def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path: Path)
                 assert "FOO" not in seen
                 assert server.bound == ["shop-key"]
             with pytest.raises(InterlockError) as told_why:
-                async with connect_mcp_server(file, environ={}):
+                async with connect_mcp_server(file, config=config, environ={}):
                     raise AssertionError("it has no key")
             assert told_why.value.failure.name == "auth_required"
         assert stranger.visits == 0

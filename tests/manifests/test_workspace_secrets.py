@@ -28,13 +28,15 @@ def test_inventories_are_merged_and_a_slug_comes_once(folder: Folder) -> None:
     found = folder.load()
     assert sorted(found.secrets.entries) == ["one-key", "three-key", "two-key"]
     assert not found.refused
-    # In two of .secrets: the first is kept. Beside a driver: that driver is refused.
+    # In two: neither counts, and a driver whose inventory is one of them is refused.
     twice = folder.secrets(".secrets/more", secret_values(slug="one-key", name="Other"))
     again = folder.secrets(".drivers/a-mcp", secret_values(slug="two-key"))
     found = folder.load()
-    assert "one-key is listed already" in why(found, twice)
-    assert "two-key is listed already" in why(found, again)
-    assert found.secrets.entries["one-key"].name == "Key"
+    first, deep = (folder.root / ".secrets" / one / "SECRETS.md" for one in ("", "deep"))
+    for one, other, slug in ((first, twice, "one-key"), (deep, again, "two-key")):
+        assert f"{slug} is listed here and in {other}" in why(found, one)
+        assert f"{slug} is listed here and in {one}" in why(found, other)
+    assert not found.secrets.entries
     assert not found.drivers
 
 

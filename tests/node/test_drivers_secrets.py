@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from interlock.config import Config
 from interlock.node.driver_care import NODE_USER, workspace_id
 from interlock.node.places import driver_states_path
 from interlock.protocol.jsonrpc import encode_value
@@ -44,6 +45,11 @@ def shop(folder: Path, **more: Any) -> Workspace:
     return workspace
 
 
+def given(workspace: Workspace) -> Config:
+    """A config that lets drivers have the variable."""
+    return workspace.config(env_secrets=["SHOP_*"])
+
+
 @pytest.mark.spec("DR-32.server-6", "DR-32.adapter-6", "DR-19.reveal-1")
 def test_a_secret_reaches_its_server_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -60,7 +66,7 @@ def test_a_secret_reaches_its_server_and_nothing_else(
     workspace.heard_file.symlink_to("/dev/null")
 
     async def body() -> None:
-        async with running(workspace, environ={"SHOP_KEY": KEY}) as node:
+        async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
             seen = (await node.call("shop.look"))["environ"]
             assert seen["KEY"] == f"key {KEY}"
             assert seen["MODE"] == "${plain}"
@@ -113,7 +119,7 @@ def test_a_server_that_repeats_its_secret_is_masked_in_the_log(
     )
 
     async def body() -> None:
-        async with running(workspace, environ={"SHOP_KEY": KEY}) as node:
+        async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
             error = await node.refused("shop.look")
             assert error.failure.name == "upstream_unavailable"
             assert KEY not in error.message
@@ -243,7 +249,7 @@ def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None:
     workspace.secrets(entry(access={"bind": [{"tool": "shop.other"}]}), driver="shop-mcp")
 
     async def body() -> None:
-        async with running(workspace, environ={"SHOP_KEY": KEY}) as node:
+        async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
             error = await node.refused("shop.look")
             assert error.failure.name == "auth_required"
             assert KEY not in error.message
@@ -257,6 +263,67 @@ def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None:
                 "the new inventory",
             )
             assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
+
+    run(body)
+
+
+def test_a_variable_that_the_operator_does_not_name_is_nobodys(tmp_path: Path) -> None:
+    """An inventory is the driver's own file: it could list whatever the node was started with."""
+    workspace = shop(tmp_path)
+
+    async def body() -> None:
+        for allowed in ([], ["SHOP", "KEY", "shop_*"]):
+            config = workspace.config(env_secrets=allowed)
+            async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
+                error = await node.refused("shop.look")
+                assert error.failure.name == "auth_required"
+                assert "drivers: {env_secrets: [SHOP_KEY]}" in error.message
+                assert KEY not in error.message
+                assert workspace.heard() == []
+
+    run(body)
+
+
+def test_a_secret_that_two_inventories_list_is_neithers(tmp_path: Path) -> None:
+    """Not even with another slug for the same variable, whoever comes first."""
+    for slug, more in (("shop-key", {}), ("aaa", {"metadata": {"bindings": {"env": "SHOP_KEY"}}})):
+        folder = tmp_path / slug
+        folder.mkdir()
+        workspace = shop(folder)
+        workspace.secrets(entry(slug, **more), driver="aaa-mcp")
+        workspace.driver(
+            "aaa-mcp",
+            workspace.serves(workspace.contract("loot.look", inputs=ANY, outputs=ANY), "environ"),
+            server=workspace.server(env={"LOOT": "${secrets.SHOP_KEY}"}),
+            auth={"ref": "./SECRETS.md", "state": {"env": ["SHOP_KEY"]}},
+        )
+
+        async def body(workspace: Workspace = workspace) -> None:
+            async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
+                assert node.tools == []
+                told = [one.problem for one in node.node.drivers.status()]
+                assert len(told) == 4
+                for id in ("aaa-mcp", "shop-mcp"):
+                    assert sum(f"{id}/SECRETS.md" in one for one in told) >= 2
+
+        run(body)
+
+
+def test_a_secret_can_be_kept_for_named_drivers(tmp_path: Path) -> None:
+    workspace = shop(tmp_path)
+
+    async def body() -> None:
+        for ids in (["other-mcp"], ["other-mcp", "shop-mcp"]):
+            config = workspace.config(
+                secrets={"shop-key": "${env:OWN}"}, secrets_for={"shop-key": ids}
+            )
+            async with running(workspace, config, environ={"OWN": KEY}) as node:
+                if "shop-mcp" in ids:
+                    assert (await node.call("shop.look"))["environ"]["KEY"] == f"key {KEY}"
+                else:
+                    error = await node.refused("shop.look")
+                    assert error.failure.name == "auth_required"
+                    assert workspace.heard() == []
 
     run(body)
 

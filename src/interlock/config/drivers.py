@@ -61,8 +61,22 @@ class DriversConfig(Section, frozen=True):
     secrets: Annotated[
         dict[Text, SecretReference],
         says(
-            "What the secrets of SECRETS.md stand for, by slug, by reference: ${env:NAME}. "
-            "Default: the environment variable of the secret's own name."
+            "What the secrets of SECRETS.md stand for, by slug, by reference: ${env:NAME}. A slug "
+            "is used for whichever driver's inventory lists it (see secrets_for)."
+        ),
+    ] = field(default_factory=dict)
+    env_secrets: Annotated[
+        list[Text],
+        says(
+            "Variables of the node's environment that secrets may be taken from by their own "
+            "names, as names or patterns (SHOP_*). No others are given to drivers."
+        ),
+    ] = field(default_factory=list)
+    secrets_for: Annotated[
+        dict[Text, list[Text]],
+        says(
+            "Which drivers may have a secret, whatever its inventory says: slug → ids of drivers. "
+            "One that is not named here is for all whom its inventory allows."
         ),
     ] = field(default_factory=dict)
     roles: Annotated[
@@ -88,6 +102,13 @@ class DriversConfig(Section, frozen=True):
     any_egress: Annotated[
         bool, says('Whether a driver may ask for the whole network (egress: ["*"]).')
     ] = False
+    local_egress: Annotated[
+        bool,
+        says(
+            "Whether a driver may reach other programs of this machine (egress: "
+            '["localhost:5432"]). The node itself it never may.'
+        ),
+    ] = False
     verify: Annotated[
         Literal["start", "first_use"],
         says(
@@ -102,11 +123,4 @@ class DriversConfig(Section, frozen=True):
     ] = False
     preview: Annotated[
         bool, says("Whether prompts and resources of drivers are offered (preview in AIP-32).")
-    local_egress: Annotated[
-        bool,
-        says(
-            "Whether a driver may reach other programs of this machine (egress: "
-            '["localhost:5432"]). The node itself it never may.'
-        ),
-    ] = False
     ] = True

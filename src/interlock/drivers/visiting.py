@@ -21,6 +21,7 @@ from interlock.config import Config, ServerConfig, resolve
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.secret import SecretsInventory
+from interlock.manifests.secret_names import variable_of
 from interlock.manifests.workspace import Workspace
 from interlock.node.driver_care import NODE_USER, workspace_id
 from interlock.node.places import (
@@ -200,15 +201,18 @@ def installed_folder(
     return driver_folder(installed_drivers_path(config, environ, base_dir), manifest)
 
 
-def vault_of(setting: Setting, environ: Mapping[str, str] = os.environ) -> Vault:
-    """Where a node of this config gets secrets from."""
+def vault_of(
+    setting: Setting, environ: Mapping[str, str] = os.environ, named: Iterable[str] = ()
+) -> Vault:
+    """Where a node of this config gets secrets from. `named`: variables that whoever runs this has
+    named themselves."""
     return Vault(
         [
             Configured(
                 setting.config.drivers.secrets,
                 lambda text: resolve(text, environ=environ, base_dir=setting.base_dir),
             ),
-            Environment(environ),
+            Environment((*setting.config.drivers.env_secrets, *named), environ),
         ]
     )
 
@@ -220,6 +224,7 @@ def asker_of(manifest: DriverManifest, setting: Setting) -> Asker:
         driver=manifest.id,
         tools=frozenset(one.contract.id for one in serves),
         roles=frozenset(setting.config.drivers.roles),
+        only_for=setting.config.drivers.secrets_for,
     )
 
 
@@ -310,10 +315,12 @@ async def _secrets(
     tells: _Tells,
     environ: Mapping[str, str],
 ) -> Mapping[str, str]:
+    # What is in no file yet was named by who runs this.
+    own = () if inventory is None else map(variable_of, inventory.entries.values())
     return await bind(
         sorted(names),
         inventory=setting.workspace.secrets if inventory is None else inventory,
-        vault=vault_of(setting, environ),
+        vault=vault_of(setting, environ, own),
         asker=asker_of(manifest, setting),
         record=tells.record,
     )

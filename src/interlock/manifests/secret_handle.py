@@ -149,7 +149,7 @@ class SecretHandle(Struct, frozen=True):
         access = self.check_access(operation, context)
         if access.granted:
             return access
-        self.record(self._row("secret.reveal.denied", operation, context, purpose))
+        self.deny(operation, context, purpose)
         driver, tools = _one(context, "driver"), sorted(_several(context, "tool"))
         raise InterlockError(
             AUTH_REQUIRED,
@@ -159,6 +159,10 @@ class SecretHandle(Struct, frozen=True):
             "Add one there, or a role under drivers.roles in interlock.yaml.",
             data={"secret": self.slug, "driver": driver, "operation": operation},
         )
+
+    def deny(self, operation: AccessOperation, context: Context, purpose: str) -> None:
+        """Write down that somebody asked in vain."""
+        self.record(self._row("secret.reveal.denied", operation, context, purpose))
 
     async def _fetched(self) -> str:
         name = variable_of(self.entry)
@@ -197,9 +201,10 @@ def missing(slug: str, name: str, called: str = "") -> InterlockError:
     shown = f" ({called})" if called else ""
     return InterlockError(
         AUTH_REQUIRED,
-        f"The secret {slug}{shown} has no value. Set the environment variable {name} before the "
-        f"node starts, or name its place in interlock.yaml: drivers: {{secrets: {{{slug}: "
-        f"${{env:…}} or ${{file:…}}}}}}.",
+        f"The secret {slug}{shown} has no value. Say in interlock.yaml where it is: `drivers: "
+        f"{{secrets: {{{slug}: '${{env:{name}}}'}}}}` or '${{file:…}}'; or let drivers have the "
+        f"node's own variable: `drivers: {{env_secrets: [{name}]}}`. Then set {name} before the "
+        "node starts.",
         data={"secret": slug, "name": name},
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from interlock.config.problems import BadValue
@@ -44,6 +45,25 @@ def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
 def names_of_secrets(inventory: SecretsInventory) -> dict[str, str]:
     """Every name that means one secret, and the slug behind it."""
     return {name: slugs[0] for name, slugs in _bound(inventory).items() if len(slugs) == 1}
+
+
+def double_claims(
+    entries: Iterable[SecretEntry],
+) -> dict[int, list[tuple[str, SecretEntry]]]:
+    """Which entries claim a slug or a variable that one of another file claims, too: by `id` of the
+    entry, what it is and who else."""
+    claims: dict[str, list[SecretEntry]] = {}
+    for entry in entries:
+        variables = {variable_of(entry), *entry.env_names}
+        for claim in (entry.slug, *(f"the variable {one}" for one in sorted(variables))):
+            claims.setdefault(claim, []).append(entry)
+    found: dict[int, list[tuple[str, SecretEntry]]] = {}
+    for claim, claimants in claims.items():
+        for entry in claimants:
+            other = next((one for one in claimants if one.file != entry.file), None)
+            if other is not None:
+                found.setdefault(id(entry), []).append((claim, other))
+    return found
 
 
 def _bound(inventory: SecretsInventory) -> dict[str, tuple[str, ...]]:

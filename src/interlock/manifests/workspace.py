@@ -27,7 +27,7 @@ from interlock.manifests.identity import successor_problems
 from interlock.manifests.paths import Finder, is_path
 from interlock.manifests.scanning import ReadFiles, below, children_with, leads_out, look
 from interlock.manifests.secret import SecretEntry, SecretsInventory
-from interlock.manifests.secret_names import entry_named, names_of_secrets
+from interlock.manifests.secret_names import double_claims, entry_named, names_of_secrets
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
@@ -162,8 +162,9 @@ class _Gathering:
         self._finder = Finder(settings.root)
         self._by_id: dict[str, list[ToolContract]] = {}
         self._contracts: dict[str, ToolContract | None] = {}
-        self._secrets: dict[str, SecretEntry] = {}
-        self._usable_inventories: set[str] = set()
+        self._inventories: dict[str, list[Problem]] = {}
+        """By path: what is wrong with it."""
+        self._secrets: list[SecretEntry] = []
 
     def run(self) -> None:
         for folder in self._settings.contract_folders:
@@ -173,10 +174,10 @@ class _Gathering:
         for path in below(self._settings.secrets_folder, INVENTORY_FILE):
             self._inventory(path)
         inventories = {driver.file: self._own_inventory(driver) for driver in drivers}
-        self._found.secrets = SecretsInventory(self._secrets)
+        self._found.secrets = SecretsInventory(self._only_once())
         self._found.secret_names = names_of_secrets(self._found.secrets)
         for driver in drivers:
-            self._bind(driver, inventories[driver.file])
+            self._bind(driver, self._wrong_with(driver, inventories[driver.file]))
 
     @property
     def seen(self) -> Mapping[str, bool]:
@@ -252,43 +253,53 @@ class _Gathering:
                     drivers[driver.key] = driver
         return list(drivers.values())
 
-    def _inventory(self, path: str) -> list[Problem]:
-        """Adds the secrets of a file to the workspace's. What is wrong is refused and returned."""
-        if path in self._usable_inventories:
-            return []
+    def _inventory(self, path: str) -> None:
+        """Adds the secrets of a file to the workspace's."""
+        if path in self._inventories:
+            return
         reading = self._files.reading(path, load_inventory)
         problems: list[Problem] = []
         if reading is not None and reading.value is None:
             problems = reading.problems
         elif reading is not None and reading.value is not None:
-            entries = reading.value.entries
-            problems = [
-                Problem(
-                    path, entry.line, 1, "secrets",
-                    f"{entry.slug} is listed already in {self._secrets[entry.slug].file}",
-                    "keep one of the two",
-                )
-                for entry in entries.values()
-                if entry.slug in self._secrets
-            ]  # fmt: skip
-            for slug, entry in entries.items():
-                self._secrets.setdefault(slug, entry)
-        if problems:
-            self._refuse(path, BROKEN, problems)
-        else:
-            self._usable_inventories.add(path)
-        return problems
+            self._secrets += reading.value.entries.values()
+        self._inventories[path] = problems
 
-    def _own_inventory(self, driver: DriverManifest) -> list[Problem]:
-        """Reads what `auth.ref` names. What is wrong with it is wrong with the driver."""
+    def _only_once(self) -> dict[str, SecretEntry]:
+        """The secrets that one inventory alone lists. What two list is nobody's: whoever comes
+        first could take over the other's name, and say who may have the secret."""
+        doubles = double_claims(self._secrets)
+        for entry in self._secrets:
+            for claim, other in doubles.get(id(entry), ())[:1]:
+                self._inventories.setdefault(str(entry.file), []).append(
+                    Problem(
+                        str(entry.file), entry.line, 1, "secrets",
+                        f"{claim} is listed here and in {other.file}, and is used by neither",
+                        "keep one of the two; drivers can share one inventory (auth.ref)",
+                    )
+                )  # fmt: skip
+        for path, problems in self._inventories.items():
+            if problems:
+                self._refuse(path, BROKEN, problems)
+        return {entry.slug: entry for entry in self._secrets if id(entry) not in doubles}
+
+    def _own_inventory(self, driver: DriverManifest) -> str | Problem:
+        """Reads what `auth.ref` names; where it is. Empty: it names none."""
         if driver.auth is None or not driver.auth.ref:
-            return []
+            return ""
         try:
             path = self._finder.find(driver.auth.ref, str(driver.folder))
         except BadValue as bad:
-            return [_problem(driver, "auth.ref", bad.message, bad.hint)]
-        problems = self._inventory(path)
-        if not problems:
+            return _problem(driver, "auth.ref", bad.message, bad.hint)
+        self._inventory(path)
+        return path
+
+    def _wrong_with(self, driver: DriverManifest, inventory: str | Problem) -> list[Problem]:
+        """What is wrong with its inventory is wrong with the driver."""
+        if isinstance(inventory, Problem):
+            return [inventory]
+        problems = self._inventories.get(inventory)
+        if not problems or driver.auth is None:
             return []
         return [
             _problem(
@@ -300,7 +311,7 @@ class _Gathering:
     def _bind(self, driver: DriverManifest, problems: list[Problem]) -> None:
         found = self._found
         code = BROKEN
-        problems = problems + self._unknown_secrets(driver)
+        problems = problems or self._unknown_secrets(driver)
         driver, more = self._with_runner(driver)
         problems += more
         bindings: list[Binding] = []

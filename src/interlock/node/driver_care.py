@@ -116,7 +116,7 @@ class DriverCare:
                     references,
                     lambda text: resolve(text, environ=self._environ, base_dir=self._base_dir),
                 ),
-                Environment(self._environ),
+                Environment(config.drivers.env_secrets, self._environ),
             ]
         )
 
@@ -238,6 +238,7 @@ class DriverCare:
             driver=driver.manifest.id,
             tools=frozenset(one.contract.id for one in driver.bindings.values()),
             roles=frozenset(self._config.drivers.roles),
+            only_for=self._config.drivers.secrets_for,
         )
 
     async def _secrets(self, driver: Driver, names: frozenset[str]) -> Mapping[str, str]:

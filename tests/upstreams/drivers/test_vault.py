@@ -49,7 +49,7 @@ def environment(tmp_path: Path) -> Made:
     def change(slug: str, value: str) -> None:
         environ[slug.upper().replace("-", "_")] = value
 
-    return Environment(environ), change
+    return Environment(["STRIPE_*", "*_KEY"], environ), change
 
 
 def env_file(tmp_path: Path) -> Made:
@@ -146,6 +146,20 @@ def test_a_backend_is_told_what_the_inventory_says() -> None:
     assert heard == [("pay/stripe-api-key", {"kind": "hsm", "path": "kv/1", "env": "STRIPE"})]
 
 
+def test_of_the_environment_only_what_is_allowed() -> None:
+    environ = {"SHOP_KEY": "one", "SHOP_ID": "two", "DATABASE_PASSWORD": "three"}
+    for allowed, there in (
+        ([], []),
+        (["SHOP_KEY"], ["shop-key"]),
+        (["SHOP_*"], ["shop-key", "shop-id"]),
+        (["shop_*", "SHOP", "KEY"], []),
+    ):
+        backend = Environment(allowed, environ)
+        found = [one for one in ("shop-key", "shop-id", "database-password")
+                 if fetched(backend, one)]  # fmt: skip
+        assert found == there
+
+
 # -- names
 
 
@@ -167,7 +181,7 @@ def test_from_a_name_to_a_secret(name: str, entry: SecretEntry) -> None:
     assert entry_named(name, listed) is entry
     assert entry_named(f"{name}_NOT", listed) is None
     environ = {name: VALUE}
-    assert asyncio.run(Vault([Environment(environ)]).value(entry)) == VALUE
+    assert asyncio.run(Vault([Environment([name], environ)]).value(entry)) == VALUE
 
 
 @pytest.mark.spec("DR-19.binding-1")

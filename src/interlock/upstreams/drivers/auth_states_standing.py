@@ -77,6 +77,8 @@ class AuthState:
         self._store = store
         self._missing = missing
         self._refresh = refresh
+        self._unset: list[str] = []
+        """Secrets that had no value when it was last looked."""
         self._now = now
         self._warn = warn
         self._on_change = on_change
@@ -177,7 +179,8 @@ class AuthState:
     async def _look_for_keys(self) -> None:
         if self.state is State.EXPIRED and self._refresh is None:
             self._happened(Event.NOT_REFRESHED, self.why)
-        absent = [*await self._missing(), *self._absent_paths()]
+        self._unset = list(await self._missing())
+        absent = [*self._unset, *self._absent_paths()]
         if absent:
             self._happened(Event.KEYS_MISSING, f"it has no {', '.join(absent)}")
         elif self.state is not State.EXPIRED and (
@@ -265,7 +268,14 @@ class AuthState:
         why = f": {self.why}" if self.why else ""
         data: dict[str, Any] = {"driver": driver, "state": self.state.value}
         if self._auth.login is None:
+            names = ", ".join(self._unset)
             how = "Give it what it lists under auth, and call again."
+            if names:
+                how = (
+                    "Say in interlock.yaml where its secrets are: by slug under drivers.secrets, "
+                    "or, for variables of the node's environment, "
+                    f"`drivers: {{env_secrets: [{names}]}}`; and call again."
+                )
         else:
             data["login"] = {
                 name: value

@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,13 +64,19 @@ class InMemory:
 
 
 class Environment:
-    """Variables, by default those of this process."""
+    """Variables, by default those of this process. Which of them, the operator says: an inventory
+    is the driver's own file, and could name any."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, allowed: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:
+        """`allowed`: names, or patterns of names with `*`."""
+        self._allowed = tuple(allowed)
         self._environ = environ
 
     async def fetch(self, slug: str, backend: Mapping[str, Any]) -> str | None:
-        return self._environ.get(_variable(slug, backend)) or None
+        name = _variable(slug, backend)
+        if not any(fnmatchcase(name, one) for one in self._allowed):
+            return None
+        return self._environ.get(name) or None
 
 
 class EnvFile:

@@ -7,7 +7,7 @@ implements may have the secret bound. What is written down names the secret and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -28,6 +28,12 @@ class Asker(Struct, frozen=True):
     """Roles and capabilities."""
     user: str = ""
     workflow: str = ""
+    only_for: Mapping[str, Sequence[str]] = {}
+    """Slugs that the operator keeps for some drivers."""
+
+    def is_kept_from(self, slug: str) -> bool:
+        """Whether the operator keeps a secret for others."""
+        return self.driver not in self.only_for.get(slug, (self.driver,))
 
     @property
     def context(self) -> Context:
@@ -68,6 +74,14 @@ async def bind(
     for name in dict.fromkeys(names):
         wanted[name] = SecretHandle(_listed(name, inventory), vault, record, now)
     for handle in wanted.values():
+        if asker.is_kept_from(handle.slug):
+            handle.deny("bind", asker.context, purpose)
+            raise InterlockError(
+                AUTH_REQUIRED,
+                f"{asker.driver} may not have the secret {handle.slug}: drivers.secrets_for in "
+                "interlock.yaml keeps it for others.",
+                data={"secret": handle.slug, "driver": asker.driver, "operation": "bind"},
+            )
         handle.require("bind", asker.context, purpose)
     values = Bound()
     for name, handle in wanted.items():
@@ -84,8 +98,12 @@ async def unresolved(
     for name in dict.fromkeys(names):
         try:
             entry = entry_named(name, inventory)
-            may = entry is not None and access_to(entry, "bind", asker.context).granted
-            there = may and entry is not None and await vault.has(entry)
+            there = (
+                entry is not None
+                and not asker.is_kept_from(entry.slug)
+                and access_to(entry, "bind", asker.context).granted
+                and await vault.has(entry)
+            )
         except VaultTrouble:
             there = False
         if not there:
