@@ -119,7 +119,7 @@ def write_workspace(home: Path, settings: DriverSettings, upstream_port: int) ->
 def config(upstream_port: int) -> str:
     return (
         "listen: 127.0.0.1:PORT\n"
-        "drivers: {verify: first_use}\n"
+        "drivers: {verify: first_use, local_egress: true}\n"
         f"servers: {{up: {{url: http://127.0.0.1:{upstream_port}/mcp}}}}\n"
     )
 

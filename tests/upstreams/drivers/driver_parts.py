@@ -36,7 +36,11 @@ def contract(**fields: Any) -> ToolContract:
             "properties": {"text": {"type": "string"}},
             "required": ["text"],
         },
-        "outputs": {"type": "object", "required": ["said"]},
+        "outputs": {
+            "type": "object",
+            "properties": {"said": {"type": "string"}},
+            "required": ["said"],
+        },
         **fields,
     }
     return ToolContract(Path("/nowhere/TOOL.md"), **given)
