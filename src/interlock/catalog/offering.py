@@ -135,6 +135,7 @@ class Tool(Listed):
         "own_words",
         "repeatable",
         "screen",
+        "served_by",
         "validator",
     )
 
@@ -183,6 +184,8 @@ class Tool(Listed):
         self.validator: Any = None
         self.own_words = own_words
         """Members as its upstream has them, where `listed` has them otherwise."""
+        self.served_by: tuple[str, ...] = ()
+        """Of a contract: the drivers that a call may go to, each as `id@version digest`."""
         self.digest = ""
         """Of its contract: ask `pinning.contract_digest`."""
 
@@ -285,11 +288,15 @@ def contract_offering(
     root_segment: str | None,
     tools: Iterable[Raw | bytes],
     effects: Mapping[str, EffectLevel],
+    served_by: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Offering:
     """Contracts that drivers serve: their ids are their names, dots included. `key`: the upstream
-    that takes their calls; `effects`: what the contracts say of themselves, by name."""
+    that takes their calls; by name, `effects`: what they do, and `served_by`: by whom."""
     terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, levels=effects)
-    return _read(key, "", root_segment or "", terms, tools, registered="", rule=Rule.DOTTED)
+    made = _read(key, "", root_segment or "", terms, tools, registered="", rule=Rule.DOTTED)
+    for tool in made.tools:
+        tool.served_by = (served_by or {}).get(tool.upstream_name, ())
+    return made
 
 
 def _slowest(*classes: str | None) -> str:

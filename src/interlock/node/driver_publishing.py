@@ -90,6 +90,7 @@ class Publishing:
             if any(driver.serves(key) for driver in one.drivers)
         ]
         levels = {one.key: served[one.key].level for one in usable}
+        serving = {one.key: served[one.key].served_by for one in usable}
         ends = self.deprecations(usable)
         now = self.wall_clock()
         for one in served.values():
@@ -97,7 +98,7 @@ class Publishing:
         self._look_at_next_end(ends, now)
         made_of = (
             self.config.root_segment,
-            tuple((one.key, one.digest, levels[one.key]) for one in usable),
+            tuple((one.key, one.digest, levels[one.key], serving[one.key]) for one in usable),
             tuple((key, end, end.ends_at <= now) for key, end in sorted(ends.items())),
         )
         if made_of == self._posted or (not usable and self._posted is None):
@@ -107,7 +108,7 @@ class Publishing:
         for clash in versions.clashes:
             _log.warning("%s", clash)
         self._upstreams[KEY] = self._contracts
-        self._post_contracts(versions, ends, levels)
+        self._post_contracts(versions, ends, levels, serving)
         for contract in usable:
             known = (contract.key, contract.digest)
             if known not in self._declared:
@@ -123,6 +124,7 @@ class Publishing:
         versions: Versions,
         ends: Mapping[str, Deprecation],
         levels: Mapping[str, EffectLevel],
+        serving: Mapping[str, tuple[str, ...]],
     ) -> None:
         tools = [
             definition(
@@ -134,7 +136,8 @@ class Publishing:
             for name, contract in versions.names.items()
         ]
         effects = {name: levels[contract.key] for name, contract in versions.names.items()}
-        offering = contract_offering(KEY, self.config.root_segment, tools, effects)
+        served_by = {name: serving[contract.key] for name, contract in versions.names.items()}
+        offering = contract_offering(KEY, self.config.root_segment, tools, effects, served_by)
         for one in offering.set_aside:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
         self._permit.contract_floors = {

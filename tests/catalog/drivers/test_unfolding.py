@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from interlock.catalog.drivers.contract_shape import ContractShape
 from interlock.catalog.drivers.unfolding import Unfolding
@@ -59,5 +60,5 @@ def test_what_lies_too_deep_is_too_large() -> None:
 )
 def test_such_a_contract_is_refused_with_a_sentence(member: str, word: str) -> None:
     with pytest.raises(InterlockError) as caught:
-        ContractShape(contract(**{member: doubling(30)}))
+        ContractShape(replace(contract(), **{member: doubling(30)}))
     assert f"`{word}` unfolds to more than" in caught.value.message

@@ -9,7 +9,7 @@ from typing import Any
 
 from interlock.call import Call, Client
 from interlock.catalog.offering import Tool
-from interlock.catalog.pinning import contract_digest
+from interlock.catalog.pinning import approved_digest
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.pipeline.approval.record import (
     Approval,
@@ -24,11 +24,11 @@ _log = logging.getLogger("interlock.approvals")
 
 
 def about(call: Call) -> tuple[str, str]:
-    """The canonical name of the tool and the digest of its contract."""
+    """The canonical name of the tool and the digest of its contract, and of who serves it."""
     route = call.route
     if route is None:
         return call.name, ""
-    return route.canonical, contract_digest(route) if isinstance(route, Tool) else ""
+    return route.canonical, approved_digest(route) if isinstance(route, Tool) else ""
 
 
 def written_down(
@@ -69,11 +69,19 @@ def written_down(
         policy=policy,
         rule=decision.rule,
         action=decision.action.word,
-        reason=decision.reason,
+        reason=decision.reason if listed is None else _reason(decision, listed),
         created=created,
         expires=expires,
         proposal=call.proposal,
     )
+
+
+def _reason(decision: Decision, tool: Tool) -> str:
+    """Why it waits, and whose turn it is afterwards, where several could have it."""
+    if not tool.served_by:
+        return decision.reason
+    drivers = " or ".join(one.partition(" ")[0] for one in tool.served_by)
+    return f"{decision.reason} It would be served by {drivers}.".lstrip()
 
 
 def shown(arguments: Any) -> bytes:

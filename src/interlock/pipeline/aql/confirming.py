@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from interlock.call import Call, Caller
 from interlock.catalog.aql.operation import Native, Operation, Parameter
-from interlock.catalog.pinning import contract_digest
+from interlock.catalog.pinning import approved_digest
 from interlock.config.aql import OperationConfig
 from interlock.config.redaction import MASK, redact
 from interlock.errors import InterlockError, ProtocolError
@@ -332,7 +332,7 @@ def _digest(call: Call, operation: Operation) -> str:
     """What the approval of a call would be about."""
     assert call.caller is not None
     tool = operation.tool
-    return digest_of(tool.canonical, exact(call.arguments), contract_digest(tool), call.caller)
+    return digest_of(tool.canonical, exact(call.arguments), approved_digest(tool), call.caller)
 
 
 def invalid() -> AqlError:

@@ -57,6 +57,12 @@ class Served(Struct):
         said = [one.bindings[key].level for one in self.drivers if one.serves(key)]
         return max([effect_level(self.contract), *said])
 
+    @property
+    def served_by(self) -> tuple[str, ...]:
+        """The drivers that a call may go to, as they are: `id@version digest`."""
+        found = [one.manifest for one in self.drivers if one.serves(self.contract.key)]
+        return tuple(f"{one.id}@{one.version} {one.digest}" for one in found)
+
 
 class ContractUpstream:
     """Takes the calls of all contracts."""
