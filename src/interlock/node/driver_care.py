@@ -288,6 +288,7 @@ class DriverCare:
                 manifest.egress,
                 any_egress=settings.any_egress,
                 local_egress=settings.local_egress,
+                never=self.own_places,
                 key=manifest.id,
             )
         config = server_config(

@@ -84,6 +84,15 @@ def test_this_machine_needs_consent(host: str) -> None:
     assert caught.value.failure is CONFIG
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_driver_is_not_the_node_itself(host: str) -> None:
+    never, egress = [("127.0.0.1", 8420)], [f"{host}:8420", f"{host}:8421"]
+    check_remote(f"http://{host}:8421/mcp", egress, local_egress=True, never=never)
+    with pytest.raises(InterlockError, match="this node itself listens") as caught:
+        check_remote(f"http://{host}:8420/mcp", egress, local_egress=True, never=never)
+    assert caught.value.failure is POLICY_VIOLATION
+
+
 def test_everything_with_consent() -> None:
     check_remote("https://mcp.acme.com/", ["*"], any_egress=True)
     with pytest.raises(InterlockError, match="Use https"):

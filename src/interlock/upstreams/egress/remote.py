@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from interlock.errors import CONFIG, POLICY_VIOLATION, InterlockError
-from interlock.upstreams.egress.patterns import Egress, Place, normal_host
+from interlock.upstreams.egress.patterns import (
+    Egress,
+    Place,
+    is_address,
+    is_localhost,
+    normal_host,
+)
+from interlock.upstreams.egress.plan import LOOPBACK
+from interlock.upstreams.egress.resolving import Never, is_node
 from interlock.upstreams.oauth.addresses import is_loopback, parts
 
 
@@ -20,6 +28,7 @@ def check_remote(
     *,
     any_egress: bool = False,
     local_egress: bool = False,
+    never: Never = (),
     key: str = "The driver",
     what: str = "its server",
     field: str = "server.url",
@@ -44,6 +53,13 @@ def check_remote(
             "way can read and change what is said. Use https.",
         )
     place = Place(host, found.port or (443 if found.scheme == "https" else 80))
+    own = LOOPBACK if is_localhost(host) else host
+    if is_address(own) and is_node(own, place.port, never):
+        raise InterlockError(
+            POLICY_VIOLATION,
+            f"{key}: {what} is at {place}, where this node itself listens. A driver cannot be the "
+            "node that uses it.",
+        )
     if not compiled.allows(*place):
         pattern = host if place.port in (80, 443) and ":" not in host else str(place)
         raise InterlockError(

@@ -51,7 +51,7 @@ def reachable(
         open_ = [
             address
             for address in addresses
-            if not _is_node(address, port, never, own)
+            if not is_node(address, port, never, own)
             and (local or not is_address(host) or is_outside(host, own))
         ]
         if not open_:
@@ -61,7 +61,7 @@ def reachable(
     return found
 
 
-def _is_node(address: str, port: int, never: Never, own: OwnNetworks) -> bool:
+def is_node(address: str, port: int, never: Never, own: OwnNetworks = own_networks) -> bool:
     """Whether the node listens there. Its port is its own on every address of this machine."""
     for host, its_port in never:
         if port != its_port:
