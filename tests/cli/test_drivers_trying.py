@@ -116,8 +116,9 @@ def test_what_changes_something_is_tried_only_when_it_is_wanted(greeting: World)
         examples=[{"input": {"path": str(target), "content": "x"}, "output": {"written": 1}}],
     )
     driver(greeting, implements=[entry("fs-write", "write_file", mcp={"result_extract": "$"})])
-    [one] = tried(greeting, "files-mcp")
+    [one] = tried(greeting, "files-mcp", code=1)
     assert one["outcome"] == "skipped"
+    assert "--changes" in greeting.run_here("drivers", "test", "files-mcp").stderr
     assert not target.exists()
     [one] = tried(greeting, "files-mcp", "--changes")
     assert one["outcome"] == "ok"
@@ -128,8 +129,8 @@ def test_nothing_to_try_and_nobody_to_ask(greeting: World) -> None:
     contract(greeting)
     driver(greeting)
     done = greeting.run_here("drivers", "test", "files-mcp")
-    assert done.returncode == 0
-    assert "nothing was tried" in done.stderr
+    assert done.returncode == 1
+    assert "nothing of files-mcp was tried: write examples" in done.stderr
     contract(greeting, examples=examples(greeting))
     driver(greeting, server={"kind": "binary", "path": "not-there"})
     [one] = tried(greeting, "files-mcp", code=4)

@@ -55,10 +55,37 @@ def test_pairs(key: str, value: str, shown: str) -> None:
         ("token: ${env:TOKEN}", "token: ${env:TOKEN}"),
         ("see ${env:TOKEN:-x} there", "see ${env:TOKEN:-x} there"),
         ("found sk-" + "a" * 30 + " here", "found *** here"),
+        ("token: abc123", "token: ***"),
+        ("token: abc123 is what it sent", "token: *** is what it sent"),
+        # A first word that could begin a sentence, where there is none.
+        ("password: the", "password: ***"),
+        ("password: the,", "password: ***,"),
+        ("password: thehunter2 x", "password: *** x"),
+        ("password: a-hunter2 x", "password: *** x"),
+        ("password=the secret", "password=*** secret"),
+        ("password:the secret", "password:*** secret"),
+        ('password: "the secret"', 'password: "***"'),
     ],
 )
 def test_free_text(text: str, shown: str) -> None:
     assert redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "server.env.MY_KEY: the secret MY_KEY is not listed",
+        "auth.token: must be a text",
+        "API_KEY: It is not set",
+        "x: drivers.secrets.api-key: no value is there",
+    ],
+)
+def test_a_sentence_about_a_key_is_no_value(sentence: str) -> None:
+    assert redact(sentence) == sentence
+    # What such a sentence goes on to show is looked at all the same.
+    assert redact(f"{sentence}, API_KEY=hunter2") == f"{sentence}, API_KEY=***"
+    known = "sk-" + "a" * 30
+    assert redact(f"{sentence}: {known}") == f"{sentence}: ***"
 
 
 def test_a_server_for_print() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from interlock.manifests.tool import Example
 
 _MOST_LINES: Final = 40
+_NO_EXAMPLES: Final = "it has no examples"
 OK, DIFFERS, FAILED, SKIPPED, UNREACHABLE = "ok", "differs", "failed", "skipped", "unreachable"
 
 
@@ -52,7 +53,8 @@ def try_examples(
     """Run the examples of contracts against the real servers of drivers, and report differences.
 
     Of a driver every contract that it serves is tried, of a contract every driver that serves it:
-    examples hold for all of them. Exit code 1 when one does not, 4 when a server cannot be reached.
+    examples hold for all of them. Exit code 1 when one does not, or when nothing was tried at all;
+    4 when a server cannot be reached.
 
     \b
     Examples:
@@ -69,13 +71,24 @@ def try_examples(
     else:
         for one in found:
             _print(one)
-        if not any(one.outcome in (OK, DIFFERS, FAILED) for one in found):
-            say.note("nothing was tried: give the contracts examples.")
     outcomes = {one.outcome for one in found}
     if outcomes & {DIFFERS, FAILED}:
         raise typer.Exit(say.FAILED)
     if UNREACHABLE in outcomes:
         raise typer.Exit(say.UNREACHABLE)
+    if OK not in outcomes:
+        # Whoever relies on this in CI must not take silence for a yes.
+        say.problem(f"nothing of {say.printable(name)} was tried: {_missing(found)}.")
+        raise typer.Exit(say.FAILED)
+
+
+def _missing(found: list[Tried]) -> str:
+    """What to do so that something is tried."""
+    if not found:
+        return "no driver serves it"
+    if all(one.told == _NO_EXAMPLES for one in found):
+        return "write examples into its TOOL.md (name, input, output)"
+    return "say --changes to try what changes something, or write examples into a TOOL.md"
 
 
 async def _try_all(desk: Desk, name: str, *, changes: bool) -> list[Tried]:
@@ -107,7 +120,7 @@ async def _try_driver(
     for one in bindings:
         contract = one.contract
         if not contract.examples:
-            found.append(Tried(manifest.id, contract.id, "", SKIPPED, "it has no examples"))
+            found.append(Tried(manifest.id, contract.id, "", SKIPPED, _NO_EXAMPLES))
         elif contract.mutates and not changes:
             why = "it changes something; --changes tries it all the same"
             found.append(Tried(manifest.id, contract.id, "", SKIPPED, why))

@@ -40,6 +40,12 @@ _REFERENCE_OR_ASSIGNMENT: Final = re.compile(
     r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|(?:(?:Bearer|Basic|Token|Digest)\s{1,4})?[^\s,;&\"']+)",
     re.IGNORECASE,
 )
+# How a sentence begins, and no secret does: only whole words, after a colon and a space, before
+# another word. `server.env.API_KEY: the secret API_KEY is not listed` stays readable.
+_SENTENCE: Final = re.compile(
+    r"(?:the|a|an|it|is|are|was|no|not|this|that|there|cannot|must|may|has|needs)[ \t]+[A-Za-z]",
+    re.IGNORECASE,
+)
 _FLAG: Final = re.compile(r"(?<!\S)(?P<flag>--?[\w-]+)(?P<gap>\s{1,4})(?P<value>[^\s-]\S*)")
 _USERINFO: Final = re.compile(r"(?<=://)(?P<user>[^\s/?#@:]*):(?P<password>[^\s/?#@]+)@")
 
@@ -134,7 +140,7 @@ def _redact_assignments(text: str) -> str:
     position = 0
     while match := _REFERENCE_OR_ASSIGNMENT.search(text, position):
         key = match["key"]
-        if key is None or not is_secret_key(key):
+        if key is None or not is_secret_key(key) or _is_said_of(match):
             end = match.end() if key is None else match.end("gap")
             shown.append(text[position:end])
         else:
@@ -146,6 +152,11 @@ def _redact_assignments(text: str) -> str:
             shown.append(f"{quote}{mask(inner)}{quote}")
         position = end
     return "".join(shown) + text[position:]
+
+
+def _is_said_of(match: re.Match[str]) -> bool:
+    """Whether what follows a key is a sentence about it, and not its value."""
+    return match["gap"] == ": " and bool(_SENTENCE.match(match.string, match.start("value")))
 
 
 def _redact_flag(match: re.Match[str]) -> str:

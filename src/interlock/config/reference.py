@@ -247,7 +247,7 @@ def config_reference() -> str:
     """The whole page."""
     parts = [_PREAMBLE.format(example=EXAMPLE)]
     for title, struct, more in _SECTIONS:
-        about = _first_line(struct)
+        about = _first_words(struct)
         parts.append(f"## {title}\n\n{about} {more}".rstrip() + f"\n\n{_table(struct)}")
     return "\n".join(parts)
 
@@ -268,7 +268,7 @@ def _described(known: inspect.Field) -> str:
             return str(description)
     declared, _, _ = unwrap(known.type)
     assert isinstance(declared, inspect.StructType)
-    return _first_line(declared.cls)
+    return _first_words(declared.cls)
 
 
 def _type(declared: inspect.Type) -> str:
@@ -305,8 +305,9 @@ def _default(known: inspect.Field) -> str:
     return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
 
 
-def _first_line(struct: type[Struct]) -> str:
-    return (struct.__doc__ or "").strip().partition("\n")[0]
+def _first_words(struct: type[Struct]) -> str:
+    """What its docstring says first, to the end of the paragraph."""
+    return " ".join((struct.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
 if __name__ == "__main__":
