@@ -26,6 +26,8 @@ _DRIVER_STATES_NAME: Final = "driver-states.db"
 _log = logging.getLogger("interlock.node")
 _FILE_REFERENCE: Final = re.compile(r"\$\{file:([^}]*)\}")
 _SEAL_KEY_NAME: Final = "seal.key"
+_NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST_NAME: Final = 40
 _LONGEST_SOCKET_PATH: Final = 100
 """The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
 
@@ -111,7 +113,17 @@ def driver_states_path(config: Config, environ: Mapping[str, str], base_dir: Pat
 
 
 def installed_drivers_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """What drivers had installed. Not in the state folder: that is hidden from their servers."""
+    """What the drivers of this workspace had installed: two workspaces may have drivers of the same
+    name, and a server may keep what it knows beside itself."""
+    workspace = base_dir.resolve()
+    digest = blake2b(os.fsencode(workspace), digest_size=4).hexdigest()
+    # Programs are started by scripts that name their folder: nothing in it is to need quotes.
+    name = _NOT_PLAIN.sub("_", workspace.name)[:_LONGEST_NAME].lstrip(".")
+    return _installed_root(config, environ, base_dir) / f"{name}-{digest}"
+
+
+def _installed_root(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Not in the state folder: that is hidden from the servers of drivers."""
     if config.state_dir is not None:
         state = state_dir(config, environ, base_dir)
         return state.with_name(f"{state.name}-installed")
@@ -154,7 +166,8 @@ def guarded_from_drivers(
         folders.append(config.contracts.registry)
     # Also those that are not there yet: somebody would make them.
     places = {base_dir / Path(one).expanduser() for one in folders}
-    places.add(installed_drivers_path(config, environ, base_dir))
+    # Of other workspaces, too.
+    places.add(_installed_root(config, environ, base_dir))
     places |= {path for path in (_user_config(environ),) if path.is_dir()}
     places |= {path for path in base_dir.glob("*.y*ml") if path.is_file()}
     places |= _named_files(config, environ, base_dir)
