@@ -373,7 +373,7 @@ async def _walls(
         hidden=hidden_from_drivers(setting.config, environ, setting.base_dir),
         read_only=guarded_from_drivers(setting.config, environ, setting.base_dir),
         any_egress=settings.any_egress,
-        on_refused=refused,
-    )
         local_egress=settings.local_egress,
         never=[(setting.config.host, setting.config.port)],
+        on_refused=refused,
+    )
