@@ -36,14 +36,24 @@ class Rows:
         self._record = record
         self._workspace = workspace
         self._wall_clock = wall_clock
+        self._second, self._prefix = -1, ""
+        # Most calls are decided as the last one was, and decisions are kept: the very same object.
+        self._decision: Decision | None = None
+        self._row: dict[str, Any] = {}
+
+    def _now(self) -> str:
+        """The time as rows have it. What a second begins with is made once."""
+        now = self._wall_clock()
+        second = int(now)
+        if second != self._second:
+            self._second, self._prefix = second, iso_time(second)[:-4]
+        return f"{self._prefix}{int((now - second) * 1000):03}Z"
 
     def resolved(self, call: Call, contract: ToolContract, decision: Decision) -> None:
-        row = resolved_row(
-            decision,
-            user_id=_user(call),
-            workspace_id=self._workspace,
-            at=self._wall_clock(),
-        )
+        if decision is not self._decision:
+            self._row = resolved_row(decision, user_id="", workspace_id=self._workspace, at=0.0)
+            self._decision = decision
+        row = {**self._row, "user_id": _user(call), "ts": self._now()}
         chosen = "" if decision.selected is None else f"driver:{decision.selected.driver.key}"
         outcome = "ok" if decision.failure is None else decision.failure.name
         self._record(call, RESOLVED, contract.id, chosen, outcome, 0, row)
@@ -77,7 +87,7 @@ class Rows:
             "mcp_tool_name": "" if entry.mcp is None else entry.mcp.tool_name,
             "transport": manifest.transport,
             "server_kind": "" if server is None else server.kind,
-            "ts": iso_time(self._wall_clock()),
+            "ts": self._now(),
         }
         outcome = "ok" if error is None else aip_code(error)
         self._record(call, INVOKED, contract.id, driver.key, outcome, int(took * 1e6), row)
@@ -106,7 +116,7 @@ class Rows:
             "duration_ms": round(took * 1000, 3),
             "retries": retries,
             "ok": ok,
-            "ts": iso_time(self._wall_clock()),
+            "ts": self._now(),
         }
         key = "" if driver is None else driver.key
         self._record(call, TOOL, contract.id, key, "ok" if ok else "failed", int(took * 1e6), row)
