@@ -88,7 +88,7 @@ def test_from_publishing_to_the_log(desk: Desk) -> None:
     ]
     lines = desk.ok("log").splitlines()
     assert len(lines) == 3
-    assert lines[-1].endswith("order 2.3.0")
+    assert lines[-1].endswith("Order@2.3.0  order 2.3.0")
     assert git(desk.registry, "log", "--format=%s").split("\n")[0] == "order 2.4.0"
 
 
@@ -103,7 +103,8 @@ def test_what_is_refused(desk: Desk) -> None:
     assert "Breaking changes detected without major version bump" in broken.stderr
     assert "REQUIRED_FIELD_ADDED" in broken.stderr
     assert desk.publish("2.0.0").returncode == 0
-    assert desk.publish("two").returncode == 1
+    assert desk.publish("two").returncode == 2
+    assert desk.run("list", "--version", "two").returncode == 2
     missing = desk.run("publish", "nothing.json", "--name", "X", "--version", "1.0.0", "-m", "x")
     assert missing.returncode == 2
     assert "nothing.json cannot be read" in missing.stderr
@@ -115,7 +116,7 @@ def test_validating(desk: Desk) -> None:
     assert desk.publish("1.0.0").returncode == 0
     payload = desk.world.cwd / "payload.json"
     payload.write_text('{"id": "a"}')
-    assert desk.ok("validate", "Order", "payload.json") == "✓ it is a Order 1.0.0\n"
+    assert desk.ok("validate", "Order", "payload.json") == "✓ it fits Order 1.0.0\n"
     payload.write_text('{"note": 7}')
     bad = desk.run("validate", "Order", "payload.json", "--version", "1.x", "--json")
     assert bad.returncode == 1
@@ -129,7 +130,12 @@ def test_validating(desk: Desk) -> None:
 def test_ending_a_major(desk: Desk) -> None:
     assert desk.publish("1.0.0").returncode == 0
     uri = "https://example.org/order-2"
-    told = desk.json("deprecate", "Order", "1", "--migration", uri, "--since", "2020-01-01")
+    past = ("deprecate", "Order", "1", "--migration", uri, "--since", "2020-01-01")
+    unsure = desk.run(*past)
+    assert unsure.returncode == 2
+    assert "would end at once" in unsure.stderr
+    assert "ended" not in desk.ok("list")
+    told = desk.json(*past, "--yes")
     assert (told["deprecated_at"], told["sunset_at"]) == (
         "2020-01-01T00:00:00Z",
         "2020-06-29T00:00:00Z",
@@ -137,6 +143,8 @@ def test_ending_a_major(desk: Desk) -> None:
     over = desk.run("validate", "Order", "order.json", "--version", "1.x")
     assert over.returncode == 1
     assert uri in over.stderr
+    assert desk.ok("list").rstrip().endswith("order.json  ended 2020-06-29")
+    assert desk.json("list")[0]["deprecation"]["migration_uri"] == uri
     # Whoever looks at it may: its history stays.
     assert uri in desk.run("show", "Order").stderr
     again = desk.ok(
@@ -148,6 +156,30 @@ def test_ending_a_major(desk: Desk) -> None:
     noticed = desk.run("validate", "Order", "good.json")
     assert noticed.returncode == 0
     assert "is supported until 2999" in noticed.stderr
+
+
+def test_a_registry_that_is_not_there(desk: Desk) -> None:
+    for command in (["list"], ["log"], ["show", "Order"], ["serve"], ["status"]):
+        told = desk.run(*command, "--registry", "typo")
+        assert told.returncode == 3, command
+        assert "There is no contract registry in typo" in told.stderr
+    assert not (desk.world.cwd / "typo").exists()
+
+
+def test_the_ending_of_a_file_says_what_it_is(desk: Desk) -> None:
+    (desk.world.cwd / "a.proto").write_text('syntax = "proto3";\nmessage A { string x = 1; }\n')
+    desk.ok("publish", "a.proto", "--name", "a.proto", "--version", "1.0.0", "-m", "first")
+    (desk.world.cwd / "TOOL.md").write_text(
+        "---\nname: Find\nid: acme.find\ndescription: Finds.\nversion: 1.2.0\n"
+        "inputs: {type: object}\noutputs: {type: object}\napproval: auto\n---\n"
+    )
+    desk.ok("publish", "TOOL.md", "-m", "a tool")
+    listed = [(one["name"], one["version"], one["protocol"]) for one in desk.json("list")]
+    assert listed == [("a.proto", "1.0.0", "protobuf"), ("acme.find", "1.2.0", "mcp-tool")]
+    assert desk.json("show", "acme.find")["schema"]["inputSchema"] == {"type": "object"}
+    nameless = desk.run("publish", "order.json", "--version", "1.0.0", "-m", "x")
+    assert nameless.returncode == 2
+    assert "write --name" in nameless.stderr
 
 
 def test_which_registry(desk: Desk, tmp_path: Path) -> None:
@@ -234,6 +266,13 @@ def test_how_the_registry_fares(desk: Desk, store: Sightings) -> None:
     assert "changed by hand and not committed" in desk.run("status").stderr
     (desk.registry / ".git" / "HEAD").write_bytes(b"\xff")
     assert "cannot be read" in desk.run("status").stderr
+
+
+def test_how_a_registry_fares_where_no_node_ran(desk: Desk) -> None:
+    assert desk.publish("1.0.0", "--registry", "other").returncode == 0
+    told = desk.run("status", "--registry", "other")
+    assert told.returncode == 0
+    assert "registry other: 1 contract, at " in told.stderr
 
 
 def test_no_node_ever_ran(desk: Desk) -> None:

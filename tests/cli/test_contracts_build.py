@@ -216,7 +216,7 @@ def test_the_program_itself(world: World) -> None:
 def test_a_run_is_published_and_measured(built: World) -> None:
     done = built.run_here("contracts", "build", "--registry", "registry", "-m", "first")
     assert done.returncode == 0, done.stderr
-    assert "published 8 contracts as registry-v1" in done.stdout
+    assert "published 8 contracts as registry-v1: 8 new or changed" in done.stdout
     registry = ContractRegistry(built.cwd / "registry")
     try:
         order = registry.find("Order", "1.x", domain="shop.v1")
@@ -242,6 +242,7 @@ def test_a_run_is_published_and_measured(built: World) -> None:
     assert tags.stdout.split() == ["registry-v1"]
     told = report(built, "--registry", "registry")
     assert told["registry"]["tag"] == "registry-v2"
+    assert not any(one["new"] for one in told["registry"]["contracts"])
 
 
 @needs_git
@@ -253,9 +254,11 @@ def test_a_change_gets_the_version_that_it_asks_for(built: World) -> None:
     (search,) = [one for one in told["registry"]["contracts"] if one["name"] == "Search"]
     assert search["version"] == "1.1.0"
     folder(built.cwd / "schemas", {"json/tools/search.schema.json": {**more, "required": ["page"]}})
+    done = built.run_here("contracts", "build", "--registry", "r")
+    assert "Search (json-schema) breaks whoever relied on it: it is 2.0.0 now" in done.stdout
     told = report(built, "--registry", "r")
     (search,) = [one for one in told["registry"]["contracts"] if one["name"] == "Search"]
-    assert search["version"] == "2.0.0"
+    assert (search["version"], search["new"]) == ("2.0.0", False)
 
 
 @needs_git

@@ -3,6 +3,7 @@ broke."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -70,6 +71,8 @@ def list_contracts(
       interlock contracts list 'files.*' --protocol mcp-tool
       interlock contracts list --domain agent --version '>=2' --since 2027-01-01
     """
+    from msgspec.structs import replace
+
     from interlock.node.contracts_asked import summary
 
     with registry_of(registry, config) as one:
@@ -83,12 +86,24 @@ def list_contracts(
             since=since,
             until=until,
         )
+        ends = {(end.name, end.domain, end.major): end for end in one.deprecations()}
+    found = [
+        replace(stored, deprecation=ends.get((stored.name, stored.domain, stored.major)))
+        for stored in found
+    ]
     if json:
         say.as_json([summary(stored) for stored in found])
         return
     columns(
         [
-            [stored.name, stored.version, stored.protocol, stored.domain, stored.provenance.source]
+            [
+                stored.name,
+                stored.version,
+                stored.protocol,
+                stored.domain,
+                stored.provenance.source,
+                _ending(stored.deprecation),
+            ]
             for stored in found
         ]
     )
@@ -177,7 +192,17 @@ def log(
 
 def _line(entry: Any) -> list[str]:
     moment = entry.time.replace("T", " ").removesuffix("Z")
-    return [entry.commit[:12], moment, entry.author, entry.reason]
+    named = [one.partition(" (")[0] for one in entry.contracts]
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    what = f"{named[0]}{more}" if named else "–"
+    return [entry.commit[:12], moment, entry.author, what, entry.reason]
+
+
+def _ending(ends: Any) -> str:
+    if ends is None:
+        return ""
+    day = ends.sunset_at[:10]
+    return f"ended {day}" if ends.is_over(time.time()) else f"supported until {day}"
 
 
 contracts.command()(diff)

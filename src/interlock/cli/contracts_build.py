@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.cli import say
-from interlock.cli.contracts_options import AuthorOption, JsonOption, author_of
+from interlock.cli.contracts_options import AuthorOption, JsonOption, author_of, counted
 
 if TYPE_CHECKING:
     from interlock.catalog.schemas.building import Built
@@ -142,6 +142,9 @@ def _publish(built: Built, folder: Path, author: str, reason: str) -> dict[str, 
     ]
     registry = ContractRegistry(folder)
     try:
+        before: dict[tuple[str, str, str], list[str]] = {}
+        for was in registry.search():
+            before.setdefault((was.name, was.protocol, was.domain), []).append(was.version)
         stored = registry.publish_all(versioned, author=author, reason=reason) if versioned else []
         taken = registry.snapshot(others, author=author, reason=lambda _: reason) if others else []
         run = Run(built.schema_count, built.drift_violations, built.generation_duration)
@@ -153,14 +156,20 @@ def _publish(built: Built, folder: Path, author: str, reason: str) -> dict[str, 
         (one.name, one.version, one.protocol, one.domain)
         for one in (each.contract for each in taken)
     ]
-    return {
-        "tag": release.tag,
-        "commit": release.commit,
-        "contracts": [
-            {"name": name, "version": version, "protocol": protocol, "domain": domain}
-            for name, version, protocol, domain in named
-        ],
-    }
+    rows = []
+    for name, version, protocol, domain in named:
+        known = before.get((name, protocol, domain), [])
+        row = {"name": name, "version": version, "protocol": protocol, "domain": domain}
+        majors = {_major(one) for one in known}
+        breaks = bool(majors) and _major(version) > max(majors)
+        rows.append({**row, "new": version not in known, "new_major": breaks})
+    return {"tag": release.tag, "commit": release.commit, "contracts": rows}
+
+
+def _major(version: str) -> int:
+    from interlock.catalog.contracts.compatibility import read_version
+
+    return int(read_version(version).major)
 
 
 # -- what is said
@@ -187,7 +196,15 @@ def _tell(built: Built, published: dict[str, Any] | None, *, check: bool, failed
         f"generation_duration {built.generation_duration:.3f} s"
     )
     if published is not None:
-        print(f"published {len(published['contracts'])} contracts as {published['tag']}")
+        rows = published["contracts"]
+        new = sum(row["new"] for row in rows)
+        print(
+            f"published {counted(len(rows))} as {published['tag']}: {new or 'none'} new or changed"
+        )
+        for row in rows:
+            if row["new_major"]:
+                told = f"  {row['name']} ({row['protocol']}) breaks whoever relied on it: "
+                print(say.printable(f"{told}it is {row['version']} now"))
 
 
 def _report(

@@ -63,6 +63,10 @@ def diff(
     """Show what changed between two contracts, and whom it breaks.
 
     Every change has a class and a path. What cannot be shown to be compatible is breaking.
+    With --role input a schema is taken literally: an object that is not closed
+    (additionalProperties: false) lets callers send any field, so a new optional one may clash with
+    what they sent, and is FIELD_CLAIMED. With both only what the schema names counts as sent, and
+    the same field fits; --as-declared says that for input, too.
 
     \b
     A contract is one of:
@@ -279,9 +283,13 @@ def _summary(changes: Sequence[Change], version: str | None) -> str:
 def _print_verdict(verdict: Verdict) -> None:
     versions = f"{verdict.old_version} → {verdict.new_version}"
     if verdict.passed:
-        say.note(f"{versions}: {verdict.headline}")
+        say.note(f"{versions} may be released: {verdict.headline}")
     else:
-        say.problem(f"{versions}: {verdict.headline}")
+        # That it is compatible is no reason why not: the problems below say that.
+        broken = any(change.breaking for change in verdict.changes)
+        say.problem(
+            f"{versions} may not be released: {verdict.headline if broken else ''}".rstrip()
+        )
     for warning in verdict.warnings:
         say.note(f"  warning: {say.printable(warning)}")
     for one in verdict.problems:

@@ -9,12 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from interlock.cli import running, say, where
-from interlock.cli.contracts_options import JsonOption
+from interlock.cli.contracts_options import (
+    JsonOption,
+    RegistryOption,
+    counted,
+    refuse_nothing,
+)
 from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
@@ -30,29 +36,33 @@ def status(
         str | None, typer.Argument(metavar="[TOOL]", help="Only this one, whole.")
     ] = None,
     config: where.ConfigOption = None,
+    registry: RegistryOption = None,
     json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
     """Show tools whose contract broke, whom that concerns, and how the registry fares.
 
-    Exit code 1 when there is a tool that broke and nobody has accepted it.
+    Exit code 1 when there is a tool that broke and nobody has accepted it. With --registry a
+    registry is looked at also where no node ever ran.
 
     \b
     Examples:
       interlock contracts status
       interlock contracts status files.read_file --json
     """
+      interlock contracts status --registry contracts
     meant = running.with_files(config, node)
-    rows = [row for row in _rows(meant) if tool in (None, row.tool)]
-    registry = _registry(meant)
+    fares = _registry(meant, registry)
+    seen = _rows(meant) if registry is None or _has_seen(meant) else []
+    rows = [row for row in seen if tool in (None, row.tool)]
     if json:
-        say.as_json({"tools": rows, "registry": registry})
+        say.as_json({"tools": rows, "registry": fares})
     else:
         for row in rows:
             _show(row)
         if not rows:
             say.note("no tool broke." if tool is None else f"{tool} did not break.")
-        _show_registry(registry)
+        _show_registry(fares)
     if rows:
         raise typer.Exit(say.FAILED)
 
@@ -184,16 +194,23 @@ def _row(meant: running.Meant, one: Sighting) -> ToolChange:
     return shown(one, held=config.contracts.on_break == "hold", breaks=breaks)
 
 
-def _registry(meant: running.Meant) -> dict[str, Any] | None:
-    """How the registry of the config fares. None: it has none."""
+def _registry(meant: running.Meant, named: Path | None) -> dict[str, Any] | None:
+    """How the registry fares that is named, or that of the config. None: it has none. Raises
+    InterlockError when there is nothing where somebody named one."""
     from interlock.errors import InterlockError
     from interlock.node.contracts_places import registry_path
     from interlock.stores.contract_registry import ContractRegistry
 
-    path = registry_path(meant.config, meant.base_dir)
+    path = registry_path(meant.config, meant.base_dir) if named is None else named.expanduser()
     if path is None:
         return None
     told: dict[str, Any] = {"folder": str(path)}
+def _has_seen(meant: running.Meant) -> bool:
+    from interlock.node.contracts_places import sightings_path
+
+    return sightings_path(meant.config, os.environ, meant.base_dir).exists()
+
+
     try:
         registry = ContractRegistry(path)
         try:
@@ -223,6 +240,8 @@ def _show(row: ToolChange) -> None:
         ("callers", row.breaks.callers),
         ("drivers", row.breaks.drivers),
         ("learned rules", row.breaks.rules),
+    if named is not None:
+        refuse_nothing(ContractRegistry(path))
     ):
         if names:
             print(say.printable(f"  breaks {what}: {', '.join(names)}"))
@@ -235,6 +254,6 @@ def _show_registry(registry: dict[str, Any] | None) -> None:
     metrics = registry.get("metrics")
     if metrics is not None:
         head = "nothing yet" if metrics.head is None else f"at {metrics.head[:12]}"
-        say.note(f"registry {registry['folder']}: {metrics.schema_count} contracts, {head}")
+        say.note(f"registry {registry['folder']}: {counted(metrics.schema_count)}, {head}")
     for problem in registry["problems"]:
         say.note(say.printable(f"! {problem}"))

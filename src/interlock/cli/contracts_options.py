@@ -27,12 +27,40 @@ RegistryOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+
+
+def _range(text: str) -> str:
+    """A range of versions. Raises BadParameter."""
+    from interlock.config.problems import BadValue
+    from interlock.manifests.ranges import in_range
+
+    try:
+        in_range("0.0.0", text)
+    except BadValue as bad:
+        raise typer.BadParameter(f"{bad.message}: {bad.hint}.") from None
+    return text
+
+
+def version_of(text: str) -> str:
+    """One version. Raises BadParameter."""
+    from interlock.catalog.contracts.compatibility import read_version
+    from interlock.errors import InterlockError
+
+    try:
+        read_version(text)
+    except InterlockError as error:
+        raise typer.BadParameter(error.message) from None
+    return text
+
+
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Its name, such as ToolInvocationRequest.")
 ]
 RangeOption = Annotated[
     str,
-    typer.Option("--version", metavar="RANGE", help="An npm range: 2.3.x, ^1.2, >=2 <3."),
+    typer.Option(
+        "--version", metavar="RANGE", parser=_range, help="An npm range: 2.3.x, ^1.2, >=2 <3."
+    ),
 ]
 DomainOption = Annotated[
     str | None, typer.Option("--domain", metavar="NAME", help="Only of this domain.")
@@ -56,12 +84,17 @@ AuthorOption = Annotated[
 
 
 @contextmanager
-def registry_of(registry: Path | None, config: Path | None) -> Iterator[ContractRegistry]:
-    """The registry that is meant. Raises ConfigError, InterlockError."""
+def registry_of(
+    registry: Path | None, config: Path | None, *, publishes: bool = False
+) -> Iterator[ContractRegistry]:
+    """The registry that is meant. Raises ConfigError, InterlockError: also where somebody names a
+    folder in which there is none, unless it `publishes`, which makes one."""
     from interlock.stores.contract_registry import ContractRegistry
 
     one = ContractRegistry(registry_folder(registry, config))
     try:
+        if registry is not None and not publishes:
+            refuse_nothing(one)
         yield one
     finally:
         one.close()
@@ -82,6 +115,23 @@ def registry_folder(registry: Path | None, config: Path | None) -> Path:
             "the config."
         )
     return found
+
+
+def refuse_nothing(registry: ContractRegistry) -> None:
+    """Raises InterlockError where nothing was ever published: a folder that somebody named and
+    that is not there is a slip of the pen."""
+    from interlock.stores.contract_records import unusable
+
+    if registry.head() is None:
+        raise unusable(
+            f"There is no contract registry in {registry.folder}: look at --registry, or publish "
+            "something there first.",
+            registry=str(registry.folder),
+        )
+
+
+def counted(number: int, what: str = "contract") -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def author_of(given: str | None) -> str:

@@ -3,8 +3,10 @@ asks it about a payload."""
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,30 +23,49 @@ from interlock.cli.contracts_options import (
     read_file,
     read_json,
     registry_of,
+    version_of,
+)
+
+_BY_ENDING: Final = (
+    (".proto", "protobuf"),
+    (".md", "mcp-tool"),
+    (".tool.json", "mcp-tool"),
+    (".openapi.json", "openapi"),
 )
 
 
 def publish(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The schema; - is stdin.")],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What it is called.")],
-    version: Annotated[
-        str, typer.Option("--version", metavar="X.Y.Z", help="Its version, which is new.")
-    ],
     reason: Annotated[
         str, typer.Option("--reason", "-m", metavar="TEXT", help="Why, for the history.")
     ],
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="What it is called. A TOOL.md says it itself."),
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version",
+            metavar="X.Y.Z",
+            parser=version_of,
+            help="Its version, which is new. A TOOL.md says it itself.",
+        ),
+    ] = None,
     domain: Annotated[
         str, typer.Option("--domain", metavar="NAME", help="To what it belongs.")
     ] = "common",
     protocol: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--protocol",
             metavar="[json-schema|protobuf|openapi|mcp-tool]",
             parser=options.one_of("json-schema", "protobuf", "openapi", "mcp-tool"),
-            help="In which language it is written.",
+            help="In which language it is written. Default: by the ending of FILE (.proto, .md, "
+            ".tool.json, .openapi.json), else json-schema.",
+            show_default=False,
         ),
-    ] = "json-schema",
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option("--source", metavar="TEXT", help="Where it came from. Default: FILE."),
@@ -60,7 +81,8 @@ def publish(
     change that breaks without a new major. The same document again changes nothing.
 
     \b
-    Example:
+    Examples:
+      interlock contracts publish tools/fs-read/TOOL.md -m "it reads the tail of a file, too"
       interlock contracts publish order.schema.json --name Order --version 2.4.0 \\
           --domain shop -m "orders have a currency"
     """
@@ -73,9 +95,17 @@ def publish(
         f"interlock {__version__}",
         written_moment(time.time()),
     )
-    kind: Any = protocol
-    contract = Contract(name, version, domain, kind, read_file(file), provenance)
-    with registry_of(registry, config) as one:
+    kind: Any = protocol or _by_ending(file)
+    if kind == "mcp-tool" and file.endswith(".md"):
+        document, own_name, own_version = _declared(Path(file))
+        name, version = name or own_name, version or own_version
+    else:
+        document = read_file(file)
+    for option, given in (("--name", name), ("--version", version)):
+        if not given:
+            raise typer.BadParameter(f"{file} does not say it itself: write {option}.")
+    contract = Contract(name or "", version or "", domain, kind, document, provenance)
+    with registry_of(registry, config, publishes=True) as one:
         before = one.metrics().head
         stored = one.publish(contract, author=author_of(author), reason=reason)
         is_new = one.metrics().head != before
@@ -85,6 +115,20 @@ def publish(
         print(f"{stored.name} {stored.version} is published: {stored.path}")
     else:
         print(f"{stored.name} {stored.version} is there already, exactly so.")
+
+
+def _by_ending(file: str) -> str:
+    return next((kind for ending, kind in _BY_ENDING if file.endswith(ending)), "json-schema")
+
+
+def _declared(path: Path) -> tuple[bytes, str, str | None]:
+    """A TOOL.md as the tool that it declares, with its name and version. Raises ConfigError."""
+    import msgspec
+
+    from interlock.cli.contracts_diff_files import read_contract_file
+
+    found = read_contract_file(path)
+    return msgspec.json.encode(found.content), str(found.content["name"]), found.version
 
 
 def validate(
@@ -120,7 +164,7 @@ def validate(
     if json:
         say.as_json(told)
     elif told.valid:
-        print(f"✓ it is a {told.name} {told.version}")
+        print(f"✓ it fits {told.name} {told.version}")
     else:
         for wrong in told.errors:
             print(say.printable(f"✗ {wrong.path or '/'}: {wrong.message}"))
@@ -157,6 +201,9 @@ def deprecate(
             show_default=False,
         ),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask when it ends at once.")
+    ] = False,
     domain: DomainOption = None,
     author: AuthorOption = None,
     registry: RegistryOption = None,
@@ -166,12 +213,14 @@ def deprecate(
     """Say that a major of a contract ends, and when.
 
     Until then it is served with a notice, afterwards whoever asks for it is told
-    `deprecated_version` and where to go on.
+    `deprecated_version` and where to go on. An end that is over already is asked about.
 
     \b
     Example:
       interlock contracts deprecate Order 1 --migration https://docs.example.com/order-2
     """
+    if not yes:
+        _ask_if_over(f"{name} {major}.x", since, sunset)
     with registry_of(registry, config) as one:
         ends = one.deprecate(
             name,
@@ -186,3 +235,23 @@ def deprecate(
         say.as_json(ends)
     else:
         print(f"{ends.name} {ends.major}.x is supported until {ends.sunset_at}.")
+
+
+def _ask_if_over(what: str, since: str | None, sunset: str | None) -> None:
+    """Whoever ends a major in the past cuts off its callers now: that is no slip of the pen only
+    if they say so. Raises BadParameter, Exit, InterlockError."""
+    from interlock.stores.contract_queries import moment
+    from interlock.stores.contract_records import written_moment
+    from interlock.stores.contract_registry import SUPPORTED_FOR
+
+    if sunset is None and since is None:
+        return
+    ends = moment(sunset) if sunset else moment(since or "") + SUPPORTED_FOR
+    if ends > time.time():
+        return
+    told = f"{say.printable(what)} would end at once: {written_moment(ends)} is over"
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{told}. Name a later --sunset, or say --yes.")
+    if not say.agreed(f"{told}. End it?"):
+        say.note("nothing was changed.")
+        raise typer.Exit(say.FAILED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.cli import say, where
-from interlock.cli.contracts_options import RegistryOption, registry_folder
+from interlock.cli.contracts_options import RegistryOption, registry_folder, registry_of
 
 if TYPE_CHECKING:
     from interlock.config import Config
@@ -43,6 +43,9 @@ def serve(
     from interlock.config import refuse_exposure, refuse_weak_tokens
 
     folder = registry_folder(registry, config)
+    if registry is not None:
+        with registry_of(registry, config):
+            """Somebody named it, so it has to be there."""
     source = where.source_if_any(config)
     loaded, base_dir = where.load_or_default(source)
     address = where.listen_address(listen) or listen

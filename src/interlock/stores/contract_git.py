@@ -82,7 +82,7 @@ class ContractGit:
         if self._program is None and (means == "git" or not is_there()):
             raise unusable(
                 "A contract registry needs git: install it, or the library dulwich with "
-                "`pip install 'interlock[contracts]'`."
+                "`pip install 'interlock[contracts]'`, or '.[contracts]' in a checkout."
             )
         self._place: Place | None = None
 

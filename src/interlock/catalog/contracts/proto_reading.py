@@ -145,7 +145,7 @@ def _parsed(data: bytes) -> Any:
         raise InterlockError(
             CONFIG,
             "Protobuf contracts need the protobuf package, which is not installed: "
-            "pip install 'interlock[contracts]'.",
+            "pip install 'interlock[contracts]', or '.[contracts]' in a checkout.",
         ) from None
     try:
         return descriptor_pb2.FileDescriptorSet.FromString(data)
