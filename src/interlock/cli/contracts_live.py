@@ -35,8 +35,8 @@ def status(
     tool: Annotated[
         str | None, typer.Argument(metavar="[TOOL]", help="Only this one, whole.")
     ] = None,
-    config: where.ConfigOption = None,
     registry: RegistryOption = None,
+    config: where.ConfigOption = None,
     json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
@@ -49,8 +49,8 @@ def status(
     Examples:
       interlock contracts status
       interlock contracts status files.read_file --json
-    """
       interlock contracts status --registry contracts
+    """
     meant = running.with_files(config, node)
     fares = _registry(meant, registry)
     seen = _rows(meant) if registry is None or _has_seen(meant) else []
@@ -178,6 +178,12 @@ def _store(meant: running.Meant) -> Iterator[Sightings]:
         store.close()
 
 
+def _has_seen(meant: running.Meant) -> bool:
+    from interlock.node.contracts_places import sightings_path
+
+    return sightings_path(meant.config, os.environ, meant.base_dir).exists()
+
+
 def _rows(meant: running.Meant) -> list[ToolChange]:
     with _store(meant) as store:
         return [_row(meant, one) for one in store.open_ones()]
@@ -205,12 +211,8 @@ def _registry(meant: running.Meant, named: Path | None) -> dict[str, Any] | None
     if path is None:
         return None
     told: dict[str, Any] = {"folder": str(path)}
-def _has_seen(meant: running.Meant) -> bool:
-    from interlock.node.contracts_places import sightings_path
-
-    return sightings_path(meant.config, os.environ, meant.base_dir).exists()
-
-
+    if named is not None:
+        refuse_nothing(ContractRegistry(path))
     try:
         registry = ContractRegistry(path)
         try:
@@ -240,8 +242,6 @@ def _show(row: ToolChange) -> None:
         ("callers", row.breaks.callers),
         ("drivers", row.breaks.drivers),
         ("learned rules", row.breaks.rules),
-    if named is not None:
-        refuse_nothing(ContractRegistry(path))
     ):
         if names:
             print(say.printable(f"  breaks {what}: {', '.join(names)}"))
