@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
+
 from interlock.config import parse_config
+from interlock.drivers.visiting import installed_folder
+from interlock.manifests.driver import DriverManifest
 from interlock.node.places import guarded_from_drivers, installed_drivers_path
+from interlock.upstreams.drivers.installing import prepare
+from interlock.upstreams.drivers.installing_again import LOOK_AGAIN
+from tests.node.driver_workspace import Clock, Running, Workspace, running
+from tests.upstreams.harness import run as on_loop
 
 
 def test_workspaces_share_nothing_that_was_installed(tmp_path: Path) -> None:
@@ -26,3 +35,84 @@ def test_workspaces_share_nothing_that_was_installed(tmp_path: Path) -> None:
         assert installed_drivers_path(config, environ, tmp_path / "link") == first
         # No server changes the programs of another, wherever that is at home.
         assert first.parent in guarded_from_drivers(config, environ, other)
+
+
+def lacking(folder: Path) -> Workspace:
+    """A driver whose program comes with it, but has to be put in its place first."""
+    workspace = Workspace(folder)
+    server = workspace.server()
+    args = [str(one) for one in server["args"]]
+    workspace.driver(
+        "echo-mcp",
+        workspace.echoes(workspace.contract()),
+        server={"kind": "binary", "path": "no-such-program-here", "args": args},
+        install=[{"method": "vendored", "path": "program"}],
+    )
+    program = folder / ".drivers" / "echo-mcp" / "program"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return workspace
+
+
+async def install(workspace: Workspace, manifest: DriverManifest) -> None:
+    """As `interlock drivers install` does it."""
+    folder = installed_folder(manifest, workspace.config(), workspace.folder, {})
+    await prepare(manifest, folder=folder, allowed=True)
+
+
+async def refused(node: Running) -> str:
+    error = await node.refused("text.echo", text="hi")
+    assert error.failure.name == "install_failed"
+    return error.message
+
+
+def test_a_call_right_after_an_install_works(tmp_path: Path) -> None:
+    workspace = lacking(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await refused(node)
+            # Also when nothing changed, the answer stays the same.
+            await refused(node)
+            await install(workspace, node.driver().manifest)
+            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+            assert node.status().problem == ""
+
+    on_loop(body)
+
+
+def test_an_install_is_noticed_without_a_call(tmp_path: Path) -> None:
+    workspace = lacking(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await refused(node)
+            assert node.status().state == "failing"
+            await install(workspace, node.driver().manifest)
+            await node.until(lambda: node.status().state != "failing", "the install is noticed")
+            assert node.status().problem == ""
+
+    on_loop(body)
+
+
+def test_what_came_by_another_way_is_found_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = lacking(tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+
+    async def body() -> None:
+        clock = Clock()
+        async with running(workspace, before=clock.take_over) as node:
+            await refused(node)
+            (programs / "no-such-program-here").symlink_to(
+                tmp_path / ".drivers" / "echo-mcp" / "program"
+            )
+            clock.turn(LOOK_AGAIN - 0.1)
+            await refused(node)
+            clock.turn(0.2)
+            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+
+    on_loop(body)

@@ -42,6 +42,12 @@ from interlock.upstreams.drivers.driver import LOOK_AGAIN, Driver
 from interlock.upstreams.drivers.driver_server import DriverSupervisor, Sleep
 from interlock.upstreams.drivers.health import Health
 from interlock.upstreams.drivers.health_probe import Asks, declared_only
+from interlock.upstreams.drivers.installing_again import (
+    INSTALL_AGAIN,
+    FailedInstall,
+    install_mark,
+)
+from interlock.upstreams.drivers.installing_again import LOOK_AGAIN as INSTALLED_SINCE
 from interlock.upstreams.drivers.launching import (
     Confine,
     DriverConnector,
@@ -134,12 +140,15 @@ class DriverCare:
         _require_allowed(driver)
         await self._signed_in(driver)
         standing.install_failed = standing.version_problem = ""
+        driver.failed_install = None
         manifest = driver.manifest
+        folder = installing.driver_folder(self._installed, manifest)
+        allowed, before = self._config.drivers.allow_install, install_mark(folder)
         try:
             prepared = await installing.prepare(
                 manifest,
-                folder=installing.driver_folder(self._installed, manifest),
-                allowed=self._config.drivers.allow_install,
+                folder=folder,
+                allowed=allowed,
                 check=self._runs(driver, "version_check.cmd"),
                 warn=lambda text: driver.warn(text),
             )
@@ -148,6 +157,10 @@ class DriverCare:
                 standing.version_problem = error.message
             elif error.failure is not SANDBOX_UNAVAILABLE:
                 standing.install_failed = error.message
+            # What the node itself did there is no news.
+            seen = install_mark(folder) if allowed else before
+            pause = INSTALL_AGAIN if allowed else INSTALLED_SINCE
+            driver.failed_install = FailedInstall(folder, seen, self.clock() + pause)
             raise
         self._programs[driver] = prepared.program
 

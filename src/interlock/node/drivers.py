@@ -181,11 +181,20 @@ class Drivers:
                 news = self._is_news(workspace, after, signed)
                 if news:
                     self._take(after)
+                self._look_at_installs()
             except Exception:
                 _log.exception("the drivers' files could not be read again")
             else:
                 # Where something changed, something else is about to: who waits for it is a human.
                 pause = max(LOOK_EVERY, cost * (CHANGE_COSTS if news else LOOK_COSTS))
+
+    def _look_at_installs(self) -> None:
+        """Somebody may have installed what a driver could not be used without."""
+        mended = [one for one in self.care.drivers.values() if one.look_at_install()]
+        for driver in mended:
+            self._changed(driver)
+        if mended and self._config.drivers.verify == "start":
+            self._verify()
 
     def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, Marks, float]:
         """What the files say now, by what signatures are known, and what it cost to look. In a

@@ -166,6 +166,7 @@ class ContractUpstream:
         standing.circuit_open = self._circuit_open(driver.key)
         if not standing.authed:
             driver.look_for_sign_in()
+        driver.may_be_installed()
         failed, passed = standing.health_failed_at, standing.health_passed_at
         return (
             standing.authed,

@@ -33,6 +33,7 @@ from interlock.upstreams.drivers.driver_server import (
     Surroundings,
 )
 from interlock.upstreams.drivers.health import Health
+from interlock.upstreams.drivers.installing_again import FailedInstall
 from interlock.upstreams.drivers.launching import is_lasting
 from interlock.upstreams.drivers.offers import DeclaredUris
 
@@ -89,6 +90,8 @@ class Driver:
         """Whether its server has been asked for its tools."""
         self.problem = ""
         """Why its server could not be reached when it was last tried."""
+        self.failed_install: FailedInstall | None = None
+        """Of the last attempt, if that failed."""
         self.hooks: Any = None
         """What its driver.py brings, if that may be run."""
         self.health: Health | None = None
@@ -211,6 +214,26 @@ class Driver:
                 await self._around.sleep(RETRY_AT_MOST)
         finally:
             self._reviving = None
+
+    def look_at_install(self) -> bool:
+        """Forget that it could not be installed when somebody has installed it since; whether that
+        is so."""
+        failed = self.failed_install
+        if failed is None or not failed.is_outdated():
+            return False
+        self._forget_install()
+        self.problem = ""
+        return True
+
+    def may_be_installed(self) -> None:
+        """The same, for a call: it may also find out by itself, after a while."""
+        failed = self.failed_install
+        if not self.look_at_install() and failed and self._around.clock() >= failed.again_at:
+            self._forget_install()
+
+    def _forget_install(self) -> None:
+        self.failed_install = None
+        self.standing.install_failed = self.standing.version_problem = ""
 
     async def signed_in(self) -> None:
         """Be signed in, as far as that can be done without a human. Raises InterlockError."""
