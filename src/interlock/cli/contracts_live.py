@@ -25,6 +25,7 @@ from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
     from interlock.node.contracts_shown import ToolChange
+    from interlock.node.driver_contracts import Broken
     from interlock.stores.contract_sightings import Sighting, Sightings
 
 _EVERY: Final = 1.0
@@ -119,16 +120,23 @@ def accept(
     """
     meant = running.with_files(config, node)
     failed = False
+    from interlock.cli.contracts_declared import declared_breaks
+
+    declared = {row.tool: (row, one) for row, one in declared_breaks(meant.config, meant.base_dir)}
     with _store(meant) as store:
         names = list(dict.fromkeys(tools or []))
         if every:
-            names += [one.tool for one in store.open_ones() if one.tool not in names]
+            open_now = [*declared, *(one.tool for one in store.open_ones())]
+            names += [one for one in open_now if one not in names]
             if not names:
                 say.note("no tool broke.")
         elif not names:
             raise typer.BadParameter("name a tool, or say --all")
         for name in names:
-            failed |= not _accept(meant, store, name, yes)
+            if name in declared:
+                failed |= not _accept_declared(meant, *declared[name], yes)
+            else:
+                failed |= not _accept(meant, store, name, yes)
     if failed:
         raise typer.Exit(say.FAILED)
 
@@ -142,16 +150,34 @@ def _accept(meant: running.Meant, store: Sightings, tool: str, yes: bool) -> boo
         say.note(f"{tool} did not break: there is nothing to accept.")
         return True
     _show(_row(meant, seen))
+    if not _agreed(tool, yes):
+        return False
+    if not store.accept(seen, getpass.getuser()):
+        say.problem(f"{tool} changed once more meanwhile: look at it again.")
+        return False
+    print(f"{tool} is forgotten." if seen.gone else f"{tool} is accepted as {seen.version}.")
+    return True
+
+
+def _accept_declared(meant: running.Meant, row: ToolChange, broken: Broken, yes: bool) -> bool:
+    """A contract of a TOOL.md."""
+    from interlock.cli.contracts_declared import accept_declared
+
+    _show(row)
+    if not _agreed(row.tool, yes):
+        return False
+    accept_declared(meant.config, meant.base_dir, broken)
+    print(f"{row.tool} is accepted as {row.to_version}.")
+    return True
+
+
+def _agreed(tool: str, yes: bool) -> bool:
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
         if not say.agreed(f"Accept {tool} as shown?"):
             say.note(f"{tool} was not accepted.")
             return False
-    if not store.accept(seen, getpass.getuser()):
-        say.problem(f"{tool} changed once more meanwhile: look at it again.")
-        return False
-    print(f"{tool} is forgotten." if seen.gone else f"{tool} is accepted as {seen.version}.")
     return True
 
 
@@ -185,8 +211,11 @@ def _has_seen(meant: running.Meant) -> bool:
 
 
 def _rows(meant: running.Meant) -> list[ToolChange]:
+    from interlock.cli.contracts_declared import declared_breaks
+
     with _store(meant) as store:
-        return [_row(meant, one) for one in store.open_ones()]
+        rows = [_row(meant, one) for one in store.open_ones()]
+    return [*(row for row, _ in declared_breaks(meant.config, meant.base_dir)), *rows]
 
 
 def _row(meant: running.Meant, one: Sighting) -> ToolChange:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.config import Config
+from interlock.node.contracts_shown import ToolChange
 from interlock.node.driver_status import ContractStatus, DriverStatus
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class DriverFolders:
 
     def contract_status(self) -> list[ContractStatus]:
         return [] if self._made is None else self._made.contract_status()
+
+    def broken_contracts(self) -> list[ToolChange]:
+        """Contracts of drivers that changed so that callers break."""
+        return [] if self._made is None else self._made.broken_contracts()
 
 
 def make_drivers(node: Node, config: Config) -> Drivers:

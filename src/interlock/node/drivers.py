@@ -22,7 +22,9 @@ from interlock.errors import InterlockError
 from interlock.manifests import workspace as files
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.tool import ToolContract
+from interlock.node.contracts_shown import ToolChange, classes
 from interlock.node.driver_care import DriverCare, workspace_id
+from interlock.node.driver_contracts import AcceptedContracts, Broken
 from interlock.node.driver_making import make_driver
 from interlock.node.driver_making import this_machine as this_machine
 from interlock.node.driver_publishing import Deprecations, Publishing, voice_of
@@ -78,6 +80,10 @@ class Drivers:
         self._upstreams = upstreams
         self._audit = audit
         self._registrations = registered_drivers_path(config, environ, base_dir)
+        self._accepted = AcceptedContracts.of(config, environ, base_dir)
+        self._accepted_mark: object = None
+        self._broken: dict[str, Broken] = {}
+        """Contracts that are not what was accepted, by key."""
         self.care = DriverCare(
             config,
             environ=environ,
@@ -149,11 +155,13 @@ class Drivers:
 
     async def configure(self, config: Config) -> None:
         """Run by a new config."""
-        before, self._config = self._config.drivers, config
+        before, self._config = self._config, config
         self.publishing.config = config
         self.care.configure(config)
-        if config.drivers == before:
-            if self.publishing.posted:
+        if config.drivers == before.drivers:
+            if config.contracts != before.contracts and self._workspace is not None:
+                self._take(self._workspace)
+            elif self.publishing.posted:
                 self.publishing.now()
             return
         await self.close()
@@ -207,15 +215,17 @@ class Drivers:
     def _signed(self, manifest: DriverManifest) -> object:
         return signature_mark(manifest) if self._config.drivers.trust else None
 
-    def _marks(self, manifest: DriverManifest) -> tuple[object, object]:
-        """Of the files beside a manifest that are read."""
-        return code_mark(manifest), self._signed(manifest)
+    def _marks(self, manifest: DriverManifest, workspace: files.Workspace) -> tuple[object, ...]:
+        """Of the files beside a manifest that are read, and of what its contracts break."""
+        keys = {one.contract.key for one in workspace.bindings[manifest.key]}
+        broken = tuple(self._broken[key].sentence for key in sorted(keys & self._broken.keys()))
+        return code_mark(manifest), self._signed(manifest), broken, bool(broken) and self._holds
 
     def _is_news(self, before: files.Workspace, after: files.Workspace, signed: Marks) -> bool:
         # Code that comes, changes or goes is seen there, too.
         if after.read_files or after.drivers.keys() != before.drivers.keys():
             return True
-        if after.refused != before.refused:
+        if after.refused != before.refused or self._accepted.mark() != self._accepted_mark:
             return True
         return any(
             one.marks[1] != signed.get(one.manifest.key) for one in self.care.drivers.values()
@@ -232,6 +242,7 @@ class Drivers:
             if before.get(path) != refused:
                 for problem in refused.problems:
                     _log.warning("%s", problem)
+        self._judge(workspace)
         kept = self.care.drivers
         for key in [*kept]:
             manifest = workspace.drivers.get(key.removeprefix("driver:"))
@@ -247,6 +258,22 @@ class Drivers:
         if self._config.drivers.verify == "start":
             self._verify()
 
+    @property
+    def _holds(self) -> bool:
+        return self._config.contracts.on_break == "hold"
+
+    def _judge(self, workspace: files.Workspace) -> None:
+        """Which contracts break what was accepted of them."""
+        fresh: list[Broken] = []
+        self._broken = {}
+        if self._config.contracts.watch:
+            served = [workspace.contracts[key] for key in sorted(workspace.serving)]
+            self._broken, fresh = self._accepted.take(served)
+        self._accepted_mark = self._accepted.mark()
+        for one in fresh:
+            found = " ".join(classes(one.changes))
+            self._audit.record_change("contracts", one.contract.id, "breaking", found)
+
     def _is_same(
         self, driver: Driver, manifest: DriverManifest, workspace: files.Workspace
     ) -> bool:
@@ -254,7 +281,7 @@ class Drivers:
             return False
         now = {one.contract.key: one.contract.digest for one in workspace.bindings[manifest.key]}
         then = {key: one.contract.digest for key, one in driver.bindings.items()}
-        return now == then and driver.marks == self._marks(manifest)
+        return now == then and driver.marks == self._marks(manifest, workspace)
 
     def _begin(self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes) -> None:
         driver = make_driver(
@@ -266,7 +293,12 @@ class Drivers:
             around=self.care,
             shape_of=lambda contract: self._shape(contract, shapes),
         )
-        driver.marks = self._marks(manifest)
+        driver.marks = self._marks(manifest, workspace)
+        for key in driver.bindings.keys() & self._broken.keys():
+            sentence = self._broken[key].sentence
+            driver.warn(sentence)
+            if self._holds:
+                driver.bindings[key].wrong += (sentence,)
         self.care.drivers[driver.key] = self._upstreams[driver.key] = driver
         self.care.look_after(driver)
 
@@ -403,6 +435,8 @@ class Drivers:
         names: dict[str, list[str]] = {}
         problems: dict[str, list[str]] = {}
         set_aside = self.publishing.set_aside()
+        for key, broken in self._broken.items():
+            problems[key] = [broken.sentence]
         for name, contract in self.contracts.versions.names.items():
             if name in set_aside:
                 problems.setdefault(contract.key, []).append(f"{name}: {set_aside[name]}")
@@ -417,6 +451,17 @@ class Drivers:
                 problem=" ".join(problems.get(key, ())),
             )
             for key, one in self.contracts.served.items()
+        ]
+
+    def broken_contracts(self) -> list[ToolChange]:
+        """Contracts that changed so that callers break, and nobody has accepted it."""
+        return [
+            one.shown(
+                held=self._holds,
+                drivers=[driver.manifest.id for driver in self.contracts.served[key].drivers],
+            )
+            for key, one in self._broken.items()
+            if key in self.contracts.served
         ]
 
     def _record(

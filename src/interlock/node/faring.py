@@ -40,7 +40,7 @@ def node_status(node: Node) -> NodeStatus:
         topics=node.topics.status(),
         drivers=node.driver_folders.status(),
         contracts=node.driver_folders.contract_status(),
-        changed_contracts=node.contracts.status(),
+        changed_contracts=[*node.driver_folders.broken_contracts(), *node.contracts.status()],
         problems=[*node.trust.problems(), *node.contracts.problems()],
     )
 

@@ -103,7 +103,7 @@ class Driver:
         """How many calls of contracts it was given."""
         self.requests = 0
         """How much was asked of its server, by whomever."""
-        self.marks: tuple[object, object] = (None, None)
+        self.marks: tuple[object, ...] = (None, None)
         """By what it is seen that its code, or its signature, changed."""
         self.capabilities: Mapping[str, Any] = {}
         """What of its server is offered beside contracts; also while that sleeps."""
