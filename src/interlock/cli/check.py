@@ -43,6 +43,9 @@ def check(
     if not missing:
         refuse_weak_tokens(loaded, environ=os.environ, base_dir=source.base_dir)
     doubtful = list(doubts(loaded, source))
+    wrong, odd, counted = _drivers(loaded, source)
+    missing += wrong
+    doubtful += odd
     if json:
         told = {"problems": _data(missing), "warnings": _data(doubtful)}
         say.as_json({"file": str(source.path), "ok": not missing, **told})
@@ -51,9 +54,35 @@ def check(
             say.note(str(one))
         for one in doubtful:
             say.note(f"Warning: {one}")
-        print(summary(loaded, source))
+        print(summary(loaded, source) + counted)
     if missing:
         raise typer.Exit(say.FAILED)
+
+
+def _drivers(
+    config: Config, source: where.ConfigSource
+) -> tuple[list[Problem], list[Problem], str]:
+    """What a node would refuse of the drivers, what is odd about them, and how many there are."""
+    settings = config.drivers
+    folders = any((source.base_dir / one).is_dir() for one in settings.folders)
+    named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
+    if not settings.enabled or not (folders or named):
+        return [], [], ""
+    from interlock.cli.driver_refusals import refused, unknown_names, without_manifest
+    from interlock.cli.driver_workspace import desk_of
+    from interlock.config import Problem
+
+    desk = desk_of(config, source.base_dir)
+    wrong = [one for problems in desk.workspace.problems.values() for one in problems]
+    wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(desk)]
+    wrong += _placed(unknown_names(desk), source)
+    odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(desk)]
+    drivers, contracts = len(desk.workspace.drivers), len(desk.workspace.contracts)
+    told = (
+        f"\n  {drivers} {'driver' if drivers == 1 else 'drivers'}, "
+        f"{contracts} {'contract' if contracts == 1 else 'contracts'}"
+    )
+    return wrong, odd, told
 
 
 def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
@@ -186,6 +215,9 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 yield ("parent", name), text
         for index, backup in enumerate(config.parent.backup):
             yield ("parent", "backup", index), backup
+    if config.drivers.enabled:
+        for slug, text in config.drivers.secrets.items():
+            yield ("drivers", "secrets", slug), text
     for key, server in config.enabled_servers.items():
         place = ("servers", key)
         for name in ("url", "command", "cwd"):
@@ -216,6 +248,8 @@ def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 yield (section, name), file
     for index, file in enumerate(config.subservers.trust):
         yield ("subservers", "trust", index), file
+    for index, file in enumerate(config.drivers.trust):
+        yield ("drivers", "trust", index), file
     for index, anchor in enumerate(config.approvals.anchors):
         if anchor.key is not None:
             yield ("approvals", "anchors", index, "key"), anchor.key

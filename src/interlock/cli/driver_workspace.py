@@ -20,6 +20,8 @@ from interlock.manifests.findings import ManifestError
 from interlock.manifests.ranges import newest
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.workspace import Workspace, load_workspace
+from interlock.node.driver_registrations import read_registrations
+from interlock.node.places import registered_drivers_path
 
 _MOST_NAMED: Final = 12
 
@@ -100,8 +102,15 @@ def desk_of(config: Config, base_dir: Path) -> Desk:
 
 
 def read_workspace(config: Config, base_dir: Path) -> Workspace:
+    """As a node of this config would: also held against the drivers that it accepted before."""
     settings = config.drivers
-    return load_workspace(base_dir, folders=settings.folders, contract_folders=settings.contracts)
+    accepted = registered_drivers_path(config, os.environ, base_dir)
+    return load_workspace(
+        base_dir,
+        folders=settings.folders,
+        contract_folders=settings.contracts,
+        registered=read_registrations(accepted),
+    )
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> InterlockError:

@@ -97,6 +97,7 @@ def check(
         if desk is not None:
             _files(report, desk)
             _bindings(report, desk)
+            _refusals(report, desk, whole=not paths)
             if live:
                 from interlock.cli.event_loop import run
 
@@ -158,6 +159,20 @@ def _bindings(report: Report, desk: Desk) -> None:
                 report.wrong(str(manifest.file), bound.entry.line, sentence, driver=manifest.id)
             for sentence in override_warnings(bound.contract, manifest, bound.entry):
                 report.doubtful(str(manifest.file), bound.entry.line, sentence, "override")
+
+
+def _refusals(report: Report, desk: Desk, *, whole: bool) -> None:
+    """What a node would not take, or never use. `whole`: all that the config names is here."""
+    from interlock.cli.driver_refusals import refused, unknown_names, without_manifest
+    from interlock.config.problems import format_path
+
+    for file, message, hint, driver in refused(desk):
+        report.wrong(file, 0, message, hint, driver=driver)
+    if whole:
+        for place, message, hint in unknown_names(desk):
+            report.wrong(format_path(place), 0, message, hint)
+        for file, message in without_manifest(desk):
+            report.doubtful(file, 0, message, "no_manifest")
 
 
 def _transforms(entry: Any) -> set[str]:

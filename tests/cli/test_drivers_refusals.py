@@ -1,0 +1,80 @@
+"""`drivers check` and `check`: what a node would refuse of drivers is found before it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from interlock.config import parse_config
+from interlock.manifests.tool_reader import load_contract
+from interlock.node.driver_contracts import AcceptedContracts
+from tests.cli.drivers_workspace import PATH_INPUT, contract, driver
+from tests.cli.program import DEMO, World
+
+
+def found(world: World, *command: str) -> tuple[int, str]:
+    done = world.run_here(*command, "--json")
+    told = json.loads(done.stdout)
+    assert told["ok"] is (done.returncode == 0)
+    return done.returncode, json.dumps(told["problems"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "manifest", "words"),
+    [
+        ({"trust": ["no/such.pem"]}, {}, "such.pem"),
+        ({}, {"network": {"egress": ["*"]}}, "network.egress"),
+        ({"pins": {"fs-raed": "files-mcp"}}, {}, "there is no contract fs-raed"),
+        ({"pins": {"fs-read": "flies-mcp"}}, {}, "there is no driver flies-mcp"),
+        ({"secrets": {"nobody": "${env:HOME}"}}, {}, "no inventory lists the secret nobody"),
+        ({"contracts": ["tools", "contrats"]}, {}, "there is no folder contrats"),
+    ],
+)
+def test_what_a_node_would_not_take(
+    world: World, settings: dict[str, Any], manifest: dict[str, Any], words: str
+) -> None:
+    contract(world)
+    driver(world, **manifest)
+    world.config({"demo": DEMO}, drivers=settings)
+    for command in (("drivers", "check"), ("check",)):
+        code, told = found(world, *command)
+        assert code == 1
+        assert words in told
+
+
+def test_a_reference_that_leads_nowhere(world: World) -> None:
+    world.config({"demo": DEMO}, drivers={"secrets": {"key": "${env:NO_SUCH_VARIABLE}"}})
+    code, told = found(world, "check")
+    assert code == 1
+    assert "NO_SUCH_VARIABLE" in told
+
+
+def test_a_folder_without_a_manifest_is_doubted(world: World) -> None:
+    contract(world)
+    path = driver(world)
+    path.rename(path.with_name("driver.md"))
+    (world.cwd / ".drivers" / "empty").mkdir()
+    world.config({"demo": DEMO})
+    for command in (("drivers", "check"), ("check",)):
+        done = world.run_here(*command)
+        assert done.returncode == 0
+        assert "driver.md is not read: call it DRIVER.md" in done.stderr
+        assert "there is no DRIVER.md in it" in done.stderr
+
+
+def test_a_contract_that_broke_since_a_node_accepted_it(world: World) -> None:
+    path = contract(world)
+    driver(world)
+    world.config({"demo": DEMO}, state_dir="state")
+    config = parse_config("state_dir: state\n")
+    accepted = load_contract(path).value
+    assert accepted is not None
+    AcceptedContracts.of(config, os.environ, world.cwd).accept(accepted)
+    assert found(world, "drivers", "check") == (0, "[]")
+    contract(world, inputs={**PATH_INPUT, "required": ["path", "mode"]})
+    code, told = found(world, "drivers", "check")
+    assert code == 1
+    assert "no new major version" in told
