@@ -98,6 +98,7 @@ def test_without_a_config_it_says_how_to_begin(world: World) -> None:
         "around\n"
         "  interlock import --write                 take over the servers of your MCP clients\n"
         "  interlock add NAME URL-or-COMMAND ...    write a config with one server\n"
+        "  echo 'drivers: {}' > interlock.yaml      run the drivers of this folder (.drivers)\n"
     )
 
 

@@ -19,8 +19,9 @@ from interlock.cli.running import Meant
 from interlock.config import Config, ServerConfig, TlsConfig
 from interlock.config.trust import CertificateConfig, IdentityConfig
 from interlock.node.approvals_socket import approvals_socket_path, approvals_sockets
-from interlock.node.node import Node, _on_loop
+from interlock.node.node import Node
 from interlock.node.places import signing_keys_path, socket_path
+from interlock.stores.journal_promises import deliver_on
 from interlock.stores.signing_keys import SigningKeys
 from tests.channels.certificates import Authority
 
@@ -162,7 +163,7 @@ def test_one_that_waited_for_the_journal_and_fails_strands_no_other() -> None:
             told.append(kept)
             last.set()
 
-        _on_loop(asyncio.get_running_loop())([fails, hears], True)
+        deliver_on(asyncio.get_running_loop())([fails, hears], True)
         async with asyncio.timeout(PATIENCE):
             await last.wait()
         assert told == [True]

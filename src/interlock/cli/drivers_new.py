@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from interlock.cli.driver_making import Made
     from interlock.cli.driver_workspace import Desk
 
+_FIRST_CONFIG: Final = """\
+# `interlock up` runs the drivers of this folder (.drivers). Servers can be added beside them.
+drivers: {}
+"""
 _KINDS: Final = ("npm", "binary", "docker", "remote")
 _TRANSPORTS: Final = {
     "npm": ("stdio",),
@@ -121,7 +125,8 @@ def new(
 
     wish = _wish(kind, ref, args, id, transport, egress, env, secret, pip)
     chosen = _chosen(tools)
-    loaded, base_dir = where.load_or_default(where.source_if_any(config))
+    source = where.source_if_any(config)
+    loaded, base_dir = where.load_or_default(source)
     folders = out if out is not None else base_dir / loaded.drivers.folders[0]
     folder = folders.absolute() / wish.id
     if out is not None:
@@ -133,6 +138,11 @@ def new(
         require_consent(manifest, yes=yes)
     with _shown() as tell:
         made = run(make(wish, desk, folder, chosen, tell=tell))
+    if source is None and out is None:
+        # Without a config `interlock up` would not know that there is something to run.
+        from interlock.config import DEFAULT_NAME
+
+        made.files.setdefault(base_dir / DEFAULT_NAME, _FIRST_CONFIG)
     write(made, force)
     _told(made, desk)
     # Everything was read before it was written; what only shows beside other files, shows now.

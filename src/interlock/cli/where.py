@@ -44,7 +44,8 @@ there is no config: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml and n
 Try one of these:
   interlock up --demo                      a node with a small built-in server, to look around
   interlock import --write                 take over the servers of your MCP clients
-  interlock add NAME URL-or-COMMAND ...    write a config with one server"""
+  interlock add NAME URL-or-COMMAND ...    write a config with one server
+  echo 'drivers: {{}}' > interlock.yaml      run the drivers of this folder (.drivers)"""
 
 
 class ConfigSource(Struct, frozen=True):

@@ -195,7 +195,14 @@ def _named_files(config: Config, environ: Mapping[str, str], base_dir: Path) -> 
         # A program finds its scripts from where it is started.
         folder = base_dir / os.path.expanduser(server.cwd or "")
         found |= {folder / one for one in _paths([server.command, server.args])}
-    return {path for path in found if os.path.isfile(path)}
+    places: set[Path] = set()
+    for path in found:
+        if os.path.isfile(path):
+            # A link cannot be covered: what it leads to is, and the folder that it stands in.
+            places.add(Path(os.path.realpath(path)))
+            if path.is_symlink() and path.parent.resolve() != base_dir.resolve():
+                places.add(path.parent)
+    return places
 
 
 def _paths(value: object) -> Iterator[str]:

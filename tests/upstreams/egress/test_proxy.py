@@ -105,7 +105,8 @@ def connect(host: str, port: int) -> bytes:
     ("data", "status"),
     [
         (b"\x05\x01\x00\r\n\r\n", b"400"),
-        (os.urandom(64).replace(b"\r", b"x") + b"\r\n\r\n", b"400"),
+        # Two that share the tests must name this case alike: the same rubbish every time.
+        (bytes(range(0x80, 0xC0)) + b"\x00\xff\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", b"400"),
         (b"CONNECT a.example:443 HTTP/1.1\r\nx: y\0\r\n\r\n", b"400"),
         (b"GET http://user:pass@a.example/ HTTP/1.1\r\n\r\n", b"400"),
