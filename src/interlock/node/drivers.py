@@ -45,7 +45,7 @@ from interlock.upstreams.supervisor import Supervisor
 
 _log = logging.getLogger("interlock.drivers")
 
-LOOK_EVERY: Final = 0.4
+LOOK_EVERY: Final = 0.25
 LOOK_COSTS: Final = 20
 """A look at all files may take one part in so many of the time."""
 CHANGE_COSTS: Final = 4
