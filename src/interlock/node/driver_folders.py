@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from interlock.catalog.introduction import Voice
 from interlock.config import Config
 from interlock.node.contracts_shown import ToolChange
 from interlock.node.driver_status import ContractStatus, DriverStatus
@@ -28,6 +29,7 @@ class DriverFolders:
         self._make = make
         self._made: Drivers | None = None
         self._begun = False
+        self._url: str | None = None
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -35,7 +37,19 @@ class DriverFolders:
         """Made when somebody asks."""
         if self._made is None:
             self._made = self._make(self._config)
+            if self._url is not None:
+                self._made.care.listening_at(self._url)
         return self._made
+
+    def listening_at(self, url: str) -> None:
+        """Where the node itself answers: no driver may reach that."""
+        self._url = url
+        if self._made is not None:
+            self._made.care.listening_at(url)
+
+    def voices(self) -> list[Voice]:
+        """What the servers of drivers can do beside contracts."""
+        return [] if self._made is None else self._made.voices()
 
     def start(self) -> None:
         self._begun = True
@@ -105,4 +119,5 @@ def make_drivers(node: Node, config: Config) -> Drivers:
     made.publishing.declare = node.contracts.declare
     made.deprecations = node.contracts.deprecations
     node.contracts.on_ends = made.refresh
+    made.on_voices = node.about_changed
     return made

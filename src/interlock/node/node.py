@@ -135,7 +135,7 @@ class Node:
             audit=self.audit,
             keyring=self._keyring,
             on_shown=self._shown,
-            on_changed=self._about_changed,
+            on_changed=self.about_changed,
         )
         seals = Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
         self.pipeline = self.roster.pipeline = Pipeline(
@@ -296,7 +296,7 @@ class Node:
         self._sweep_sessions()
         identity = self.trust.identity
         identity.listening_at(url)
-        self.drivers.care.listening_at(url)
+        self.driver_folders.listening_at(url)
         await identity.start()
         self._tell_where_tokens_are()
         return url
@@ -413,14 +413,14 @@ class Node:
             if one.server.expose == "transparent"
         ]
         self.pipeline.transparent = shown_as_itself[0] if shown_as_itself else None
-        self._about_changed()
+        self.about_changed()
 
     def _shown(self, supervisor: Supervisor) -> None:
         if supervisor.key == self.pipeline.transparent:
             # Whoever sees it as itself hears what it announces, even if its list reads as before.
             self._listeners.changed(supervisor.announced)
 
-    def _about_changed(self) -> None:
+    def about_changed(self) -> None:
         self._hello.refresh()
         self.tree.refresh()
 
@@ -466,7 +466,7 @@ class Node:
         }
 
     def _introduce(self) -> Introduction:
-        merged = merge(self.roster.voices())
+        merged = merge([*self.roster.voices(), *self.driver_folders.voices()])
         return Introduction(
             merged.server_info or OWN_INFO, merged.capabilities, merged.instructions
         )
