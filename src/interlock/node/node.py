@@ -137,6 +137,7 @@ class Node:
             on_shown=self._shown,
             on_changed=self.about_changed,
         )
+        self.driver_folders = DriverFolders(config, base_dir, partial(make_drivers, self))
         seals = Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
         self.pipeline = self.roster.pipeline = Pipeline(
             catalog=self.catalog,
@@ -238,7 +239,6 @@ class Node:
             roster=self.roster,
             recorder=self._journal,
         )
-        self.driver_folders = DriverFolders(config, base_dir, partial(make_drivers, self))
         self.contracts = Contracts(
             config,
             base_dir=base_dir,
