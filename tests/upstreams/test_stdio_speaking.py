@@ -152,10 +152,10 @@ def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
         peers: list[Peer] = []
         initialize = negotiate._initialize
 
-        async def noticed(peer: Peer) -> None:
+        async def noticed(peer: Peer, revision: str) -> None:
             peers.append(peer)
             asyncio.get_running_loop().call_soon(gate.write_text, "go")
-            await initialize(peer)
+            await initialize(peer, revision)
 
         monkeypatch.setattr(negotiate, "_initialize", noticed)
         async with kept(process("--eras", "stateless", "--gate", str(gate))) as one:
