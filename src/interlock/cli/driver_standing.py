@@ -19,17 +19,18 @@ from interlock.node.driver_status import BindingStatus, DriverStatus
 from interlock.node.driver_trust import refusal
 from interlock.node.drivers import this_machine
 from interlock.upstreams.drivers.auth_states import State
+from interlock.upstreams.drivers.installing import not_installed
 from interlock.upstreams.drivers.installing_bin import installed_bin
-
-NOT_INSTALLED = "it is not installed; run: interlock drivers install {id}"
 
 
 async def standing_of(manifest: DriverManifest, desk: Desk) -> Standing:
     """What is known of a driver."""
     standing = Standing(refused=refusal(manifest, desk.config, desk.base_dir))
-    standing.authed = await auth_state_of(manifest, desk).look() is State.AUTHED
+    auth = auth_state_of(manifest, desk)
+    standing.authed = await auth.look() is State.AUTHED
+    standing.auth_problem = auth.what_to_do
     if not desk.settings.allow_install and not _installed(manifest, desk):
-        standing.install_failed = NOT_INSTALLED.format(id=manifest.id)
+        standing.install_failed = not_installed(manifest.id)
     return standing
 
 
@@ -60,7 +61,7 @@ async def statuses(desk: Desk) -> list[DriverStatus]:
                 kind=manifest.kind,
                 state=_state(standing),
                 file=str(manifest.file),
-                problem=standing.refused or standing.install_failed,
+                problem=standing.refused or standing.auth_problem or standing.install_failed,
                 bindings=[
                     BindingStatus(
                         contract=one.contract.key,
@@ -125,6 +126,7 @@ def _as_told(standing: Standing, told: DriverStatus | None, contract: str) -> No
     if told is None:
         return
     standing.authed = told.state != "unauthed"
+    standing.auth_problem = "" if standing.authed else told.problem
     problems = [
         one for bound in told.bindings if bound.contract == contract for one in bound.problems
     ]

@@ -117,6 +117,12 @@ def login(
     desk = open_desk(config)
     manifest = desk.manifest(driver)
     if manifest.auth is None or manifest.auth.login is None:
+        from interlock.cli.driver_standing import standing_of
+
+        lacking = run(standing_of(manifest, desk)).auth_problem
+        if lacking:
+            say.note(lacking)
+            raise typer.Exit(say.FAILED)
         _needs_no_login(manifest)
         return
     run(_sign_in(desk, manifest, no_browser))

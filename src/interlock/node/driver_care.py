@@ -240,8 +240,9 @@ class DriverCare:
             driver.server.retire()
 
     def _take_over(self, driver: Driver, state: AuthState) -> None:
-        if driver.standing.authed is not state.authed:
-            driver.standing.authed = state.authed
+        standing, told = driver.standing, state.what_to_do
+        if standing.authed is not state.authed or standing.auth_problem != told:
+            standing.authed, standing.auth_problem = state.authed, told
             # Why it could not be used is out of date.
             driver.problem = ""
             self.changed(driver)

@@ -88,7 +88,11 @@ def status_of(driver: Driver) -> DriverStatus:
         if prompt.integrate_as == "skill_block":
             skills.setdefault(prompt.skill_ref, []).append(prompt.name)
     problem = (
-        standing.refused or standing.install_failed or standing.version_problem or driver.problem
+        standing.refused
+        or standing.auth_problem
+        or standing.install_failed
+        or standing.version_problem
+        or driver.problem
     )
     return DriverStatus(
         id=manifest.id,

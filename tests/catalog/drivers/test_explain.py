@@ -42,6 +42,20 @@ def test_a_failure_is_told_with_its_code() -> None:
     assert explain(decide(FOUR[0]))[0] == "image.create 1.4.2: 1 driver declares it"
 
 
+def test_what_is_wrong_with_a_driver_is_told_once() -> None:
+    lacking = "What lacking-mcp needs is not installed here. Run `interlock drivers install`."
+    one = candidate("lacking-mcp", standing=Standing(install_failed=lacking))
+    decision = decide(one)
+    assert decision.message == f"No driver can serve image.create now. {lacking}"
+    lines = explain(decision)
+    assert [line for line in lines if lacking in line] == [f"       not lacking-mcp@1: {lacking}"]
+    assert lines[-1] == "  install_failed: no driver can serve image.create now."
+    both = decide(one, candidate("old-mcp", standing=Standing(version_problem="it is old")))
+    assert both.message == (
+        f"No driver can serve image.create now. old-mcp@1: it is old; {lacking}"
+    )
+
+
 @pytest.mark.spec("DR-30.audit-2")
 def test_the_row_of_a_decision() -> None:
     own = candidate("cheap-sdk", kind="sdk", units=9, using=entry(cost=Cost(units_per_call=4.0)))

@@ -176,6 +176,9 @@ def test_three_contracts_of_one_driver_need_one_sign_in() -> None:
 
     assert [decision.failure for decision in ask()] == [errors.AUTH_REQUIRED] * 3
     assert "sign in to files-mcp" in ask()[0].message
+    standing.auth_problem = "files-mcp is not signed in. Run `interlock drivers login files-mcp`."
+    assert {decision.message for decision in ask()} == {standing.auth_problem}
+    assert {decision.rejected[0].reason for decision in ask()} == {standing.auth_problem}
     standing.authed = True
     assert [decision.selected.entry for decision in ask()] == entries
     elsewhere = Workspace(region="us")

@@ -40,8 +40,10 @@ def test_without_permission_nothing_is_run_and_the_line_is_named(world: World) -
         manifest = world.driver(("npm", {"package": "tiny-server"}))
         error = await world.failed(manifest, allowed=False, run=spy)
         assert error.failure is INSTALL_FAILED
-        assert "`drivers: {allow_install: true}` to interlock.yaml" in error.message
-        assert "npm install tiny-server" in error.message
+        assert error.message == (
+            "What tiny-mcp needs is not installed here. Run `interlock drivers install tiny-mcp`, "
+            "or let the node do it: add `drivers: {allow_install: true}` to interlock.yaml."
+        )
         assert error.data == {"driver": "tiny-mcp", "allow_install": False}
         assert ran == []
         assert not world.folder.exists()
@@ -65,6 +67,7 @@ def test_what_is_there_already_needs_no_permission(world: World) -> None:
         manifest = world.driver(("npm", {"package": "x"}), server=server, version_check=check)
         error = await world.failed(manifest, allowed=False)
         assert error.failure is VERSION_MISMATCH
+        assert "`interlock drivers install tiny-mcp`" in error.message
         assert "allow_install: true" in error.message
 
     on_loop(main)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,8 @@ from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.driver import ServerBlock, VersionCheck
 from interlock.upstreams.drivers.installing import Prepared
 from interlock.upstreams.drivers.installing_bin import MARKER, installed_bin, package_name
-from interlock.upstreams.drivers.processes import run
+from interlock.upstreams.drivers.installing_steps import npm_words
+from interlock.upstreams.drivers.processes import Ran, run
 from tests.needs import NPM, requires_npm
 from tests.upstreams.drivers.life_installing import CHECK, NOWHERE, World, npm_package
 from tests.upstreams.harness import run as on_loop
@@ -164,3 +170,103 @@ def test_the_program_of_a_package(world: World) -> None:
     assert said({}) is None
     assert said({"gone": "cli.js"}) is None
     assert said(7) is None
+
+
+class NothingThere(BaseHTTPRequestHandler):
+    """A registry without packages."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@contextmanager
+def empty_registry() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NothingThere)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+@requires_npm
+@pytest.mark.parametrize("hashed", [False, True], ids=["install", "pack"])
+def test_what_npm_says_of_a_package_that_is_not_there(
+    world: World, hashed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = {"package": "tiny-server", **({"sha256": NOWHERE} if hashed else {})}
+
+    async def main() -> None:
+        with empty_registry() as url:
+            monkeypatch.setenv("npm_config_registry", url)
+            error = await world.failed(world.driver(("npm", step)))
+        begun = "Cannot install tiny-mcp: npm: it ended with status 1: E404: Not Found"
+        assert error.message.startswith(begun)
+        assert "tiny-server" in error.message[len(begun) :]
+        assert error.message.endswith("When that is mended: `interlock drivers install tiny-mcp`.")
+
+    on_loop(main)
+
+
+@requires_npm
+def test_what_npm_says_where_there_is_no_network(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with empty_registry() as url:
+        monkeypatch.setenv("npm_config_registry", url)
+    monkeypatch.setenv("NPM_CONFIG_FETCH_RETRIES", "0")
+
+    async def main() -> None:
+        error = await world.failed(world.driver(("npm", {"package": "tiny-server"})))
+        assert "status 1: ECONNREFUSED: " in error.message
+        assert ".." not in error.message
+
+    on_loop(main)
+
+
+def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    async def spy(cmd: Any, **_: Any) -> Ran:
+        ran.append(list(cmd))
+        return Ran(0)
+
+    async def main() -> None:
+        manifest = world.driver(("npm", {"package": "tiny-server"}))
+        for name in [name for name in os.environ if name.lower().startswith("npm_config_fetch")]:
+            monkeypatch.delenv(name)
+        await world.prepare(manifest, run=spy, again=True)
+        assert {"--fetch-retries=1", "--fetch-timeout=20000"} <= set(ran[-1])
+        monkeypatch.setenv("NPM_CONFIG_FETCH_RETRIES", "5")
+        await world.prepare(manifest, run=spy, again=True)
+        assert "--fetch-timeout=20000" in ran[-1]
+        assert not any(word.startswith("--fetch-retries") for word in ran[-1])
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "npm ERR! code ENOTFOUND\nnpm ERR! syscall getaddrinfo\nnpm ERR! errno ENOTFOUND\n"
+            "npm ERR! network request to http://x/ failed, reason: getaddrinfo ENOTFOUND x\n"
+            "npm ERR! network This is a problem related to network connectivity.\n",
+            "ENOTFOUND: request to http://x/ failed, reason: getaddrinfo ENOTFOUND x",
+        ),
+        ("npm error code EINTEGRITY\n", "EINTEGRITY"),
+        ("node: not found\n", "node: not found"),
+        ("", ""),
+    ],
+    ids=["no-network", "code-only", "not-npm", "silent"],
+)
+def test_why_npm_failed(said: str, told: str) -> None:
+    assert npm_words(Ran(1, err=said)) == told

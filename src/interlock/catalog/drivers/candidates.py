@@ -15,6 +15,8 @@ class Standing(Struct):
     install_failed: str = ""
     version_problem: str = ""
     authed: bool = True
+    auth_problem: str = ""
+    """Why nobody is signed in with it, and what to do, in whole sentences."""
     login_only: bool = False
     """It can be used without being signed in, and signs in when it is."""
     health_failed_at: float | None = None

@@ -34,10 +34,18 @@ def explain(decision: Decision) -> list[str]:
         lines.append("  5. in this order:")
         lines += [f"       {place}. {_shown(one)}" for place, one in enumerate(decision.order, 1)]
     if decision.failure is not None:
-        lines.append(f"  {decision.failure.name}: {decision.message}")
+        lines.append(f"  {decision.failure.name}: {_ending(decision)}")
     else:
         lines.append(f"  {decision.message}")
     return lines
+
+
+def _ending(decision: Decision) -> str:
+    """Why nobody is left; what was told of single drivers is not told again."""
+    reasons = [one.reason.removesuffix(".") for one in decision.rejected]
+    if decision.pinned is None and any(reason in decision.message for reason in reasons):
+        return f"no driver can serve {decision.contract} now."
+    return decision.message
 
 
 def resolved_row(

@@ -220,14 +220,14 @@ def _dropped(candidate: Candidate, inputs: Collection[str]) -> list[str]:
 def _unable(candidate: Candidate, machine: Machine, now: float) -> _Refusal | None:
     standing = candidate.standing
     if standing.install_failed:
-        return f"it is not installed: {standing.install_failed}", errors.INSTALL_FAILED.name
+        return standing.install_failed, errors.INSTALL_FAILED.name
     if standing.version_problem:
         return standing.version_problem, errors.VERSION_MISMATCH.name
     lacking = _lacking(candidate.driver.requires, machine)
     if lacking:
         return lacking, errors.TOOL_UNAVAILABLE.name
     if not standing.authed and not standing.login_only:
-        return "it is not signed in", errors.AUTH_REQUIRED.name
+        return standing.auth_problem or "it is not signed in", errors.AUTH_REQUIRED.name
     if _unhealthy_until(candidate, now) is not None:
         return "its last health check failed", errors.TOOL_UNAVAILABLE.name
     if standing.circuit_open:
@@ -324,16 +324,29 @@ def _failure(
         return _pin_failed(id, decision.pinned, rejected)
     if not rejected:
         return errors.NO_ROUTE, f"There is no driver for {id}: add one that implements it."
-    why = "; ".join(f"{one.driver}: {one.reason}" for one in reversed(rejected[-_CLOSEST:]))
+    why = _ended("; ".join(_whose(one) for one in reversed(rejected[-_CLOSEST:])))
     if any(one.code == errors.REGION_MISMATCH.name for one in rejected):
         return (
             errors.NO_ROUTE_IN_REGION,
-            f"No driver of {id} is in the region {workspace.region}. {why}.",
+            f"No driver of {id} is in the region {workspace.region}. {why}",
         )
     if row is errors.AUTH_REQUIRED:
         first = rejected[-1].driver.partition("@")[0]
+        if first in rejected[-1].reason:
+            # The sentence that the driver itself has for it, wherever it is told.
+            return row, rejected[-1].reason
         return row, f"{id} needs a driver that is signed in: sign in to {first} first."
-    return row or errors.NO_ROUTE, f"No driver can serve {id} now. {why}."
+    return row or errors.NO_ROUTE, f"No driver can serve {id} now. {why}"
+
+
+def _whose(rejection: Rejection) -> str:
+    """Why not this driver. Some reasons are sentences that begin with whom they are about."""
+    reason, id = rejection.reason.removesuffix("."), rejection.driver.partition("@")[0]
+    return reason if id in reason else f"{rejection.driver}: {reason}"
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _shared_reason(rejected: Sequence[Rejection]) -> Failure | None:
@@ -354,7 +367,7 @@ def _pin_failed(id: str, pin: str, rejected: Sequence[Rejection]) -> tuple[Failu
     row = errors.PINNED_PROVIDER_UNAVAILABLE
     if last.code in (errors.POLICY_VIOLATION.name, errors.REGION_MISMATCH.name):
         row = errors.by_name(last.code)
-    return row, f"{id} is pinned to {pin}, which cannot serve it: {last.reason}."
+    return row, _ended(f"{id} is pinned to {pin}, which cannot serve it: {last.reason}")
 
 
 def _until(candidates: Iterable[Candidate], now: float) -> float | None:

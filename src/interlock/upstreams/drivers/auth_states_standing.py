@@ -99,6 +99,28 @@ class AuthState:
         """As far as is known; `ready` finds out."""
         return self.state is State.AUTHED
 
+    @property
+    def what_to_do(self) -> str:
+        """Why nobody is signed in, and what mends that: the same sentence wherever it is told.
+        Empty: nothing is to be done."""
+        if self.state is State.AUTHED:
+            return ""
+        driver = self.manifest.id
+        why = f": {self.why}" if self.why else ""
+        return f"{driver} is not signed in{why}. {self._how()}"
+
+    def _how(self) -> str:
+        if self._auth.login is not None:
+            return f"Run `{LOGIN_COMMAND} {self.manifest.id}`, and call again."
+        if not self._unset:
+            return "Give it what it lists under auth, and call again."
+        names = ", ".join(self._unset)
+        return (
+            "Say in interlock.yaml where its secrets are: by slug under drivers.secrets, or, for "
+            f"variables of the node's environment, `drivers: {{env_secrets: [{names}]}}`; and call "
+            "again."
+        )
+
     # -- what the runtime asks and tells
 
     async def ready(self) -> None:
@@ -264,23 +286,11 @@ class AuthState:
             self._on_change(self)
 
     def _required(self) -> InterlockError:
-        driver = self.manifest.id
-        why = f": {self.why}" if self.why else ""
-        data: dict[str, Any] = {"driver": driver, "state": self.state.value}
-        if self._auth.login is None:
-            names = ", ".join(self._unset)
-            how = "Give it what it lists under auth, and call again."
-            if names:
-                how = (
-                    "Say in interlock.yaml where its secrets are: by slug under drivers.secrets, "
-                    "or, for variables of the node's environment, "
-                    f"`drivers: {{env_secrets: [{names}]}}`; and call again."
-                )
-        else:
+        data: dict[str, Any] = {"driver": self.manifest.id, "state": self.state.value}
+        if self._auth.login is not None:
             data["login"] = {
                 name: value
                 for name, value in msgspec.to_builtins(self._auth.login).items()
                 if value
             }
-            how = f"Run `{LOGIN_COMMAND} {driver}`, and call again."
-        return InterlockError(AUTH_REQUIRED, f"{driver} is not signed in{why}. {how}", data)
+        return InterlockError(AUTH_REQUIRED, self.what_to_do, data)

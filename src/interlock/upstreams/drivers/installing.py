@@ -15,7 +15,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import shlex
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -59,6 +58,15 @@ class Prepared(Struct, frozen=True):
     version: str = ""
     """As its version check found it; empty when it has none."""
     installed_now: bool = False
+
+
+def not_installed(id: str) -> str:
+    """What a person does about a driver that is not there: the same sentence wherever it is told.
+    Also when what is there is too old."""
+    return (
+        f"What {id} needs is not installed here. Run `interlock drivers install {id}`, or let the "
+        f"node do it: add `{ALLOW}` to interlock.yaml."
+    )
 
 
 def driver_folder(state: Path, manifest: DriverManifest) -> Path:
@@ -195,10 +203,7 @@ class _Desk:
     async def install(self) -> None:
         """By the first way that works. Raises InterlockError."""
         if not self._allowed:
-            raise self._failed(
-                f"it is not installed, and this node may not install. Add `{ALLOW}` to "
-                f"interlock.yaml, or install it yourself{self._by_hand()}"
-            )
+            raise self._error(not_installed(self._manifest.id))
         before = read_marker(self._folder)
         async with self._alone():
             if self.is_installed() and read_marker(self._folder) != before:
@@ -239,18 +244,16 @@ class _Desk:
         """What an install was for: another package or version is another install."""
         return hashlib.sha256(msgspec.json.encode(self._manifest.install)).hexdigest()
 
-    def _by_hand(self) -> str:
-        for step in self._known:
-            if step.method in ("npm", "pip") and isinstance(step.settings.get("package"), str):
-                return f" ({step.method} install {shlex.quote(step.settings['package'])})"
-        return ""
-
     def _failed(self, why: str) -> InterlockError:
-        return InterlockError(
-            INSTALL_FAILED,
-            f"Cannot install {self._manifest.id}: {why}.",
-            {"driver": self._manifest.id, "allow_install": self._allowed},
+        id = self._manifest.id
+        return self._error(
+            f"Cannot install {id}: {why.rstrip('.')}. When that is mended: "
+            f"`interlock drivers install {id}`."
         )
+
+    def _error(self, message: str) -> InterlockError:
+        data = {"driver": self._manifest.id, "allow_install": self._allowed}
+        return InterlockError(INSTALL_FAILED, message, data)
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from interlock.config import redact
 from interlock.manifests.driver import DriverManifest
 from interlock.upstreams.drivers.installing_bin import DOWNLOAD, VENV
-from interlock.upstreams.drivers.processes import Ran, Runs
+from interlock.upstreams.drivers.processes import Ran, Runs, in_a_sentence
 from interlock.upstreams.links.process import child_environment
 from interlock.upstreams.oauth.addresses import is_secure
 
@@ -37,8 +38,16 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # Where packages come from is a matter of the machine: its operator's settings hold for installers,
 # which run nothing of what they install.
 _SETTINGS: Final = ("PIP_", "NPM_CONFIG_", "npm_config_", "DOCKER_")
+_NPM_PATIENCE: Final = {"fetch-retries": 1, "fetch-timeout": 20000}
+_NPM_SAYS: Final = re.compile(r"npm (?:error|ERR!) (?:(?:404|network) +)?(\S.*)")
+_NPM_MARKS: Final = frozenset({"code", "syscall", "errno", "path", "dest", "command", "signal"})
+"""Lines of npm's that are for programs begin with one of these."""
 _CHUNK: Final = 1024 * 1024
 _DOWNLOADER: Final = Path(__file__).with_name("installing_download.py")
+
+
+Why = Callable[[Ran], str]
+"""What of an installer's words says why it failed."""
 
 
 class StepFailed(Exception):
@@ -53,8 +62,10 @@ class Site(Struct, frozen=True):
     run: Runs
     warn: Callable[[str], None]
 
-    async def ran(self, argv: Sequence[str], *, cwd: Path | None = None) -> Ran:
-        """Run an installer. Raises StepFailed."""
+    async def ran(
+        self, argv: Sequence[str], *, cwd: Path | None = None, why: Why | None = None
+    ) -> Ran:
+        """Run an installer. Raises StepFailed, with what `why` makes of what it wrote."""
         settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
         ran = await self.run(
             argv,
@@ -63,8 +74,8 @@ class Site(Struct, frozen=True):
             timeout=WITHIN,
         )
         if not ran.ended_with(0):
-            words = f": {ran.last_words}" if ran.last_words else ""
-            raise StepFailed(f"{ran.how}{words}")
+            words = ran.last_words if why is None else why(ran)
+            raise StepFailed(redact(f"{ran.how}: {words}" if words else ran.how))
         return ran
 
     def beside(self, path: str) -> Path:
@@ -88,14 +99,40 @@ async def npm(site: Site, settings: Mapping[str, Any]) -> None:
     if wanted and not Path(what).is_absolute():
         packed = site.folder / "packed"
         packed.mkdir()
-        await site.ran(["npm", "pack", "--silent", "--pack-destination", str(packed), "--", what])
+        await site.ran(
+            ["npm", "pack", *_patience(os.environ), "--loglevel=error", "--pack-destination",
+             str(packed), "--", what],
+            why=npm_words,
+        )  # fmt: skip
         what = str(_only_file(packed))
     if wanted:
         require_hash(Path(what), wanted)
     await site.ran(
         ["npm", "install", "--prefix", str(site.folder), "--ignore-scripts", "--no-audit",
-         "--no-fund", "--no-update-notifier", "--loglevel=error", "--", what]
+         "--no-fund", "--no-update-notifier", "--loglevel=error", *_patience(os.environ), "--",
+         what],
+        why=npm_words,
     )  # fmt: skip
+
+
+def _patience(environ: Mapping[str, str]) -> list[str]:
+    """npm waits for minutes where there is no network. Who set it up otherwise knows why."""
+    known = {name.lower() for name in environ}
+    return [
+        f"--{name}={value}"
+        for name, value in _NPM_PATIENCE.items()
+        if f"npm_config_{name.replace('-', '_')}" not in known
+    ]
+
+
+def npm_words(ran: Ran) -> str:
+    """What npm says went wrong. It ends with advice and with where its log is; why is said at the
+    beginning: a code, such as E404 or ENOTFOUND, and a sentence after it."""
+    said = [found[1] for line in ran.err.splitlines() if (found := _NPM_SAYS.fullmatch(line))]
+    code = next((line[5:] for line in said if line.startswith("code ")), "")
+    told = next((line for line in said if line.split(" ")[0] not in _NPM_MARKS), "")
+    words = ": ".join(part for part in (code, told) if part)
+    return in_a_sentence(words) if words else ran.last_words
 
 
 async def pip(site: Site, settings: Mapping[str, Any]) -> None:

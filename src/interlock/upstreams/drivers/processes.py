@@ -70,7 +70,12 @@ class Ran(Struct, frozen=True):
         # npm ends with where its log is, which says nothing of why.
         lines = [line for line in lines if "A complete log of this run" not in line] or lines
         text = lines[-1] if lines else ""
-        return "".join(one if one.isprintable() else "\ufffd" for one in text[:_SHOWN])
+        return in_a_sentence(text)
+
+
+def in_a_sentence(text: str) -> str:
+    """What a command wrote, so that it can stand in a sentence of ours."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text[:_SHOWN])
 
 
 class Runs(Protocol):
