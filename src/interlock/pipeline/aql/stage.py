@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.call import EMPTY_OBJECT, Call, Caller, Outcome
+from interlock.call import EMPTY_OBJECT, Call, Outcome
 from interlock.catalog.aql import naming
 from interlock.catalog.aql.book import OperationBook, OperationsAt
 from interlock.catalog.aql.costs import tool_tokens
@@ -90,7 +90,7 @@ class _NoAql:
 NO_AQL: Final[AqlStage] = _NoAql()
 
 
-Used = tuple[str, Caller | None, bool]
+Used = tuple[str, str, bool]
 """The canonical name of a tool, who called it, and whether that went well."""
 
 
@@ -265,7 +265,8 @@ class Stage:
         took: float = 0.0,
     ) -> Over:
         used, quotas = self.used, self.quotas
-        route = call.route
+        route, caller = call.route, call.caller
+        name = "" if caller is None else caller.name
         if (
             outcome is None
             or error is not None
@@ -273,10 +274,10 @@ class Stage:
             or glance.is_error
         ):
             if used is not None and route is not None:
-                used((route.canonical, call.caller, False))
+                used((route.canonical, name, False))
             return self._settled(call, outcome, error)
         if used is not None and route is not None:
-            used((route.canonical, call.caller, True))
+            used((route.canonical, name, True))
         if quotas is not None and quotas.active:
             return self._settled(call, outcome, error)
         if self._all_alike and took < self._slow:

@@ -87,6 +87,21 @@ def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:
     assert usage.of("nobody.knows") == NEVER
 
 
+@pytest.mark.parametrize("caller", ["", "clerk"])
+def test_calls_that_are_added_up_first_count_like_single_ones(caller: str) -> None:
+    clock = Clock()
+    single, together = Usage(clock=clock), Usage(clock=clock)
+    for usage in (single, together):
+        usage.called("a.b", caller, False)
+    clock.now += HALF_LIFE_S
+    for good, times in ((True, 3), (False, 2)):
+        for _ in range(times):
+            single.called("a.b", caller, good)
+        together.called("a.b", caller, good, times)
+    assert together.of("a.b", caller) == pytest.approx(single.of("a.b", caller))
+    assert together.taken() == single.taken()
+
+
 @pytest.mark.spec("ST-4.4.2-11")
 def test_a_prefill_holds_what_fits_well_and_has_room() -> None:
     shelf = book(SMALL)

@@ -40,10 +40,10 @@ class Tally(msgspec.Struct):
     last: float = 0.0
     """On the wall clock."""
 
-    def add(self, good: bool, now: float) -> None:
+    def add(self, good: bool, now: float, times: int = 1) -> None:
         faded = self.faded(now)
-        self.calls = self.calls * faded + 1.0
-        self.successes = self.successes * faded + (1.0 if good else 0.0)
+        self.calls = self.calls * faded + times
+        self.successes = self.successes * faded + (times if good else 0)
         self.last = max(now, self.last)
 
     def faded(self, now: float) -> float:
@@ -74,8 +74,8 @@ class Usage:
     def is_empty(self) -> bool:
         return not self._tallies
 
-    def called(self, tool: str, caller: str, good: bool) -> None:
-        """A call of a tool is over."""
+    def called(self, tool: str, caller: str, good: bool, times: int = 1) -> None:
+        """A call of a tool is over, or several at about the same time."""
         now = self._clock()
         for key in ((tool, ""), (tool, caller)) if caller else ((tool, ""),):
             tally = self._tallies.get(key)
@@ -83,7 +83,7 @@ class Usage:
                 if len(self._tallies) >= _MOST_KEPT:
                     continue
                 tally = self._tallies[key] = Tally()
-            tally.add(good, now)
+            tally.add(good, now, times)
             self.changed.add(key)
 
     def of(self, tool: str, caller: str = "") -> Seen:
