@@ -130,6 +130,7 @@ class Tool(Listed):
         "digest",
         "effect",
         "effect_word",
+        "file_digest",
         "latency_class",
         "mutable",
         "own_words",
@@ -186,6 +187,8 @@ class Tool(Listed):
         """Members as its upstream has them, where `listed` has them otherwise."""
         self.served_by: tuple[str, ...] = ()
         """Of a contract: the drivers that a call may go to, each as `id@version digest`."""
+        self.file_digest = ""
+        """Of a contract: of the file that says it, which says more than is listed."""
         self.digest = ""
         """Of its contract: ask `pinning.contract_digest`."""
 
@@ -289,13 +292,16 @@ def contract_offering(
     tools: Iterable[Raw | bytes],
     effects: Mapping[str, EffectLevel],
     served_by: Mapping[str, tuple[str, ...]] | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Offering:
     """Contracts that drivers serve: their ids are their names, dots included. `key`: the upstream
-    that takes their calls; by name, `effects`: what they do, and `served_by`: by whom."""
+    that takes their calls; by name, `effects`: what they do, `served_by`: by whom, and `digests`:
+    of their files."""
     terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, levels=effects)
     made = _read(key, "", root_segment or "", terms, tools, registered="", rule=Rule.DOTTED)
     for tool in made.tools:
         tool.served_by = (served_by or {}).get(tool.upstream_name, ())
+        tool.file_digest = (digests or {}).get(tool.upstream_name, "")
     return made
 
 

@@ -60,12 +60,13 @@ def contract_digest(tool: Tool) -> str:
 
 def approved_digest(tool: Tool) -> str:
     """What somebody says yes to who approves a call of a tool: its contract, and, where drivers
-    serve that, none but these, as they are. They are no part of the contract itself: who pinned it
-    need not look at it again when a driver comes."""
+    serve that, its file and none but these drivers, as they are. They are no part of the contract
+    itself: who pinned it need not look at it again when a driver comes."""
     digest = contract_digest(tool)
     if not tool.served_by:
         return digest
-    return hashlib.sha256("\n".join((digest, *tool.served_by)).encode()).hexdigest()
+    whole = "\n".join((digest, tool.file_digest, *tool.served_by))
+    return hashlib.sha256(whole.encode()).hexdigest()
 
 
 def contract(tool: Tool) -> bytes:

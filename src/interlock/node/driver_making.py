@@ -3,12 +3,15 @@ entries is bound to its contract. What is wrong is kept with the driver, where p
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from interlock.catalog.drivers.binding import check_entry
 from interlock.catalog.drivers.candidates import Machine, Workspace, tag_warnings
@@ -65,6 +68,7 @@ def make_driver(
     bindings = _bindings(manifest, workspace, hooks, shape_of)
     driver = Driver(manifest, bindings, around, strict=settings.strict)
     driver.hooks = hooks
+    driver.digest = _digest(manifest, hooks)
     for text in (*warnings, *_warnings(manifest, workspace, allowed)):
         driver.warn(text)
     for caution in workspace.cautions.get(manifest.file, ()):
@@ -76,6 +80,14 @@ def make_driver(
         driver.hooks = None
         _log.warning("%s is not used: %s", manifest.id, refused)
     return driver
+
+
+def _digest(manifest: DriverManifest, hooks: Hooks | None) -> str:
+    """Of a driver's file, of the server that it starts (which another file may say), and of the
+    code that was read."""
+    code = "" if hooks is None else hooks.digest
+    parts = (manifest.digest.encode(), msgspec.json.encode(manifest.server), code.encode())
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()
 
 
 def _warnings(

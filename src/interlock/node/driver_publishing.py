@@ -137,7 +137,10 @@ class Publishing:
         ]
         effects = {name: levels[contract.key] for name, contract in versions.names.items()}
         served_by = {name: serving[contract.key] for name, contract in versions.names.items()}
-        offering = contract_offering(KEY, self.config.root_segment, tools, effects, served_by)
+        digests = {name: contract.digest for name, contract in versions.names.items()}
+        offering = contract_offering(
+            KEY, self.config.root_segment, tools, effects, served_by, digests
+        )
         for one in offering.set_aside:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
         self._permit.contract_floors = {

@@ -216,10 +216,12 @@ class Drivers:
         return signature_mark(manifest) if self._config.drivers.trust else None
 
     def _marks(self, manifest: DriverManifest, workspace: files.Workspace) -> tuple[object, ...]:
-        """Of the files beside a manifest that are read, and of what its contracts break."""
+        """Of the files beside a manifest that are read, of the server that one of them may say, and
+        of what its contracts break."""
         keys = {one.contract.key for one in workspace.bindings[manifest.key]}
         broken = tuple(self._broken[key].sentence for key in sorted(keys & self._broken.keys()))
-        return code_mark(manifest), self._signed(manifest), broken, bool(broken) and self._holds
+        held = bool(broken) and self._holds
+        return code_mark(manifest), self._signed(manifest), broken, held, manifest.server
 
     def _is_news(self, before: files.Workspace, after: files.Workspace, signed: Marks) -> bool:
         # Code that comes, changes or goes is seen there, too.

@@ -110,12 +110,12 @@ class Permit:
         if call.proposal is not None and decision.action < Action.CONFIRM:
             decision = PROPOSED
         if self.contract_floors and route is not None and route.upstream == CONTRACTS:
-            # The stricter of what the contract asks for and what the rules say.
-            floor = self.contract_floors.get(route.canonical)
-            if floor is not None and floor.action > decision.action:
-                decision = floor
+            decision = self.with_contract_floor(route, decision)
         if decision.gated and self.learned is not None:
             decision = self.learned(call, decision)
+            if self.contract_floors and not decision.gated and route is not None:
+                # A rule, learned or not, does not speak for a contract.
+                decision = self.with_contract_floor(route, decision)
         if call.view is not None or self.danger_everywhere:
             decision = self.danger(call, decision)
         if self.watched:
@@ -123,6 +123,13 @@ class Permit:
         if self._limited:
             self._budgets.reserve(call)
         return decision
+
+    def with_contract_floor(self, route: Route, decision: Decision) -> Decision:
+        """The stricter of what the rules say and what the contract of a tool asks for."""
+        if route.upstream != CONTRACTS:
+            return decision
+        floor = self.contract_floors.get(route.canonical)
+        return floor if floor is not None and floor.action > decision.action else decision
 
     def _own(self, call: Call) -> Decision:
         """The same for an operation of the node's own.

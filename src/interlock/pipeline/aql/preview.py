@@ -65,6 +65,7 @@ class Preview:
                     permit.refuse_held(call)
             decision = permit.policy.decide(call)
             if call.upstream != OWN:
+                decision = permit.with_contract_floor(call.asked.operation.tool, decision)
                 decision = permit.danger(call, decision)
         except InterlockError as refused:
             code, message, details = blame.of_error(refused)

@@ -35,7 +35,7 @@ MOST_KEPT: Final = 8 * 1_024
 """Bytes of all arguments of one call."""
 _VERDICTS: Final = {APPROVED: APPROVE, REFUSED: REFUSE}
 _HUMAN: Final = {APPROVED: (OPERATOR, PASSKEY), REFUSED: (OPERATOR, PASSKEY, LOCAL)}
-_OTHER_GATES: Final = ("danger:", "safety:", "aql:")
+_OTHER_GATES: Final = ("danger:", "safety:", "aql:", "contract:")
 """Rules of gates that a learned rule never answers for."""
 
 

@@ -21,7 +21,15 @@ from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Wor
 from interlock.catalog.drivers.resolver_cache import ResolverCache
 from interlock.catalog.drivers.versions import Deprecation, Versions
 from interlock.catalog.effects import EffectLevel
-from interlock.errors import AUTH_REQUIRED, INVALID_PARAMS, UNKNOWN_TOOL, InterlockError
+from interlock.catalog.offering import Tool
+from interlock.errors import (
+    AUTH_REQUIRED,
+    CONFIRMATION_EXPIRED,
+    INVALID_PARAMS,
+    TOOL_UNAVAILABLE,
+    UNKNOWN_TOOL,
+    InterlockError,
+)
 from interlock.manifests.tool import ToolContract
 from interlock.ports import Back, Clock, Exchange
 from interlock.protocol.jsonrpc import decode_value
@@ -60,8 +68,8 @@ class Served(Struct):
     @property
     def served_by(self) -> tuple[str, ...]:
         """The drivers that a call may go to, as they are: `id@version digest`."""
-        found = [one.manifest for one in self.drivers if one.serves(self.contract.key)]
-        return tuple(f"{one.id}@{one.version} {one.digest}" for one in found)
+        found = [one for one in self.drivers if one.serves(self.contract.key)]
+        return tuple(f"{one.manifest.id}@{one.manifest.version} {one.digest}" for one in found)
 
 
 class ContractUpstream:
@@ -170,6 +178,7 @@ class ContractUpstream:
         failed, passed = standing.health_failed_at, standing.health_passed_at
         return (
             standing.authed,
+            standing.auth_problem,
             standing.install_failed,
             standing.version_problem,
             standing.circuit_open,
@@ -191,6 +200,7 @@ class ContractUpstream:
         served = None if contract is None else self.served.get(contract.key)
         if served is None:
             raise InterlockError(UNKNOWN_TOOL, f"No contract is called {name[:100]!r} here.")
+        _must_be_what_was_judged(call, served)
         return served
 
     def set_level(self, level: str, session: ClientSession | None) -> None:
@@ -209,6 +219,29 @@ class ContractUpstream:
 
     async def until_ready(self, seconds: float) -> bool:
         return True
+
+
+def _must_be_what_was_judged(call: Call, served: Served) -> None:
+    """A call is judged, written down and, where its server asks something, made again: meanwhile
+    files may have changed. Raises InterlockError."""
+    route = call.route
+    if not isinstance(route, Tool) or route.upstream != KEY:
+        return
+    id = served.contract.id
+    if call.approval and not set(served.served_by) <= set(route.served_by):
+        raise InterlockError(
+            CONFIRMATION_EXPIRED,
+            f"{id} was not called: who serves it changed since it was approved. Make the call "
+            "again for a new approval.",
+            {"confirmation_id": call.approval, "contract": id},
+        )
+    if route.file_digest != served.contract.digest:
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            f"The contract {id} changed while this call was on its way. Call again: it is judged "
+            "by what the contract says now.",
+            {"contract": id},
+        )
 
 
 def _candidate(driver: Driver, contract: str) -> Candidate:

@@ -81,6 +81,8 @@ class Driver:
     ) -> None:
         """`strict`: what is otherwise only warned of counts as wrong."""
         self.manifest = manifest
+        self.digest = manifest.digest
+        """Of everything that says what it does: who approves a call approves that."""
         self._strict = strict
         self.key = f"driver:{manifest.key}"
         self.bindings = dict(bindings)

@@ -7,6 +7,7 @@ operator has named (`drivers.allow_code`), and everything it raises becomes an e
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import os
 import re
@@ -57,8 +58,12 @@ class HookFault(InterlockError):
 class Hooks:
     """The hooks of one driver."""
 
-    def __init__(self, manifest: DriverManifest, definition: DriverDefinition) -> None:
+    def __init__(
+        self, manifest: DriverManifest, definition: DriverDefinition, digest: str = ""
+    ) -> None:
         self.manifest = manifest
+        self.digest = digest
+        """SHA-256 of the code that runs, in hex: the file may be another by now."""
         self._definition = definition
         self.transforms: Mapping[str, Callable[[Any], Any]] = {
             name: _contained(transform) for name, transform in definition.transforms.items()
@@ -205,7 +210,7 @@ def load_hooks(
     # Most drivers have no code: what it takes to run it is imported with the first that does.
     from interlock.manifests.definitions import DriverDefinition, check_execute, merge
 
-    module = _run(manifest)
+    module, digest = _run(manifest)
     definition = getattr(module, "driver", None)
     if not isinstance(definition, DriverDefinition):
         raise InterlockError(
@@ -214,11 +219,11 @@ def load_hooks(
         )
     check_execute(definition, contracts)
     merged, warnings = merge(manifest, definition)
-    return Hooks(merged, definition), [str(one) for one in warnings]
+    return Hooks(merged, definition, digest), [str(one) for one in warnings]
 
 
-def _run(manifest: DriverManifest) -> ModuleType:
-    """A driver's code, run. Raises InterlockError."""
+def _run(manifest: DriverManifest) -> tuple[ModuleType, str]:
+    """A driver's code, run, and the digest of it. Raises InterlockError."""
     path = manifest.folder / ENTRY
     # Not by the import system: what that keeps of a file is as old as its clock is coarse.
     module = ModuleType("_driver_" + re.sub(r"\W", "_", manifest.key))
@@ -226,12 +231,13 @@ def _run(manifest: DriverManifest) -> ModuleType:
     # Some libraries look up names in the module in which a class was made.
     sys.modules[module.__name__] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        code = path.read_bytes()
+        exec(compile(code, str(path), "exec"), module.__dict__)
     except ManifestError as error:
         raise _unusable(manifest, error.message) from None
     except _ANYTHING as bug:
         raise _unusable(manifest, f"it raised {type(bug).__name__}{_line_of(bug, path)}") from None
-    return module
+    return module, hashlib.sha256(code).hexdigest()
 
 
 def _unusable(manifest: DriverManifest, why: str) -> InterlockError:
