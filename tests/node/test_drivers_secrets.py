@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.config import Config
+from interlock.config import Config, redact
 from interlock.node.driver_care import NODE_USER, workspace_id
 from interlock.node.places import driver_states_path
 from interlock.protocol.jsonrpc import encode_value
@@ -277,7 +277,8 @@ def test_a_variable_that_the_operator_does_not_name_is_nobodys(tmp_path: Path) -
             async with running(workspace, config, environ={"SHOP_KEY": KEY}) as node:
                 error = await node.refused("shop.look")
                 assert error.failure.name == "auth_required"
-                assert "drivers: {env_secrets: [SHOP_KEY]}" in error.message
+                assert "in the list drivers.env_secrets" in error.message
+                assert redact(error.message) == error.message
                 assert KEY not in error.message
                 assert workspace.heard() == []
 

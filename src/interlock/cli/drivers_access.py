@@ -105,7 +105,8 @@ def login(
 ) -> None:
     """Sign in with a driver: by its command, or by its page in the browser.
 
-    A running node takes it up with the next call.
+    A running node takes it up with the next call. Exit code 1 when the driver needs no sign-in but
+    a secret that has no value here: it is said where to put it.
 
     \b
     Example:

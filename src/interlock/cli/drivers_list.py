@@ -23,8 +23,9 @@ def list_drivers(
 ) -> None:
     """Show the drivers, how they stand, and the contracts that they serve.
 
-    A running node is asked; without one, the files tell, and what is installed and which secrets
-    there are.
+    A running node is asked: that of the config, or, where it was started with --listen, the one
+    that --node names. Without one, the files tell, and what is installed and which secrets there
+    are.
 
     \b
     States:
@@ -38,7 +39,7 @@ def list_drivers(
     from interlock.cli.driver_standing import statuses
     from interlock.cli.event_loop import run
 
-    desk, told = _asked(config, node)
+    desk, told = _asked(config, node, quiet=json)
     rows = run(statuses(desk)) if told is None else told
     served = _contracts(desk, rows)
     if json:
@@ -92,7 +93,7 @@ def explain(
     from interlock.cli.event_loop import run
     from interlock.node.driver_care import workspace_id
 
-    desk, told = _asked(config, node)
+    desk, told = _asked(config, node, quiet=json)
     contract = desk.contract(tool)
     try:
         inputs = read_arguments(words or [], contract.inputs)
@@ -119,19 +120,29 @@ def explain(
         raise typer.Exit(say.FAILED)
 
 
-def _asked(config: Any, node: str | None) -> tuple[Desk, list[DriverStatus] | None]:
-    """The drivers by their files, and what a running node says of them."""
+def _asked(config: Any, node: str | None, *, quiet: bool) -> tuple[Desk, list[DriverStatus] | None]:
+    """The drivers by the files of the config that is found, and what the running node says of
+    them: the config's own, or the one that is named. `quiet`: nothing is noted beside."""
     import msgspec
 
-    from interlock.cli.driver_workspace import desk_of
+    from interlock.cli.driver_workspace import desk_of, open_desk
     from interlock.node.driver_status import DriverStatus
 
     meant = running.meant(config, node)
     if meant.problem is not None:
         raise meant.problem
-    desk = desk_of(meant.config, meant.base_dir)
     told = running.ask(meant.socket)
+    if told is None and node is not None:
+        raise running.not_running(meant, named=True)
+    # A node that was started with --listen runs by this config all the same.
+    desk = desk_of(meant.config, meant.base_dir) if meant.source else open_desk(config)
     if told is None:
+        hint = running.elsewhere(meant)
+        if not quiet:
+            say.note(
+                f"Note: no node answers at {meant.config.listen}, so this is what the files say"
+                + (f"; {hint}" if hint else "")
+            )
         return desk, None
 
     rows = msgspec.json.decode(told).get("drivers")

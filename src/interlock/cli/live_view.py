@@ -1,4 +1,5 @@
-"""The live view of `interlock up`: upstreams, rates and the latest log lines, on a terminal.
+"""The live view of `interlock up`: upstreams, drivers, rates and the latest log lines, on a
+terminal.
 
 It is drawn on the node's own event loop, so it looks four times a second at most and draws only
 when something is new: an idle node costs nothing.
@@ -16,7 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from interlock.cli import say
+from interlock.cli import driver_rows, say
 from interlock.cli.log_lines import KeptLines
 from interlock.cli.upstream_rows import UpstreamRows, upstream_row
 from interlock.config import redact_about
@@ -70,9 +71,13 @@ class LiveView:
         self._looks.append((status.uptime, status.calls))
         rate = self._rate()
         rows = [upstream_row(one) for one in status.upstreams]
+        drivers = [driver_rows.summary(status.drivers)] if status.drivers else []
+        wrong = driver_rows.troubles(status.drivers, _PROBLEMS_SHOWN)
         size = self._console.size
         shown = (
             rows,
+            drivers,
+            wrong,
             f"{rate:.0f}",
             status.failed,
             status.waiting,
@@ -89,8 +94,13 @@ class LiveView:
             for one in status.upstreams
             if one.problem
         ]
+        room = size.height - _BESIDE_THE_TABLE - len(drivers) - len(wrong)
+        # Who only has drivers needs no table of nothing.
+        table = [UpstreamRows(rows, max(3, room))] if rows or not drivers else []
         parts: list[RenderableType] = [
-            UpstreamRows(rows, max(3, size.height - _BESIDE_THE_TABLE)),
+            *table,
+            *map(Text, drivers),
+            *(Text(line, style="red") for line in wrong),
             _totals(status, rate),
             *(Text(say.printable(line), style="red") for line in problems[:_PROBLEMS_SHOWN]),
         ]

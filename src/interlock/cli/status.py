@@ -21,7 +21,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     node: NodeOption = None,
 ) -> None:
-    """Show how the running node fares: upstreams, calls, journal.
+    """Show how the running node fares: upstreams, drivers, calls, journal.
 
     Exit code 4 when no node is running.
 
@@ -122,7 +122,9 @@ def authorization(meant: Meant, may: str = "call") -> dict[str, str]:
 
 def _print(body: bytes) -> None:
     import msgspec
+    from rich.text import Text
 
+    from interlock.cli import driver_rows
     from interlock.cli.standing import parent_is_well, parent_line
     from interlock.cli.upstream_rows import UpstreamRows, upstream_row
     from interlock.config import redact_about
@@ -134,12 +136,17 @@ def _print(body: bytes) -> None:
         f"interlock {node.version} at {node.url}, pid {node.pid}, up {_span(node.uptime)}"
     )
     rows = [upstream_row(one) for one in node.upstreams]
-    console.print(UpstreamRows(rows, len(rows)), end="")
+    if rows or not node.drivers:
+        console.print(UpstreamRows(rows, len(rows)), end="")
     for one in node.upstreams:
         if one.problem:
             console.print(
                 f"{one.key}: {say.printable(redact_about(one.key, one.problem))}", style="red"
             )
+    if node.drivers:
+        console.print(driver_rows.summary(node.drivers))
+    for line in driver_rows.troubles(node.drivers):
+        console.print(Text(line, style="red"))
     if node.parent is not None:
         well = parent_is_well(node.parent)
         console.print(f"parent: {parent_line(node.parent)}", style=None if well else "red")

@@ -27,6 +27,7 @@ from interlock.node.driver_care import DriverCare, workspace_id
 from interlock.node.driver_contracts import AcceptedContracts, Broken
 from interlock.node.driver_making import make_driver
 from interlock.node.driver_making import this_machine as this_machine
+from interlock.node.driver_news import tell_begin, tell_changes, tell_verified
 from interlock.node.driver_publishing import Deprecations, Publishing, voice_of
 from interlock.node.driver_registrations import keep_registrations, read_registrations
 from interlock.node.driver_status import ContractStatus, DriverStatus, status_of
@@ -158,6 +159,7 @@ class Drivers:
         before, self._config = self._config, config
         self.publishing.config = config
         self.care.configure(config)
+        await self.care.end_uncovered(configured=True)
         if config.drivers == before.drivers:
             if config.contracts != before.contracts and self._workspace is not None:
                 self._take(self._workspace)
@@ -190,6 +192,7 @@ class Drivers:
                 if news:
                     self._take(after)
                 self._look_at_installs()
+                await self.care.end_uncovered()
             except Exception:
                 _log.exception("the drivers' files could not be read again")
             else:
@@ -237,6 +240,7 @@ class Drivers:
 
     def _take(self, workspace: files.Workspace) -> None:
         """Go on with what the files say now. What did not change goes on as it is."""
+        begins = self._workspace is None
         before = {} if self._workspace is None else self._workspace.refused
         self._workspace = workspace
         self.care.inventory = workspace.secrets
@@ -246,6 +250,7 @@ class Drivers:
                     _log.warning("%s", problem)
         self._judge(workspace)
         kept = self.care.drivers
+        were = {**kept}
         for key in [*kept]:
             manifest = workspace.drivers.get(key.removeprefix("driver:"))
             if manifest is None or not self._is_same(kept[key], manifest, workspace):
@@ -254,6 +259,10 @@ class Drivers:
         for manifest in workspace.drivers.values():
             if f"driver:{manifest.key}" not in kept and manifest.server is not None:
                 self._begin(manifest, workspace, shapes)
+        if begins:
+            tell_begin(kept)
+        else:
+            tell_changes(were, kept, workspace.refused)
         keep_registrations(self._registrations, workspace.registered)
         self._gather()
         self.publishing.now()
@@ -361,7 +370,10 @@ class Drivers:
         """A driver's server has listed what it has."""
         if self.care.drivers.get(driver.key) is not driver:
             return
+        first = not driver.verified
         driver.listed(supervisor.offer.tools)
+        if first:
+            tell_verified(driver)
         before = driver.capabilities
         self.publishing.offered(driver, supervisor, others=self.care.drivers.values())
         if driver.capabilities != before:

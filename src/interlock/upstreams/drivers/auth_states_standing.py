@@ -115,9 +115,10 @@ class AuthState:
         if not self._unset:
             return "Give it what it lists under auth, and call again."
         names = ", ".join(self._unset)
+        # Not as YAML: a line that gives a secret a value is masked wherever it is shown.
         return (
-            "Say in interlock.yaml where its secrets are: by slug under drivers.secrets, or, for "
-            f"variables of the node's environment, `drivers: {{env_secrets: [{names}]}}`; and call "
+            "Say in interlock.yaml where its secrets are: by slug under drivers.secrets, or, to "
+            f"take {names} from the node's environment, in the list drivers.env_secrets. Then call "
             "again."
         )
 
