@@ -9,6 +9,8 @@ ARGS ?=
 FUZZ_SECONDS ?= 60
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where this is set, every one of the processes that tests start would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
