@@ -130,6 +130,34 @@ def test_a_picture_stays_a_picture(tmp_path: Path) -> None:
     run(body)
 
 
+LINK = {"type": "resource_link", "uri": "file:///drawing.png", "name": "drawing"}
+
+
+def test_pictures_and_links_of_an_answer_are_kept_beside_a_text(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    said = {"type": "object", "properties": {"said": {"type": "string"}}}
+    of_text = workspace.contract("a.text", inputs=ANY, outputs={"type": "string"})
+    of_object = workspace.contract("an.object", inputs=said, outputs=SAID)
+    workspace.driver(
+        "mixed-mcp", workspace.serves(of_text, "mixed"), workspace.serves(of_object, "mixed")
+    )
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            result = await node.result("a.text", {})
+            words, picture, link = result["content"]
+            assert words == {"type": "text", "text": "A drawing."}
+            assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
+            assert link == LINK
+            result = await node.result("an.object", {"said": "hi"})
+            assert result["structuredContent"] == {"said": "hi"}
+            words, picture, link = result["content"]
+            assert json.loads(words["text"]) == {"said": "hi"}
+            assert (picture["type"], link) == ("image", LINK)
+
+    run(body)
+
+
 @pytest.mark.spec("DR-16.io-2")
 def test_an_output_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)

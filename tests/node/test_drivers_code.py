@@ -49,6 +49,35 @@ driver = define_driver(build_arguments=build_arguments, parse_tool_result=parse_
 """
 
 
+CHOOSES = """
+def parse_tool_result(args):
+    blocks = args.result["content"]
+    return {"content": blocks if args.tool_id == "all" else blocks[:1]}
+
+driver = define_driver(parse_tool_result=parse_tool_result)
+"""
+
+
+def test_what_code_leaves_out_of_an_answer_stays_out(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    outputs = {"type": "object", "properties": {"content": {"type": "array"}}}
+    entries = [
+        workspace.serves(workspace.contract(id, inputs=ANY, outputs=outputs), "mixed")
+        for id in ("all", "first")
+    ]
+    write(workspace.driver("echo-mcp", *entries).parent, CHOOSES)
+
+    async def body() -> None:
+        async with running(workspace, trusting(workspace)) as node:
+            kept = (await node.result("all", {}))["content"]
+            assert [one["type"] for one in kept] == ["image", "text", "resource_link"]
+            (chosen,) = (await node.result("first", {}))["content"]
+            assert chosen["type"] == "text"
+            assert "drawing" not in chosen["text"]
+
+    run(body)
+
+
 @pytest.mark.spec("DR-32.define-2", "DR-32.location-3")
 def test_hooks_take_the_place_of_the_mapping(tmp_path: Path) -> None:
     workspace = coded(tmp_path, HOOKS)

@@ -38,6 +38,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "show": {"type": "object"},
     "plain": schema("text", text="string"),
     "image": schema(),
+    "mixed": schema(said="string"),
     "wrong": schema("why", why="string"),
     "refuse": schema("why", why="string"),
     "slow": schema(),
@@ -150,6 +151,13 @@ class Server:
 
     def do_image(self, *_: Any) -> Any:
         return {"content": [{"type": "image", "data": PIXEL, "mimeType": "image/png"}]}
+
+    def do_mixed(self, given: dict[str, Any], *_: Any) -> Any:
+        picture = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+        link = {"type": "resource_link", "uri": "file:///drawing.png", "name": "drawing"}
+        if "said" in given:
+            return {"content": [*text(json.dumps(given))["content"], picture, link]}
+        return {"content": [picture, *text("A drawing.")["content"], link]}
 
     def do_wrong(self, given: dict[str, Any], *_: Any) -> Any:
         return {**text(given["why"]), "isError": True}

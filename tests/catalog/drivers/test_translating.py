@@ -217,6 +217,9 @@ def test_a_contract_that_wants_a_text_gets_it() -> None:
     assert contract_value(of, entry(), text("hello")).value == "hello"
     # Also when it happens to be JSON.
     assert contract_value(of, entry(), text('{"a": 1}')).value == '{"a": 1}'
+    # Also below a picture, which is no text.
+    below = {"content": [PICTURE, *text("hello", "more")["content"]]}
+    assert contract_value(of, entry(), below).value == "hello"
     assert refused(of, {"content": [PICTURE]}).failure is errors.OUTPUT_PARSE_FAILED
 
 

@@ -161,9 +161,12 @@ class BoundEntry:
         blocks = content if isinstance(content, list) else []
         text = _first_text(blocks)
         whole = self._path.is_root
-        if whole and text is not None and self.shape.text_output:
-            # A text that happens to be JSON is a text all the same.
-            return text
+        if whole and self.shape.text_output:
+            # A text that happens to be JSON is a text all the same; also one below a picture.
+            for block in blocks:
+                found = _first_text([block])
+                if found is not None:
+                    return found
         if text is not None:
             parsed = _parsed(text)
             if parsed is not None:

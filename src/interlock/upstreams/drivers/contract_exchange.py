@@ -241,7 +241,8 @@ class ContractExchange:
         except InterlockError as unusable:
             self._failed(unusable)
             return
-        made = self._result(result, value)
+        parsed = driver.hooks is not None and driver.hooks.parses_results
+        made = self._result(result, value, parsed=parsed)
         self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
 
     def _sign_in(self, driver: Driver, refused: UpstreamGoneError) -> None:
@@ -270,15 +271,20 @@ class ContractExchange:
     def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
         self._back.asked(ask, self._call if call is self._child else call, session)
 
-    def _result(self, result: Any, value: Any) -> bytes:
-        """The contract's output as the result of a tool."""
+    def _result(self, result: Any, value: Any, *, parsed: bool = False) -> bytes:
+        """The contract's output as the result of a tool. `parsed`: driver.py made it, which has
+        seen all of the answer and chosen."""
         told: dict[str, Any] = {}
-        if isinstance(value, dict) and value.keys() == {"content"} and "content" in result:
+        blocks = result.get("content")
+        whole = isinstance(value, dict) and value.keys() == {"content"} and "content" in result
+        if whole and (not parsed or value["content"] == blocks):
             # Pictures and the like stay what they are.
-            told["content"] = result["content"]
+            told["content"] = blocks
         else:
             text = value if isinstance(value, str) else encode_value(value).decode()
-            told["content"] = [{"type": "text", "text": text}]
+            others = () if parsed or not isinstance(blocks, list) else blocks
+            # What is no text is in no contract's value, and is no less of the answer for that.
+            told["content"] = [{"type": "text", "text": text}, *filter(_is_no_text, others)]
         if isinstance(value, dict):
             told["structuredContent"] = value
         told["isError"] = False
@@ -407,6 +413,10 @@ class ContractExchange:
         asked in a call of the contract."""
         if self._driver is not None:
             self._call.upstream = self._driver.key
+
+
+def _is_no_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") != "text"
 
 
 def _must_serve(binding: Binding) -> None:

@@ -77,6 +77,11 @@ class Hooks:
         """Whether it makes the arguments of the server's tools."""
         return self._definition.build_arguments is not None
 
+    @property
+    def parses_results(self) -> bool:
+        """Whether it makes the contract's value of what the server's tools answer."""
+        return self._definition.parse_tool_result is not None
+
     def executes(self, contract: str) -> bool:
         """Whether it serves a contract without a tool of the server."""
         return contract in self._definition.execute
