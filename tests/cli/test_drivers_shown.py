@@ -80,6 +80,22 @@ def test_status_tells_of_drivers_and_why_some_cannot_be_used(world: World) -> No
     assert "upstream state" not in shown
 
 
+def test_a_contract_that_is_wrong_is_no_driver(world: World) -> None:
+    world.config(drivers={})
+    contract(world, version="one")
+    driver(world)
+    world.up()
+    shown = " ".join(world.run_here("status").stdout.split())
+    assert "1 driver: 1 refused contract fs-read (refused): " in shown
+    assert 'version: "one" is not a version' in shown
+    assert "driver files-mcp (refused): " in shown
+    listed = world.run_here("drivers", "list").stdout
+    assert [line.split("  ")[0] for line in listed.splitlines() if "refused" in line] == [
+        "files-mcp",
+        "fs-read (contract)",
+    ]
+
+
 def test_a_missing_secret_is_told_in_one_sentence(world: World) -> None:
     world.config(drivers={})
     keyed(world)

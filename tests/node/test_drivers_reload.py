@@ -121,6 +121,37 @@ def test_a_broken_file_takes_its_driver_out_and_says_why(tmp_path: Path) -> None
     run(body)
 
 
+@pytest.mark.parametrize("wrong", ["one", "2.0.0"], ids=["no-version", "out-of-range"])
+def test_a_contract_version_is_mended_while_the_node_runs(tmp_path: Path, wrong: str) -> None:
+    workspace = Workspace(tmp_path)
+    file = tmp_path / workspace.contract("text.echo")
+    workspace.driver("echo-mcp", workspace.echoes("./tools/text.echo-1/TOOL.md"))
+    good = file.read_text()
+    bad = good.replace('version: "1.0.0"', f'version: "{wrong}"')
+    assert bad != good
+    file.write_text(bad)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            drivers = node.node.drivers
+            for _ in range(2):
+                assert node.tools == []
+                assert {one.state for one in drivers.status()} == {"refused"}
+                assert any(wrong in one.problem for one in drivers.status())
+                file.write_text(good)
+                await node.until(lambda: node.tools == ["text.echo"], "the contract")
+                assert (await node.call("text.echo", text="one"))["said"] == "one"
+                assert [(one.id, one.state) for one in drivers.status()] == [
+                    ("echo-mcp", "running")
+                ]
+                file.write_text(bad)
+                await node.until(lambda: node.tools == [], "the list without it")
+                error = await node.refused("text.echo", text="two")
+                assert error.failure.name == "unknown_tool"
+
+    run(body)
+
+
 def test_a_call_under_way_is_answered_by_the_server_that_has_it(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     slow = workspace.contract("text.slow", inputs=ANY)

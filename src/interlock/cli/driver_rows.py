@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from interlock.cli import say
@@ -22,26 +23,31 @@ _WORDS: Final = {
     "refused": "refused",
 }
 """States in a person's words, those that can be used first."""
+_FILES: Final = {"TOOL.md": "contract", "SECRETS.md": "secrets of"}
 _TROUBLE: Final = ("refused", "failing", "unauthed")
 """The worst first."""
 
 
 def summary(drivers: Sequence[DriverStatus]) -> str:
     """`3 drivers: 1 running, 2 ready`; empty when there is none."""
-    if not drivers:
-        return ""
-    states = Counter(one.state for one in drivers)
+    states = Counter(one.state for one in drivers if what_of(one) == "driver")
     parts = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
-    word = "driver" if len(drivers) == 1 else "drivers"
-    return f"{len(drivers)} {word}: {', '.join(parts)}"
+    count = states.total()
+    return f"{count} driver{'' if count == 1 else 's'}: {', '.join(parts)}" if parts else ""
+
+
+def what_of(one: DriverStatus) -> str:
+    """What a row is about: also files beside drivers have one, when they cannot be used."""
+    return _FILES.get(PurePath(one.file).name, "driver")
 
 
 def troubles(drivers: Sequence[DriverStatus], most: int | None = None) -> list[str]:
     """A line for each driver that cannot be used, or not for everything that it promises. Where
     there is no room for all, the rest is counted."""
-    found = []
+    # A contract that is wrong is why its drivers are.
+    found = [_line(one) for one in drivers if what_of(one) != "driver"]
     for state in _TROUBLE:
-        found += [_line(one) for one in drivers if one.state == state]
+        found += [_line(one) for one in drivers if one.state == state and what_of(one) == "driver"]
     found += [_partly(one) for one in drivers if one.state not in _TROUBLE and _lost(one)]
     if most is None or len(found) <= most:
         return found
@@ -52,7 +58,7 @@ def _line(one: DriverStatus) -> str:
     problems = [*one.problem.splitlines(), *_lost(one)]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     why = f": {_said(one, problems[0])}{more}" if problems else ""
-    return f"driver {one.id} ({'waiting' if one.state == 'unauthed' else one.state}){why}"
+    return f"{what_of(one)} {one.id} ({'waiting' if one.state == 'unauthed' else one.state}){why}"
 
 
 def _partly(one: DriverStatus) -> str:

@@ -171,11 +171,20 @@ def _contracts(desk: Desk, rows: list[DriverStatus]) -> list[dict[str, Any]]:
     return found
 
 
+def _shown(row: DriverStatus) -> str:
+    """A driver by its id; a file beside drivers that cannot be used by what it is."""
+    from interlock.cli.driver_rows import what_of
+
+    what = what_of(row)
+    return row.id if what == "driver" else f"{row.id} ({what.removesuffix(' of')})"
+
+
 def _print_drivers(rows: list[DriverStatus]) -> None:
     from rich.text import Text
 
     console = say.console()
-    id_width = max(len(row.id) for row in rows)
+    ids = {row.file: _shown(row) for row in rows}
+    id_width = max(map(len, ids.values()))
     state_width = max(len(row.state) for row in rows)
     for row in sorted(rows, key=lambda one: one.id):
         names = [one.contract.partition("@")[0] for one in row.bindings]
@@ -183,7 +192,7 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
         serves = ", ".join(names[:_MOST_NAMED]) + more
         console.print(
             Text.assemble(
-                f"{row.id:<{id_width}}  ",
+                f"{ids[row.file]:<{id_width}}  ",
                 (f"{row.state:<{state_width}}", _STYLES.get(row.state, "")),
                 f"  {row.version:<8}  {serves}",
             ),

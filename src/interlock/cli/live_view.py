@@ -71,7 +71,7 @@ class LiveView:
         self._looks.append((status.uptime, status.calls))
         rate = self._rate()
         rows = [upstream_row(one) for one in status.upstreams]
-        drivers = [driver_rows.summary(status.drivers)] if status.drivers else []
+        drivers = list(filter(None, [driver_rows.summary(status.drivers)]))
         wrong = driver_rows.troubles(status.drivers, _PROBLEMS_SHOWN)
         size = self._console.size
         shown = (

@@ -136,15 +136,16 @@ def _print(body: bytes) -> None:
         f"interlock {node.version} at {node.url}, pid {node.pid}, up {_span(node.uptime)}"
     )
     rows = [upstream_row(one) for one in node.upstreams]
-    if rows or not node.drivers:
+    drivers = driver_rows.summary(node.drivers)
+    if rows or not drivers:
         console.print(UpstreamRows(rows, len(rows)), end="")
     for one in node.upstreams:
         if one.problem:
             console.print(
                 f"{one.key}: {say.printable(redact_about(one.key, one.problem))}", style="red"
             )
-    if node.drivers:
-        console.print(driver_rows.summary(node.drivers))
+    if drivers:
+        console.print(drivers)
     for line in driver_rows.troubles(node.drivers):
         console.print(Text(line, style="red"))
     if node.parent is not None:

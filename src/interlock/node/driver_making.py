@@ -65,16 +65,18 @@ def make_driver(
     if hooks is not None:
         # With what only its code says.
         manifest = hooks.manifest
-    bindings = _bindings(manifest, workspace, hooks, shape_of)
+    bindings, unusable = _bindings(manifest, workspace, hooks, shape_of)
     driver = Driver(manifest, bindings, around, strict=settings.strict)
     driver.hooks = hooks
     driver.digest = _digest(manifest, hooks)
-    for text in (*warnings, *_warnings(manifest, workspace, allowed)):
+    for text in (*warnings, *unusable, *_warnings(manifest, workspace, allowed)):
         driver.warn(text)
     for caution in workspace.cautions.get(manifest.file, ()):
         driver.warnings[str(caution)] = None
     if not refused and settings.strict:
         refused = _strict(list(driver.warnings))
+    if not refused and unusable and not bindings:
+        refused = unusable[0]
     driver.standing.refused = refused
     if refused:
         driver.hooks = None
@@ -109,10 +111,12 @@ def _bindings(
     workspace: files.Workspace,
     hooks: Hooks | None,
     shape_of: ShapeOf,
-) -> dict[str, Binding]:
-    """What a driver serves, and what is wrong with that."""
+) -> tuple[dict[str, Binding], list[str]]:
+    """What a driver serves, with what is wrong with that; and why contracts that it names cannot
+    be served by anybody."""
     transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
-    bindings = {}
+    bindings: dict[str, Binding] = {}
+    unusable: list[str] = []
     for one in workspace.bindings[manifest.key]:
         contract, entry = one.contract, one.entry
         executes = hooks is not None and hooks.executes(contract.id)
@@ -122,7 +126,7 @@ def _bindings(
         try:
             shape = shape_of(contract)
         except InterlockError as error:
-            _log.warning("%s: %s", manifest.id, error.message)
+            unusable.append(error.message)
             continue
         try:
             bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
@@ -131,7 +135,7 @@ def _bindings(
             bound = BoundEntry(contract, Implements(entry.tool, entry.version), shape=shape)
             wrong = wrong or [error.message]
         bindings[contract.key] = Binding(contract, entry, bound, tuple(wrong), executes=executes)
-    return bindings
+    return bindings, unusable
 
 
 def this_machine(base_dir: Path) -> Machine:
