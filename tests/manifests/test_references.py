@@ -37,6 +37,28 @@ def test_a_driver_makes_its_resources_something_to_refer_to() -> None:
         kinds.register_driver(driver(id="other-mcp", resources=[FILES]))
 
 
+@pytest.mark.parametrize(
+    ("template", "body", "fine"),
+    [
+        ("file:///{path}", "file:///path/to/file", True),
+        ("file:///{path}", "file:///file", True),
+        ("file:///{path}", "https://elsewhere.example/", False),
+        ("shop://{kind}/{id}.json", "shop://orders/2026/17.json", True),
+        ("shop://{kind}/{id}.json", "shop://orders/2026/17.xml", False),
+        ("shop://{?q}", "shop://?q=a", True),
+        ("shop://{?q}", "shop://a/b", False),
+    ],
+)
+def test_a_simple_variable_may_be_a_whole_path(template: str, body: str, fine: bool) -> None:
+    kinds = ReferenceKinds()
+    kinds.register_driver(driver(resources=[{**FILES, "uri_template": template}]))
+    if fine:
+        assert kinds.parse(f"mcp_filesystem:{body}").body == body
+    else:
+        with pytest.raises(BadValue, match="not what mcp_filesystem refers to"):
+            kinds.parse(f"mcp_filesystem:{body}")
+
+
 @pytest.mark.spec("DR-27.ref-1")
 @pytest.mark.parametrize("kind", ["Linear", "a-b", "1a", "", "a b", "_a"])
 def test_the_name_of_a_kind(kind: str) -> None:

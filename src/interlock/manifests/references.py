@@ -20,6 +20,7 @@ from interlock.protocol.uri_templates import plain, read_template
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_]*")
 _MOST_CHARACTERS: Final = 4096
+_SIMPLE: Final = re.compile(r"\{(?=[\w%])")
 
 BodyCheck = Callable[[str], bool]
 
@@ -113,8 +114,14 @@ class ReferenceKinds:
         return Reference(kind, body)
 
 
+def with_slashes(template: str) -> str:
+    """A template whose simple variables may hold slashes, too: published drivers mean whole paths
+    by `file:///{path}`."""
+    return _SIMPLE.sub("{+", template)
+
+
 def _template_check(text: str) -> BodyCheck:
-    template = read_template(text)
+    template = read_template(with_slashes(text))
     if template is None:
         return _is_anything
     return lambda body: bool(body) and template.matches(plain(body))

@@ -170,3 +170,16 @@ def test_nothing_is_fetched() -> None:
     assert [label(change) for change in diff_schemas(old, new, "input")] == [
         "ENUM_VALUE_ADDED /properties/b/enum"
     ]
+
+
+@pytest.mark.parametrize("digits", [1, 9, 10, 4_301, 100_000])
+def test_a_reference_into_a_list_with_more_digits_than_can_be_read(digits: int) -> None:
+    document = Document({"allOf": [STRING, STRING], "type": "string"})
+    assert document.resolve("#/allOf/1")[0] is not None
+    assert document.resolve(f"#/allOf/{'9' * digits}")[0] is None
+
+
+def test_such_a_reference_leads_nowhere_in_a_schema() -> None:
+    far = f"#/allOf/{'9' * 5_000}"
+    changes = in_time({"allOf": [STRING]}, {"allOf": [STRING], "$ref": far})
+    assert breaking(changes)

@@ -113,6 +113,29 @@ def test_a_transformer_must_be_there() -> None:
     assert check_entry(READ, using, transforms={"upper"}) == []
 
 
+def test_everything_that_is_wrong_with_an_entry_is_told() -> None:
+    found = problems(
+        drop_inputs=("path", "size"),
+        mapping={"paht": "x", "mode": MappedFrom("m", "upper")},
+        argument_mapping={"nobody": "a", "nothing": "b", "path": "limit"},
+        result_extract="$[",
+    )
+    told = (
+        "`drop_inputs` has 'path'",
+        "`drop_inputs` has 'size'",
+        "`mapping` has 'paht'",
+        "transformer 'upper'",
+        "`argument_mapping` has 'nobody'",
+        "`argument_mapping` has 'nothing'",
+        "`result_extract`: ",
+    )
+    assert [one for one in told if not any(one in sentence for sentence in found)] == []
+    assert len(found) == len(told)
+    found = problems(argument_mapping={"nobody": "a", "path": "limit"})
+    assert len(found) == 2
+    assert "'path' and 'limit' to one name" in found[1]
+
+
 @pytest.mark.spec("DR-32.pertool-6")
 @pytest.mark.parametrize(
     ("said", "words"),

@@ -27,6 +27,8 @@ from interlock.catalog.contracts.drafts import (
 
 _OWN_URI: Final = "urn:interlock:contract"
 _DYNAMIC: Final = {2019: "$recursiveRef", 2020: "$dynamicRef"}
+_MOST_DIGITS: Final = 9
+"""Of a place in a list. No list is as long, and not every number of a stranger can be read."""
 _LONGEST: Final = 2_000
 """Schemas with more parts are not tried with values: that would take long to prepare."""
 
@@ -196,8 +198,8 @@ class Document:
             plain = token.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and plain in value:
                 value = value[plain]
-            elif isinstance(value, list) and plain.isdecimal() and int(plain) < len(value):
-                value = value[int(plain)]
+            elif isinstance(value, list) and (place := _place(plain, len(value))) is not None:
+                value = value[place]
             else:
                 return None
             walked += f"/{token}"
@@ -352,6 +354,14 @@ def in_place(node: Node) -> Iterator[Node]:
         for name, said in words.get(word, {}).items():
             if not isinstance(said, list):
                 yield node.named(word, name)
+
+
+def _place(token: str, count: int) -> int | None:
+    """The place in a list of so many that a step of a pointer means. None: there is none."""
+    if not token.isdecimal() or len(token) > _MOST_DIGITS:
+        return None
+    place = int(token)
+    return place if place < count else None
 
 
 def _percent(path: str) -> str:

@@ -6,7 +6,6 @@ the first colon of `mcp_filesystem:file:///a` is the kind, the rest is the serve
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -16,13 +15,13 @@ from interlock.call import Call
 from interlock.catalog.drivers.uris import check_uris
 from interlock.errors import UNKNOWN_RESOURCE, InterlockError, ProtocolError
 from interlock.manifests.driver import DeclaredResource, DriverManifest
+from interlock.manifests.references import with_slashes
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.uri_templates import UriTemplate, plain, read_template
 
 META_SKILL: Final = "dev.interlock/skill"
 """In the `_meta` of a prompt that is a block of a skill: the skill's file."""
-_SIMPLE: Final = re.compile(r"\{(?=[\w%])")
 _WITH_URI: Final = {
     "type": "object",
     "properties": {"uri": {"type": "string", "format": "uri"}},
@@ -125,7 +124,7 @@ class DeclaredUris:
 def _as_reference(one: DeclaredResource) -> bytes:
     """The template of references to a resource."""
     entry = {
-        "uriTemplate": f"{one.ref_kind_id}:{_with_slashes(one.uri_template)}",
+        "uriTemplate": f"{one.ref_kind_id}:{with_slashes(one.uri_template)}",
         "name": one.ref_kind_id,
     }
     if one.description:
@@ -133,14 +132,8 @@ def _as_reference(one: DeclaredResource) -> bytes:
     return encode_value(entry)
 
 
-def _with_slashes(template: str) -> str:
-    """A template whose simple variables may hold slashes, too: published drivers mean whole paths
-    by `file:///{path}`."""
-    return _SIMPLE.sub("{+", template)
-
-
 def _lenient(template: str) -> UriTemplate | None:
-    return read_template(_with_slashes(template))
+    return read_template(with_slashes(template))
 
 
 def _covers(pattern: UriTemplate | None, uri: str) -> bool:
