@@ -45,8 +45,13 @@ class HopSettings(msgspec.Struct, frozen=True):
     quick: bool = False
 
     @property
+    def turns(self) -> int:
+        """Short ones, and many: what is judged are differences, and those of few would be luck."""
+        return self.rounds * (1 if self.quick else 4)
+
+    @property
     def lanes(self) -> list[HopLane]:
-        scale = 0.5 if self.quick else 1.0
+        scale = 0.5
         return [
             HopLane("c16", 16, 0.7 * scale),
             HopLane("c16 one core", 16, 0.7 * scale, one_core=True),
@@ -161,16 +166,16 @@ def run_rounds(
     measurements: list[HopMeasurement] = []
     cores = all_cores()
     pids = [load.pid, *(process.pid for process in bench.processes)]
-    total = settings.rounds * len(settings.lanes) * len(entries)
+    total = settings.turns * len(settings.lanes) * len(entries)
     columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("hops", total=total)
-        for number in range(1, settings.rounds + 1):
+        for number in range(1, settings.turns + 1):
             turn = (number - 1) % len(entries)
             for lane in settings.lanes:
                 run_on({max(cores)} if lane.one_core else cores, pids)
                 for entry in entries[turn:] + entries[:turn]:
-                    described = f"round {number} · {lane.name} · {entry.name}"
+                    described = f"turn {number} · {lane.name} · {entry.name}"
                     progress.update(task, description=described)
                     on_the_way = nodes[len(nodes) - entry.nodes :]
                     measurements.append(measure_one(load, number, lane, entry, on_the_way))
@@ -204,7 +209,7 @@ def measure_one(
 
 
 Figures = dict[int, dict[str, float]]
-"""nodes on the way → figure → median over the rounds."""
+"""nodes on the way → figure → median over the turns."""
 
 
 def median_figures(measurements: list[HopMeasurement]) -> dict[str, Figures]:
