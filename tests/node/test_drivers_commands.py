@@ -11,15 +11,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from interlock.manifests.driver import HttpProbe
 from interlock.node.driver_care import NODE_USER, workspace_id
 from interlock.node.places import driver_states_path
 from interlock.stores.driver_states import DriverStates
+from interlock.upstreams.drivers.health_probe import NoAnswer, declared_only
 from tests.node.driver_workspace import Running, Workspace, running
 from tests.node.test_drivers_egress import cannot_confine
 from tests.node.test_drivers_trust import key
+from tests.upstreams.drivers.life_world import driver
 from tests.upstreams.egress.cells import needs_confinement
 from tests.upstreams.harness import run
 
@@ -186,6 +190,69 @@ def test_a_health_check_asks_nobody_whom_the_driver_does_not_declare(tmp_path: P
                 assert asked == ["GET /live HTTP/1.1"]
 
     run(body)
+
+
+def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
+    """Not for a driver that may reach this machine either: a request from here would be believed
+    to be the operator's own."""
+
+    async def body() -> None:
+        workspace = Workspace(tmp_path)
+        contract = workspace.contract()
+        async with running(workspace, workspace.config(local_egress=True)) as node:
+            port = urlsplit(await node.node.listen()).port
+            for number, host in enumerate(("127.0.0.1", "localhost", "[::ffff:127.0.0.1]")):
+                url = f"http://{host}:{port}/mcp"
+                workspace.driver(
+                    f"echo-{number}",
+                    workspace.echoes(contract),
+                    network={"egress": [f"{host}:{port}"]},
+                    health_check={"method": "http", "http": {"url": url}, "every": "60s"},
+                )
+            await node.until(lambda: len(node.node.drivers.care.drivers) == 3, "the drivers")
+            found = [one.health for one in node.node.drivers.care.drivers.values()]
+            await node.until(
+                lambda: all(one is not None and one.failed_at for one in found), "the checks"
+            )
+            for one in found:
+                assert one is not None
+                assert "where this node itself listens" in one.why
+
+    run(body)
+
+
+def test_no_request_goes_where_a_name_leads_to_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose name is declared decides where it leads, and may decide for the node."""
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        asked = []
+
+        async def here(host: str, port: int, **_: Any) -> Any:
+            asked.append(host)
+            return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+        manifest = driver(tmp_path, egress=("orders.example",))
+        ask = declared_only(manifest, local_egress=True)
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: Names(loop, here))
+        with pytest.raises(NoAnswer, match=r"leads to 127\.0\.0\.1, which no name may"):
+            await ask(HttpProbe("https://orders.example/live"), within=5)
+        assert asked == ["orders.example"]
+
+    asyncio.run(body())
+
+
+class Names:
+    """A loop with a resolver of a test's own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, resolve: Any) -> None:
+        self._loop = loop
+        self.getaddrinfo = resolve
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
 
 
 def test_what_cannot_be_confined_is_not_run(

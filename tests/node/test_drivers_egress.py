@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from interlock.node import driver_care
+from interlock.node import driver_walls
 from interlock.node.node import Node
 from interlock.upstreams.egress.confinement import Confinement
 from tests.node.driver_workspace import ANY, Workspace, running
@@ -244,7 +244,7 @@ def test_a_remote_server_over_plain_http_or_elsewhere_is_refused(tmp_path: Path)
 def cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that forbids namespaces."""
     said = "this machine forbids user namespaces"
-    monkeypatch.setattr(driver_care, "confinement_problem", lambda: said)
+    monkeypatch.setattr(driver_walls, "confinement_problem", lambda: said)
     opened = Confinement.open.__func__  # type: ignore[attr-defined]
 
     async def open_in_vain(cls: Any, *given: Any, **more: Any) -> Any:

@@ -173,7 +173,10 @@ async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> No
 
     settings = desk.config.drivers
     ask = declared_only(
-        manifest, any_egress=settings.any_egress, local_egress=settings.local_egress
+        manifest,
+        any_egress=settings.any_egress,
+        local_egress=settings.local_egress,
+        never=[(desk.config.host, desk.config.port)],
     )
     await auth_state_of(manifest, desk).sign_in(lambda: sign_in(manifest, open_url=show, ask=ask))
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from interlock.call import UpstreamGoneError
 from interlock.config import Config
@@ -23,12 +22,8 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.manifests.secret import SecretsInventory
-from interlock.node.places import (
-    driver_states_path,
-    guarded_from_drivers,
-    hidden_from_drivers,
-    installed_drivers_path,
-)
+from interlock.node.driver_walls import Afterwards, DriverWalls
+from interlock.node.places import driver_states_path, installed_drivers_path
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
@@ -49,7 +44,6 @@ from interlock.upstreams.drivers.installing_again import (
 )
 from interlock.upstreams.drivers.installing_again import LOOK_AGAIN as INSTALLED_SINCE
 from interlock.upstreams.drivers.launching import (
-    Confine,
     DriverConnector,
     marked,
     server_config,
@@ -63,8 +57,6 @@ from interlock.upstreams.drivers.vault import (
     entry_named,
 )
 from interlock.upstreams.drivers.vault_access import Asker, bind, unresolved
-from interlock.upstreams.egress.confinement import Confinement
-from interlock.upstreams.egress.probing import confinement_problem
 from interlock.upstreams.egress.remote import check_remote
 from interlock.upstreams.supervisor import Supervisor
 
@@ -101,9 +93,7 @@ class DriverCare:
         self._config = config
         self._states = DriverStates(driver_states_path(config, environ, base_dir))
         self._installed = installed_drivers_path(config, environ, base_dir)
-        self._hidden = hidden_from_drivers(config, environ, base_dir)
-        self.own_places = [(config.host, config.port)]
-        """Where this node listens: no server of a driver gets there."""
+        self.walls = DriverWalls(config, environ=environ, base_dir=base_dir, audit=audit)
         self.inventory = SecretsInventory()
         self._programs: dict[Driver, Path | None] = {}
         self._auth: dict[Driver, AuthState] = {}
@@ -114,6 +104,7 @@ class DriverCare:
 
     def configure(self, config: Config) -> None:
         self._config = config
+        self.walls.configure(config)
         self.idle = config.drivers.idle
         references = config.drivers.secrets
         self._vault = Vault(
@@ -125,12 +116,6 @@ class DriverCare:
                 Environment(config.drivers.env_secrets, self._environ),
             ]
         )
-
-    def listening_at(self, url: str) -> None:
-        """The node has opened its door, perhaps at a port that the kernel chose."""
-        place = urlsplit(url)
-        if place.hostname and place.port:
-            self.own_places.append((place.hostname, place.port))
 
     # -- before its server is needed
 
@@ -282,12 +267,15 @@ class DriverCare:
                 "driver.command", driver.key, word, encode_value(row).decode()
             )
 
-        return confined(what, lambda: self._walls(driver), tell)
+        return confined(what, lambda: self.walls.open(driver), tell)
 
     def _asks(self, driver: Driver) -> Asks:
         settings = self._config.drivers
         return declared_only(
-            driver.manifest, any_egress=settings.any_egress, local_egress=settings.local_egress
+            driver.manifest,
+            any_egress=settings.any_egress,
+            local_egress=settings.local_egress,
+            never=self.walls.own_places,
         )
 
     # -- its server
@@ -302,7 +290,7 @@ class DriverCare:
                 manifest.egress,
                 any_egress=settings.any_egress,
                 local_egress=settings.local_egress,
-                never=self.own_places,
+                never=self.walls.own_places,
                 key=manifest.id,
             )
         config = server_config(
@@ -311,7 +299,7 @@ class DriverCare:
             installed=self._programs.get(driver),
             confined=settings.sandbox == "enforce",
         )
-        afterwards: list[Callable[[], Awaitable[None]]] = []
+        afterwards: Afterwards = []
         connector = DriverConnector(
             driver.key,
             manifest,
@@ -319,7 +307,7 @@ class DriverCare:
             own_info=self._own_info,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
-            confine=_once(lambda: self._confine(driver, afterwards)),
+            confine=self.walls.around_server(driver, afterwards),
         )
         subscriptions = self._pipeline.subscriptions
         supervisor = DriverSupervisor(
@@ -336,42 +324,6 @@ class DriverCare:
         )
         supervisor.afterwards = afterwards
         return supervisor
-
-    async def _confine(
-        self, driver: Driver, afterwards: list[Callable[[], Awaitable[None]]]
-    ) -> Confinement | None:
-        server = driver.manifest.server
-        if server is None or server.kind == "docker":
-            # The engine confines it; its client has to reach the engine.
-            return None
-        confinement = await self._walls(driver)
-        if confinement is not None:
-            afterwards.append(confinement.close)
-        return confinement
-
-    async def _walls(self, driver: Driver) -> Confinement | None:
-        """A confinement as the driver declares it; whoever has it closes it. Raises
-        InterlockError."""
-        manifest, settings = driver.manifest, self._config.drivers
-        if settings.sandbox == "advisory":
-            problem = await asyncio.to_thread(confinement_problem)
-            if problem is not None:
-                driver.warn(f"It runs with the whole network: {problem}.")
-                return None
-        return await Confinement.open(
-            manifest.id,
-            manifest.egress,
-            hidden=self._hidden,
-            read_only=guarded_from_drivers(self._config, self._environ, self._base_dir),
-            any_egress=settings.any_egress,
-            local_egress=settings.local_egress,
-            never=self.own_places,
-            on_refused=lambda host, port: self._refused(driver, host, port),
-        )
-
-    def _refused(self, driver: Driver, host: str, port: int) -> None:
-        detail = f"It asked for {host}:{port}, which is not in its network.egress."
-        self._audit.record_change("egress", driver.key, "refused", detail)
 
     async def make_room(self, driver: Driver) -> None:
         """End the server that was unused for longest, where there are too many."""
@@ -446,18 +398,6 @@ def _require_allowed(driver: Driver) -> None:
         raise InterlockError(
             POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.standing.refused}"
         )
-
-
-def _once(make: Callable[[], Awaitable[Confinement | None]]) -> Confine:
-    """Makes a confinement for the first start of a server, and takes it for all others."""
-    made: list[Confinement | None] = []
-
-    async def confine() -> Confinement | None:
-        if not made:
-            made.append(await make())
-        return made[0]
-
-    return confine
 
 
 def workspace_id(base_dir: Path) -> str:

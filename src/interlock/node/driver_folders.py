@@ -38,14 +38,14 @@ class DriverFolders:
         if self._made is None:
             self._made = self._make(self._config)
             if self._url is not None:
-                self._made.care.listening_at(self._url)
+                self._made.care.walls.listening_at(self._url)
         return self._made
 
     def listening_at(self, url: str) -> None:
         """Where the node itself answers: no driver may reach that."""
         self._url = url
         if self._made is not None:
-            self._made.care.listening_at(url)
+            self._made.care.walls.listening_at(url)
 
     def voices(self) -> list[Voice]:
         """What the servers of drivers can do beside contracts."""

@@ -159,7 +159,7 @@ class Drivers:
         before, self._config = self._config, config
         self.publishing.config = config
         self.care.configure(config)
-        await self.care.end_uncovered(configured=True)
+        await self.care.walls.end_uncovered(configured=True)
         if config.drivers == before.drivers:
             if config.contracts != before.contracts and self._workspace is not None:
                 self._take(self._workspace)
@@ -192,7 +192,7 @@ class Drivers:
                 if news:
                     self._take(after)
                 self._look_at_installs()
-                await self.care.end_uncovered()
+                await self.care.walls.end_uncovered()
             except Exception:
                 _log.exception("the drivers' files could not be read again")
             else:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
+from interlock.upstreams.egress.covers import Covers
 from interlock.upstreams.egress.door import Door
 from interlock.upstreams.egress.patterns import Egress
 from interlock.upstreams.egress.plan import (
@@ -63,6 +64,8 @@ class Confinement:
         self._room = room
         self._plan = ""
         self._door: Door | None = None
+        self.covers: Covers | None = None
+        """What was covered when the server was last started."""
 
     @classmethod
     async def open(
@@ -130,6 +133,8 @@ class Confinement:
         """
         for place in self._covered:
             self._make_sure_of(place)
+        # Before they are covered: what is replaced from now on is noticed.
+        self.covers = Covers(self._covered)
         return command_line(self._key, argv)
 
     def _make_sure_of(self, place: Path) -> None:
