@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.drivers_workspace import contract, driver
 from tests.cli.program import RunningNode, World
 from tests.cli.waiting import wait_until
 from tests.stores.git_repositories import git
@@ -135,3 +136,58 @@ def test_a_node_serves_its_registry(world: World) -> None:
     assert raised.value.code == 404
     raised.value.close()
     assert node.end() == 0
+
+
+def test_a_contract_of_a_file_breaks_and_is_accepted(world: World) -> None:
+    """Nothing but drivers: no server of the config was ever seen."""
+    world.config(drivers={}, contracts={"on_break": "hold"})
+    contract(world)
+    driver(world)
+    world.up()
+
+    def ready() -> bool:
+        done = world.run_here("drivers", "list", "--json")
+        return [one["state"] for one in json.loads(done.stdout)["drivers"]] == ["ready"]
+
+    wait_until("the driver to be ready", ready)
+    whole = world.run_here("contracts", "status")
+    assert (whole.returncode, whole.stdout) == (0, "")
+    assert "no tool broke." in whole.stderr
+    nothing = world.run_here("contracts", "accept", "--all")
+    assert nothing.returncode == 0
+    assert "no tool broke." in nothing.stderr
+    unknown = world.run_here("contracts", "accept", "fs-nothing", "--yes")
+    assert unknown.returncode == 1
+    assert "has seen a tool fs-nothing" in unknown.stderr
+
+    (world.cwd / "words.txt").write_text("Hello.")
+    call = ("call", "fs-read", f"path={world.cwd}/words.txt", "head=1")
+    stricter = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "head": {"type": "integer"}},
+        "required": ["path", "head"],
+    }
+    contract(world, inputs=stricter)
+
+    def held() -> bool:
+        shown = world.run_here("status").stdout
+        return "accept it: interlock contracts accept fs-read" in " ".join(shown.split())
+
+    wait_until("the contract to be held", held)
+    # It is offered to nobody.
+    assert "no tool called 'fs-read'" in world.run_here(*call).stderr
+    broke = world.run_here("contracts", "status", "fs-read")
+    assert broke.returncode == 1
+    assert broke.stdout.startswith("fs-read  1.0.0 → 1.0.0  held since ")
+    assert "✗ REQUIRED_FIELD_ADDED /inputs/properties/head" in broke.stdout
+    assert "breaks drivers: files-mcp" in broke.stdout
+    other = world.run_here("contracts", "status", "fs-other")
+    assert (other.returncode, other.stdout) == (0, "")
+    asked = world.run_here("contracts", "accept", "fs-read")
+    assert asked.returncode == 2
+    assert "nobody can be asked here" in asked.stderr
+    done = world.run_here("contracts", "accept", "fs-read", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "fs-read is accepted as 1.0.0."
+    assert world.run_here("contracts", "status").returncode == 0
+    wait_until("it to be served again", lambda: "Hello." in world.run_here(*call).stdout)

@@ -237,6 +237,40 @@ def test_a_driver_that_somebody_vouches_for(world: World) -> None:
     assert row["signed_by"] is None
 
 
+def test_a_wrong_signature_is_found_by_check(world: World) -> None:
+    contract(world)
+    path = driver(world)
+    (world.cwd / "other").mkdir()
+    keys(world.cwd / "other")
+    keys(world.cwd)
+    world.config(drivers={"trust": ["release.pub"]})
+
+    def wrong() -> list[str]:
+        done = world.run_here("drivers", "check", "--json")
+        problems = json.loads(done.stdout)["problems"]
+        assert done.returncode == (1 if problems else 0)
+        assert {one["file"] for one in problems} <= {str(path)}
+        return [one["message"] for one in problems]
+
+    [unsigned] = wrong()
+    assert "not signed" in unsigned
+    drivers(world, "sign", "files-mcp", "--key", "other/release.pem")
+    [by_another] = wrong()
+    assert by_another != unsigned
+    assert "key" in by_another
+    drivers(world, "sign", "files-mcp", "--key", "release.pem")
+    assert wrong() == []
+    path.write_text(path.read_text() + "\nMore.\n")
+    [changed] = wrong()
+    assert "DRIVER.md changed since it was signed" in changed
+    # A signature that is none.
+    (path.parent / "DRIVER.sig").write_text("nothing")
+    [broken] = wrong()
+    assert "DRIVER.sig" in broken
+    text = drivers(world, "check", code=1)
+    assert broken.rstrip(".") in text
+
+
 def test_keys_that_are_none(world: World) -> None:
     contract(world)
     driver(world)
