@@ -61,6 +61,29 @@ def test_the_client_is_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run(body)
 
 
+def test_the_operator_has_a_say_in_the_clients_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "notes"
+    own = engine(tmp_path / "own", notes)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(own), os.environ["PATH"]]))
+    workspace = Workspace(tmp_path)
+    box(workspace, {})
+    config = workspace.config(env_passthrough=["DOCKER_*"])
+    given = {"DOCKER_HOST": "tcp://engine:2375", "OTHER": "x"}
+
+    async def body() -> None:
+        async with running(workspace, config, environ=given) as node:
+            assert (await node.call("text.echo", text="x"))["said"] == "x"
+        argv, environ = json.loads(notes.read_text().splitlines()[0])
+        assert environ["DOCKER_HOST"] == "tcp://engine:2375"
+        assert "OTHER" not in environ
+        # The client's, not the container's.
+        assert "-e" not in argv
+
+    run(body)
+
+
 @pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "DOCKER_HOST", "https_proxy"])
 def test_a_driver_has_no_say_in_the_clients_environment(tmp_path: Path, name: str) -> None:
     workspace = Workspace(tmp_path)

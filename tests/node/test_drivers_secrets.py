@@ -86,6 +86,32 @@ def test_a_secret_reaches_its_server_and_nothing_else(
     assert KEY not in caplog.text
 
 
+def test_what_the_operator_passes_on_reaches_every_server_and_no_secret_with_it(
+    tmp_path: Path,
+) -> None:
+    workspace = shop(tmp_path)
+    environ = {
+        "SHOP_KEY": KEY, "OTHER_KEY": NEWER, "TZ": "Europe/London", "MODE": "node's", "FOO": "1",
+        "SHOP_PLACE": "here",
+    }  # fmt: skip
+    config = workspace.config(
+        env_secrets=["SHOP_KEY"],
+        secrets={"other-key": "${env:OTHER_KEY}"},
+        env_passthrough=["TZ", "MODE", "*_KEY", "SHOP_*", "ABSENT"],
+    )
+
+    async def body() -> None:
+        async with running(workspace, config, environ=environ) as node:
+            seen = (await node.call("shop.look"))["environ"]
+            assert (seen["TZ"], seen["SHOP_PLACE"]) == ("Europe/London", "here")
+            # What its driver says of a variable is what counts.
+            assert seen["MODE"] == "${plain}"
+            assert seen["KEY"] == f"key {KEY}"
+            assert seen.keys().isdisjoint({"SHOP_KEY", "OTHER_KEY", "FOO", "ABSENT"})
+
+    run(body)
+
+
 def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=str)
 

@@ -72,6 +72,15 @@ class DriversConfig(Section, frozen=True):
             "names, as names or patterns (SHOP_*). No others are given to drivers."
         ),
     ] = field(default_factory=list)
+    env_passthrough: Annotated[
+        list[Text],
+        says(
+            "Variables of the node's environment that every server of a driver is started with, as "
+            "names or patterns (LC_*): for what is no secret, such as TZ or SSL_CERT_FILE. Without "
+            "it a server has PATH, HOME, LANG, TMPDIR and what its driver names. A variable that a "
+            "secret is taken from is never among them."
+        ),
+    ] = field(default_factory=list)
     secrets_for: Annotated[
         dict[Text, list[Text]],
         says(

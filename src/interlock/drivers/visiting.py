@@ -38,7 +38,7 @@ from interlock.upstreams.drivers.auth_states_standing import AuthState
 from interlock.upstreams.drivers.confined_commands import confined
 from interlock.upstreams.drivers.contract_exchange import DriverRoute
 from interlock.upstreams.drivers.installing import Prepared, Progress, driver_folder, prepare
-from interlock.upstreams.drivers.launching import DriverConnector, server_config
+from interlock.upstreams.drivers.launching import DriverConnector, passed_on, server_config
 from interlock.upstreams.drivers.vault import Configured, Environment, Vault
 from interlock.upstreams.drivers.vault_access import Asker, bind, unresolved
 from interlock.upstreams.egress.confinement import Confinement
@@ -158,6 +158,7 @@ async def visit(
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: _secrets(manifest, setting, inventory, names, tells, environ),
             confine=lambda: _confine(manifest, setting, stack, tells, warn, environ),
+            passed_on=passed_on(setting.config.drivers, environ),
         )
         peer = await connector.connect()
         stack.push_async_callback(peer.close)

@@ -46,6 +46,7 @@ from interlock.upstreams.drivers.installing_again import LOOK_AGAIN as INSTALLED
 from interlock.upstreams.drivers.launching import (
     DriverConnector,
     marked,
+    passed_on,
     server_config,
 )
 from interlock.upstreams.drivers.processes import Runs
@@ -308,6 +309,7 @@ class DriverCare:
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
             confine=self.walls.around_server(driver, afterwards),
+            passed_on=passed_on(settings, self._environ),
         )
         subscriptions = self._pipeline.subscriptions
         supervisor = DriverSupervisor(

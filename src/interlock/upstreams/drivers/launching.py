@@ -7,7 +7,8 @@ import hashlib
 import hmac
 import os
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,6 +16,8 @@ from msgspec.structs import replace
 
 from interlock.call import UpstreamGoneError
 from interlock.config import ServerConfig
+from interlock.config.drivers import DriversConfig
+from interlock.config.secrets import EnvReference, references
 from interlock.errors import (
     AUTH_FAILED,
     AUTH_REQUIRED,
@@ -160,6 +163,28 @@ def marked(values: Mapping[str, str]) -> bytes:
             encoded = text.encode("utf-8", "surrogatepass")
             mark.update(len(encoded).to_bytes(8) + encoded)
     return mark.digest()
+
+
+def passed_on(settings: DriversConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the node's own environment that every server is started with. What a secret
+    is taken from is for whom that secret is for, whatever pattern fits its name."""
+    secret = {
+        one.name
+        for text in settings.secrets.values()
+        for one in references(text)
+        if isinstance(one, EnvReference)
+    }
+    return {
+        name: value
+        for name, value in environ.items()
+        if _fits(name, settings.env_passthrough)
+        and name not in secret
+        and not _fits(name, settings.env_secrets)
+    }
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, one) for one in patterns)
 
 
 class DriverConnector(Connector):
