@@ -12,9 +12,9 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 
-from tests.node.driver_workspace import ANY, Workspace, running
+from tests.node.driver_workspace import ANY, Running, Workspace, running
 from tests.upstreams.harness import PATIENCE
 
 COMPLETE = Path(__file__).parents[1] / "behaviour" / "servers" / "complete.py"
@@ -88,5 +88,50 @@ def test_what_a_drivers_server_asks_reaches_the_client(tmp_path: Path, mode: str
                 assert result.structured_content is not None
                 told = result.structured_content["form"]
                 assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
+
+    asyncio.run(body())
+
+
+@every_client
+@pytest.mark.parametrize("what", ["another driver", "another file"])
+def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> None:
+    """While somebody is asked, a better driver comes, or the one that asked becomes another."""
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract("person.ask", inputs=KIND, outputs=ANY)
+    args = [str(COMPLETE), "stdio", "stateless", "far"]
+    server = {"kind": "binary", "path": sys.executable, "args": args}
+    workspace.driver("ask-mcp", workspace.serves(contract, "ask"), server=server)
+    nodes: list[Running] = []
+
+    async def changes(context: Any, params: Any) -> Any:
+        (node,) = nodes
+        before = node.node.catalog.current.by_name["person.ask"].served_by
+        if what == "another driver":
+            free = {"class": "trivial", "units_per_call": 0}
+            workspace.driver("aaa-mcp", workspace.serves(contract, "show"), cost=free)
+        else:
+            entry = workspace.serves(contract, "show")
+            workspace.driver("ask-mcp", entry, version="1.1.0")
+        await node.until(
+            lambda: node.node.catalog.current.by_name["person.ask"].served_by != before
+        )
+        return await fill_in(context, params)
+
+    async def body() -> None:
+        async with asyncio.timeout(PATIENCE), running(workspace) as node:
+            nodes.append(node)
+            url = await node.node.listen()
+            async with Client(url, mode=mode, cache=None, elicitation_callback=changes) as client:
+                (tool,) = (await client.list_tools()).tools
+                if what == "another driver":
+                    result = await client.call_tool(tool.name, {"kind": "form"})
+                    assert result.structured_content is not None
+                    told = result.structured_content["form"]
+                    assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
+                else:
+                    with pytest.raises(MCPError, match="The driver that asked for this"):
+                        await client.call_tool(tool.name, {"kind": "form"})
+        # Nobody else hears what somebody answered.
+        assert workspace.heard("tools/call") == []
 
     asyncio.run(body())

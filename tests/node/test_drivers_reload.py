@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.node.driver_workspace import ANY, Workspace, running
-from tests.upstreams.harness import run
+from interlock.errors import InterlockError
+from interlock.node.node import Node
+from tests.node.driver_workspace import ANY, Clock, Running, Workspace, running
+from tests.upstreams.harness import PATIENCE, run
 
 LIVE_WITHIN = 5.0
 """Seconds. The bar of one second is for the benchmark, on a machine that has nothing else to do."""
@@ -273,5 +276,71 @@ def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path) -> N
             await node.node.apply(workspace.config())
             assert node.tools == ["text.echo", "text.other"]
             assert (await node.call("text.echo", text="two"))["said"] == "two"
+
+    run(body)
+
+
+# -- calls that are under way
+
+
+def waiting(folder: Path) -> tuple[Workspace, str]:
+    """A contract whose calls may take two minutes."""
+    workspace = Workspace(folder)
+    contract = workspace.contract("text.late", inputs=ANY, outputs=ANY, timeout_ms=120_000)
+    workspace.driver("late-mcp", workspace.serves(contract, "slow"))
+    return workspace, contract
+
+
+async def under_way(workspace: Workspace, node: Running) -> tuple[asyncio.Future[Any], Any]:
+    """A call that its server has, and the supervisor of that."""
+    late = asyncio.ensure_future(node.node.pipeline.run(node.request("tools/call", "text.late")))
+    await node.until(lambda: workspace.heard("tools/call"), "the call")
+    return late, node.driver("late-mcp").supervisor
+
+
+def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path) -> None:
+    workspace, contract = waiting(tmp_path)
+    clock = Clock()
+    glances = 0
+
+    async def glance(_: float) -> None:
+        nonlocal glances
+        glances += 1
+        await asyncio.sleep(0.001)
+
+    async def body() -> None:
+        def turned(node: Node) -> None:
+            clock.take_over(node)
+            node.drivers.care.sleep = glance
+
+        async with running(workspace, before=turned) as node:
+            late, server = await under_way(workspace, node)
+            workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
+            await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
+            clock.turn(100)
+            seen = glances
+            await node.until(lambda: glances > seen + 20, "looks at who still waits")
+            assert not late.done()
+            await server.peer.request("tools/call", {"name": "release", "arguments": {}})
+            assert b"at last" in (await late).result
+            await node.until(lambda: server.peer is None, "nobody waits for it any more")
+
+    run(body)
+
+
+def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Path) -> None:
+    workspace, contract = waiting(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            late, server = await under_way(workspace, node)
+            workspace.driver("late-mcp", workspace.serves(contract, "slow"), version="1.1.0")
+            await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
+            # As when the drivers' settings are others now.
+            async with asyncio.timeout(PATIENCE):
+                await node.node.drivers.close()
+            assert server.peer is None
+            with pytest.raises(InterlockError):
+                await late
 
     run(body)

@@ -115,7 +115,7 @@ class Drivers:
         self._workspace: files.Workspace | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._verifier: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], Driver] = {}
 
     @property
     def deprecations(self) -> Deprecations:
@@ -152,6 +152,8 @@ class Drivers:
             self._end(driver, at_once=True)
         self.contracts.served = {}
         self.publishing.take_away()
+        for driver in self._ending.values():
+            driver.server.hurry()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def configure(self, config: Config) -> None:
@@ -331,8 +333,8 @@ class Drivers:
         task = asyncio.get_running_loop().create_task(
             self.care.forget(driver, at_once=at_once), name=f"end:{driver.key}"
         )
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending[task] = driver
+        task.add_done_callback(self._ending.pop)
 
     def _gather(self) -> None:
         """Who serves which contract."""

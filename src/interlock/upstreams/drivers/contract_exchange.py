@@ -43,6 +43,7 @@ from interlock.protocol.headers import HeaderParam
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import COMPLETE, Era, glance_at, tool_error
 from interlock.upstreams.drivers.waking import BodyExchange, WakingExchange
+from interlock.upstreams.drivers.who_asked import Asker, signed_by, words_for
 
 if TYPE_CHECKING:
     from interlock.upstreams.drivers.contract_upstream import ContractUpstream, Served
@@ -88,7 +89,9 @@ class ContractExchange:
         inputs: Mapping[str, Any],
         context: Any,
         order: tuple[Candidate, ...],
+        asker: Asker | None = None,
     ) -> None:
+        """`asker`: whose question the call brings the answers to."""
         self._upstream = upstream
         self._call = call
         self._back = back
@@ -96,6 +99,7 @@ class ContractExchange:
         self._inputs = inputs
         self._context = context
         self._order = order
+        self._extra = words_for(call, asker)
         self._place = 0
         self._attempts: Attempts | None = None
         """Those of the driver of now."""
@@ -152,7 +156,7 @@ class ContractExchange:
                 owner=call.owner,
                 arguments=encode_value(arguments),
                 meta=call.meta,
-                extra=call.extra,
+                extra=self._extra,
                 on_notification=call.on_notification,
                 session=call.session,
                 started=call.started,
@@ -225,11 +229,11 @@ class ContractExchange:
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
             # It wants to know something first: that is between it and the caller, and what comes
-            # then is a call of the contract again.
+            # then is a call of the contract again, which goes to it and to nobody else.
             self._record(None)
             self.open = False
             self._exchange = None
-            self._back.settled(self._call, outcome, None)
+            self._back.settled(self._call, signed_by(driver, outcome), None)
             return
         binding = driver.bindings[self._served.contract.key]
         try:

@@ -37,6 +37,7 @@ from interlock.upstreams.drivers.contract_exchange import ContractExchange
 from interlock.upstreams.drivers.driver import Binding, Driver
 from interlock.upstreams.drivers.rows import Rows
 from interlock.upstreams.drivers.waking import WakingExchange
+from interlock.upstreams.drivers.who_asked import Asker, asker_of, gone
 
 KEY: Final = "drivers:"
 """The upstream of every contract. No server can have this key."""
@@ -107,14 +108,14 @@ class ContractUpstream:
         served = self._served(call)
         inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
         context = _context(call, served)
-        pinned = _pinned(call)
-        decision = self.decide(served, inputs.keys(), pinned=pinned)
+        asker = None if call.extra is None else asker_of(call)
+        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, asker))
         if decision.selected is None:
             unsigned = _unsigned(served, decision)
             if unsigned:
                 # Somebody may have signed in meanwhile, or may be at it.
                 return WakingExchange(call, back, partial(self._sign_in_first, unsigned))
-        return self._send(call, back, served, inputs, context, decision)
+        return self._send(call, back, served, inputs, context, decision, asker)
 
     async def _sign_in_first(self, unsigned: list[Driver], call: Call, back: Back) -> Exchange:
         required: InterlockError | None = None
@@ -125,7 +126,8 @@ class ContractUpstream:
                 required = required or error
         served = self._served(call)
         inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
-        decision = self.decide(served, inputs.keys(), pinned=_pinned(call))
+        asker = asker_of(call)
+        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, asker))
         if required is not None and decision.failure is AUTH_REQUIRED:
             self.rows.resolved(call, served.contract, decision)
             told = decision.error()
@@ -133,7 +135,7 @@ class ContractUpstream:
             raise InterlockError(
                 required.failure, required.message, {**(told.data or {}), **(required.data or {})}
             )
-        return self._send(call, back, served, inputs, _context(call, served), decision)
+        return self._send(call, back, served, inputs, _context(call, served), decision, asker)
 
     def _send(
         self,
@@ -143,11 +145,14 @@ class ContractUpstream:
         inputs: Mapping[str, Any],
         context: Any,
         decision: Decision,
+        asker: Asker | None,
     ) -> Exchange:
         self.rows.resolved(call, served.contract, decision)
         if decision.selected is None:
             raise decision.error()
-        exchange = ContractExchange(self, call, back, served, inputs, context, decision.order)
+        exchange = ContractExchange(
+            self, call, back, served, inputs, context, decision.order, asker
+        )
         exchange.begin()
         return exchange
 
@@ -257,8 +262,12 @@ def _unsigned(served: Served, decision: Decision) -> list[Driver]:
     return [one for one in served.drivers if one.manifest.key in keys]
 
 
-def _pinned(call: Call) -> str | None:
-    """The driver that a call asks for. Raises InterlockError."""
+def _pinned(call: Call, served: Served, asker: Asker | None) -> str | None:
+    """The driver that a call asks for, or whose question it answers. Raises InterlockError."""
+    if asker is not None:
+        if not any(asker.is_still(one) for one in served.drivers):
+            raise gone()
+        return asker.driver
     value = _meta(call, META_DRIVER)
     if value is not None and (not isinstance(value, str) or not value):
         raise InterlockError(

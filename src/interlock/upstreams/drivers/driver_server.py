@@ -29,8 +29,6 @@ _log = logging.getLogger("interlock.drivers")
 RETRY_FIRST: Final = 0.5
 RETRY_AT_MOST: Final = 30.0
 """Between two attempts to reach a server, from the first to the longest pause."""
-LAST_CALLS: Final = 30.0
-"""How long calls may still take at a server that is to go."""
 _GLANCE: Final = 0.05
 _BUSY: Final = 1.0
 """When a server that is at work is looked at again."""
@@ -270,8 +268,8 @@ class DriverServer:
         task.add_done_callback(self._going.discard)
 
     async def _go(self, supervisor: DriverSupervisor) -> None:
-        latest = self._around.clock() + LAST_CALLS
-        while supervisor.busy and not self._in_a_hurry and self._around.clock() < latest:
+        # Each call has a deadline of its own, and the server stays for as long as the last of them.
+        while supervisor.busy and not self._in_a_hurry:
             await self._around.sleep(_GLANCE)
         await supervisor.end()
         self._around.changed(self._driver)
@@ -279,13 +277,17 @@ class DriverServer:
     async def close(self, *, at_once: bool) -> None:
         """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
         self.closed = True
-        self._in_a_hurry = at_once
+        self._in_a_hurry |= at_once
         waking = self._waking
         if waking is not None:
             waking.cancel()
             await asyncio.gather(waking, return_exceptions=True)
         self.retire()
         await asyncio.gather(*self._going, return_exceptions=True)
+
+    def hurry(self) -> None:
+        """Whoever still waits for a server that is to go has waited long enough."""
+        self._in_a_hurry = True
 
     # -- while nobody uses it
 
