@@ -139,6 +139,7 @@ def test_the_log_tells_what_becomes_of_drivers(world: World) -> None:
     world.config(drivers={})
     contract(world)
     driver(world)
+    keyed(world)
     log = world.cwd / "log"
     with log.open("w") as said:
         node = RunningNode(
@@ -152,7 +153,8 @@ def test_the_log_tells_what_becomes_of_drivers(world: World) -> None:
         def logged(line: str) -> None:
             wait_until(line, lambda: f" {line}\n" in log.read_text())
 
-        logged("1 driver: files-mcp")
+        logged("2 drivers: files-mcp, keyed-mcp")
+        logged(f"WARNING keyed-mcp: {LACKING}")
         logged("driver files-mcp is ready: it serves fs-read")
         contract(world, "fs-other")
         driver(world, "more-mcp", implements=[entry("fs-other")])

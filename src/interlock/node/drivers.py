@@ -423,7 +423,7 @@ class Drivers:
             await driver.server.awake()
         except InterlockError as error:
             # It is unverified, and looked at again when somebody needs it.
-            _log.info("%s is not verified: %s", driver.manifest.id, error.message)
+            _log.warning("%s: %s", driver.manifest.id, error.message)
             return
         if not driver.requests:
             # It was only asked: who needs it starts it.
