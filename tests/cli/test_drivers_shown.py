@@ -90,6 +90,7 @@ def test_a_contract_that_is_wrong_is_no_driver(world: World) -> None:
     assert 'version: "one" is not a version' in shown
     assert "driver files-mcp (refused): " in shown
     listed = world.run_here("drivers", "list").stdout
+    assert "Warning" not in listed
     assert [line.split("  ")[0] for line in listed.splitlines() if "refused" in line] == [
         "files-mcp",
         "fs-read (contract)",
@@ -247,6 +248,19 @@ def test_trouble_is_told_worst_first_and_counted_where_there_is_no_room() -> Non
     ]
     assert driver_rows.summary([]) == ""
     assert driver_rows.troubles([]) == []
+
+
+def test_what_an_operator_should_look_at_is_in_the_list(world: World) -> None:
+    trusted = {"pii-safe": ["somebody-else"]}
+    world.config(drivers={"policy": {"trusted_tags": trusted}})
+    contract(world)
+    driver(world, policy_tags=["pii-safe"])
+    world.up()
+    settled(world, files="ready")
+    [warning] = [
+        line for line in world.run_here("drivers", "list").stdout.splitlines() if "pii-safe" in line
+    ]
+    assert warning.startswith("    Warning: driver files-mcp: it says that it is 'pii-safe'")
 
 
 # -- which node is asked

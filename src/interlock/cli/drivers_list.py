@@ -204,3 +204,6 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
             for problem in bound.problems:
                 text = f"    {bound.contract}: {say.printable(problem)}"
                 console.print(Text(text, style="red"), soft_wrap=True)
+        for warning in (*row.warnings, *(text for one in row.bindings for text in one.warnings)):
+            text = f"    Warning: {say.printable(warning)}"
+            console.print(Text(text, style="yellow"), soft_wrap=True)
