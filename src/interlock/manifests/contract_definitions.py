@@ -28,6 +28,7 @@ from interlock.manifests.spelling import put_right
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import read_fields
 from interlock.protocol.json_pointer import pointer_to
+from interlock.protocol.schema_effort import UNEXPLAINED, errors_of
 
 _SPELLINGS: Final = {
     "inputSchema": "inputs",
@@ -67,12 +68,12 @@ class IoHandle(Struct, frozen=True):
             retriever=schemas.no_retrieval,
             mask="the value",
         )
-        found = []
-        for error in validator.iter_errors(value):
-            found.append(InputProblem(pointer_to(error.instance_path), error.message))
-            if len(found) == _MOST_PROBLEMS:
-                break
-        return tuple(found)
+        if validator.is_valid(value):
+            return ()
+        errors = errors_of(validator, self.inputs, value, _MOST_PROBLEMS)
+        if errors is None:
+            return (InputProblem("", UNEXPLAINED),)
+        return tuple(InputProblem(pointer_to(one.instance_path), one.message) for one in errors)
 
     validateInput = validate_input
 

@@ -18,6 +18,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol.headers import check_param_headers
+from interlock.protocol.schema_effort import UNEXPLAINED, errors_of
 
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 200
@@ -100,9 +101,10 @@ def _no_retrieval(uri: str) -> Any:
 
 def _explain(validator: Any, arguments: dict[str, Any], tool: Tool) -> InterlockError:
     problems: list[dict[str, str]] = []
-    for error in validator.iter_errors(arguments):
-        if len(problems) == _MOST_PROBLEMS:
-            break
+    errors = errors_of(validator, tool.input_schema(), arguments, _MOST_PROBLEMS)
+    if errors is None:
+        problems.append({"field": "arguments", "problem": UNEXPLAINED})
+    for error in errors or ():
         field = ".".join(str(step) for step in error.instance_path) or "arguments"
         problems.append({"field": _clip(field), "problem": _clip(error.message)})
     sentence = "; ".join(f"{p['field']}: {p['problem']}" for p in problems)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind
 
+from interlock.protocol.schema_effort import UNEXPLAINED, can_be_explained
 from interlock.stores.contract_records import Wrong, refused
 
 MOST_ERRORS: Final = 100
@@ -34,6 +35,8 @@ class Validators:
         cannot be used."""
         validator = self._validator(key, schema)
         found: list[Wrong] = []
+        if not can_be_explained(schema, payload):
+            return [] if validator.is_valid(payload) else [Wrong("", UNEXPLAINED)]
         for error in validator.iter_errors(payload):
             for path in _paths(error):
                 if len(found) == MOST_ERRORS:

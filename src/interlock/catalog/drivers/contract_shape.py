@@ -11,6 +11,7 @@ from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
 from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.json_pointer import pointer_to
+from interlock.protocol.schema_effort import UNEXPLAINED, errors_of
 
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 200
@@ -38,12 +39,15 @@ class ContractShape:
     def check_inputs(self, inputs: Any) -> None:
         """Raises InterlockError (AIP: input_invalid) that says where, as JSON pointers."""
         if not self._inputs.is_valid(inputs):
-            raise _refusal(self._inputs, inputs, self.contract, "The inputs", "")
+            problems = _problems(self._inputs, self.contract.inputs, inputs, "")
+            raise _refusal(problems, self.contract, "The inputs do")
 
     def check_context(self, context: Any) -> None:
         """The same for the context, where the contract says what has to be in it."""
         if self._context is not None and not self._context.is_valid(context):
-            raise _refusal(self._context, context, self.contract, "The context", "/context")
+            schema = self.contract.context_schema
+            problems = _problems(self._context, schema, context, "/context")
+            raise _refusal(problems, self.contract, "The context does")
 
     def is_output(self, value: Any) -> bool:
         """Whether the contract may answer with this."""
@@ -51,7 +55,7 @@ class ContractShape:
 
     def output_problems(self, value: Any) -> list[dict[str, str]]:
         """Why it may not."""
-        return _problems(self._outputs, value, "")
+        return _problems(self._outputs, self.contract.outputs, value, "")
 
 
 def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> Any:
@@ -78,23 +82,21 @@ def _no_retrieval(uri: str) -> Any:
     raise ValueError(f"schemas may not refer to {uri}")
 
 
-def _refusal(
-    validator: Any, value: Any, contract: ToolContract, what: str, below: str
-) -> InterlockError:
-    problems = _problems(validator, value, below)
+def _refusal(problems: list[dict[str, str]], contract: ToolContract, what: str) -> InterlockError:
     sentence = "; ".join(f"{one['pointer'] or '/'}: {one['problem']}" for one in problems)
     return InterlockError(
         INVALID_ARGUMENTS,
-        f"{what} do{'es' if below else ''} not fit {contract.id}. {sentence}.",
+        f"{what} not fit {contract.id}. {sentence}.",
         {"tool": contract.id, "problems": problems},
     )
 
 
-def _problems(validator: Any, value: Any, below: str) -> list[dict[str, str]]:
+def _problems(validator: Any, schema: Any, value: Any, below: str) -> list[dict[str, str]]:
     problems: list[dict[str, str]] = []
-    for error in validator.iter_errors(value):
-        if len(problems) == _MOST_PROBLEMS:
-            break
+    errors = errors_of(validator, schema, value, _MOST_PROBLEMS)
+    if errors is None:
+        return [{"field": below[1:] or "inputs", "pointer": below, "problem": UNEXPLAINED}]
+    for error in errors:
         steps = [str(step) for step in error.instance_path]
         pointer = below + pointer_to(steps)
         field = ".".join(([below[1:]] if below else []) + steps) or "inputs"

@@ -23,6 +23,7 @@ from interlock.protocol.aql.faults import AqlError
 from interlock.protocol.aql.request import OF_ALL, OF_BATCHES, OF_READERS
 from interlock.protocol.aql.words import Category
 from interlock.protocol.mcp import LATEST_SESSION, TOOLS_CALL, Era
+from interlock.protocol.schema_effort import errors_of
 
 _MOST_LOOKED_AT: Final = 100
 _MOST_NAMED: Final = 20
@@ -174,16 +175,10 @@ def _faults(operation: Operation, arguments: dict[str, Any]) -> list[Any]:
         nobody = Client(Era.SESSION, LATEST_SESSION)
         with suppress(InterlockError):
             validate(Call(TOOLS_CALL, "", Credentials(""), nobody, tool.canonical), tool)
-    look = getattr(tool.validator, "iter_errors", None)
-    found: list[Any] = []
-    if look is None:
+    if not hasattr(tool.validator, "iter_errors"):
         # A schema that cannot be used: its server checks by itself.
-        return found
-    for error in look(arguments):
-        found.append(error)
-        if len(found) == _MOST_LOOKED_AT:
-            break
-    return found
+        return []
+    return errors_of(tool.validator, tool.input_schema(), arguments, _MOST_LOOKED_AT) or []
 
 
 def _is_type(error: Any) -> bool:

@@ -1,0 +1,203 @@
+"""Whether it can be said in time what of a value does not fit a schema.
+
+Whether a value fits is found out quickly: a validator remembers what it has looked at. Why it does
+not fit is collected without that memory. Where references lead to the same part of a schema in
+several ways, and from there again, the same member is looked at twice, four times, eight times,
+and a few dozen braces would take longer than anybody can wait. So the looks are counted first, each
+pair of a part and a member once. Pure; nothing here raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import unquote
+
+from interlock.protocol.json_pointer import at_pointer
+
+MOST_REPEATS: Final = 500
+"""Looks at what was looked at before. Each costs up to a tenth of a millisecond."""
+MOST_PAIRS: Final = 50_000
+"""Pairs that are counted before it is given up."""
+UNEXPLAINED: Final = (
+    "it does not fit, but its schema refers to itself in so many ways that nobody looks where: "
+    "send something flatter to find out"
+)
+"""What is said instead."""
+
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_ANCHORS: Final = ("$anchor", "$dynamicAnchor")
+_SAME_LISTED: Final = ("allOf", "anyOf", "oneOf")
+_SAME_ONE: Final = ("not", "if", "then", "else")
+_SAME_NAMED: Final = ("dependentSchemas", "dependencies")
+_EVERY_MEMBER: Final = ("additionalProperties", "unevaluatedProperties")
+_EVERY_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
+
+_Pair = tuple[int, int]
+
+
+class _TooMany(Exception):
+    pass
+
+
+def errors_of(validator: Any, schema: Any, value: Any, most: int) -> list[Any] | None:
+    """What `validator`, made of `schema`, has against a value: the first errors. None: to find out
+    would take too long."""
+    if not can_be_explained(schema, value):
+        return None
+    try:
+        return list(islice(validator.iter_errors(value), most))
+    except ValueError:
+        # Nested deeper than it follows while it collects.
+        return None
+
+
+def can_be_explained(schema: Any, value: Any) -> bool:
+    """Whether the errors of a value may be collected."""
+    if not any(word in part for part in _parts(schema) for word in _REFERENCES):
+        # Without a reference each part is looked at once for each member.
+        return True
+    looks = _Looks(schema)
+    try:
+        return looks.count(schema, value) - looks.pairs <= MOST_REPEATS
+    except (_TooMany, RecursionError):
+        return False
+
+
+class _Looks:
+    """Counts the looks that it takes, by one schema."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._places: dict[str, Any] = {}
+        for part in _parts(document):
+            for word in _ANCHORS:
+                if isinstance(part.get(word), str):
+                    self._places["#" + part[word]] = part
+            if isinstance(part.get("$id"), str):
+                self._places[_last(part["$id"])] = part
+        self.pairs = 0
+        """What there is to look at, each once."""
+        self._known: dict[_Pair, int] = {}
+        self._alone: dict[int, tuple[int, int]] = {}
+
+    def count(self, part: Any, value: Any) -> int:
+        """How often something is looked at from here on, as if nothing were remembered."""
+        if not isinstance(part, dict):
+            return 0
+        if not isinstance(value, dict | list):
+            # Equal ones may be the same object: each is another member all the same.
+            looks, different = self._at_scalar(part)
+            self.pairs += different
+            return looks
+        pair = (id(part), id(value))
+        known = self._known.get(pair)
+        if known is not None:
+            return known
+        if self.pairs >= MOST_PAIRS:
+            raise _TooMany
+        self.pairs += 1
+        # Who comes here again with the same member goes round: that is refused elsewhere.
+        self._known[pair] = 1
+        looks = 1
+        for inner, seen in self._below(part, value):
+            looks += self.count(inner, seen)
+        if looks - self.pairs > MOST_REPEATS:
+            raise _TooMany
+        self._known[pair] = looks
+        return looks
+
+    def _at_scalar(self, part: dict[str, Any]) -> tuple[int, int]:
+        """How many looks a member without members takes, and at how many parts."""
+        known = self._alone.get(id(part))
+        if known is None:
+            self._alone[id(part)] = (1, 1)
+            looks, different = 1, {id(part)}
+            waiting = [part]
+            for inner, _ in self._below(part, None):
+                if isinstance(inner, dict):
+                    looks += self._at_scalar(inner)[0]
+            while waiting:
+                for inner, _ in self._below(waiting.pop(), None):
+                    if isinstance(inner, dict) and id(inner) not in different:
+                        different.add(id(inner))
+                        waiting.append(inner)
+            if looks - len(different) > MOST_REPEATS:
+                raise _TooMany
+            known = self._alone[id(part)] = (looks, len(different))
+        return known
+
+    def _below(self, part: dict[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
+        for word in _REFERENCES:
+            if word in part:
+                yield self._target(part[word]), value
+        for word in _SAME_LISTED:
+            for inner in _listed(part.get(word)):
+                yield inner, value
+        for word in _SAME_ONE:
+            if word in part:
+                yield part[word], value
+        for word in _SAME_NAMED:
+            for inner in _named(part.get(word)).values():
+                yield inner, value
+        if isinstance(value, dict):
+            yield from _members(part, value)
+        elif isinstance(value, list):
+            yield from _items(part, value)
+
+    def _target(self, reference: Any) -> Any:
+        if not isinstance(reference, str):
+            return None
+        place, _, fragment = reference.partition("#")
+        document = self._places.get(_last(place)) if place else self._document
+        if not fragment:
+            return document
+        if fragment.startswith("/"):
+            return at_pointer(document, unquote(fragment))
+        return self._places.get("#" + fragment)
+
+
+def _members(part: dict[str, Any], value: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    named = _named(part.get("properties"))
+    # Which patterns fit a name is not asked: each may.
+    all_over = [*_named(part.get("patternProperties")).values()]
+    all_over += [part[word] for word in _EVERY_MEMBER if word in part]
+    for name, member in value.items():
+        if name in named:
+            yield named[name], member
+        for inner in all_over:
+            yield inner, member
+
+
+def _items(part: dict[str, Any], value: list[Any]) -> Iterator[tuple[Any, Any]]:
+    for word in ("prefixItems", "items"):
+        yield from zip(_listed(part.get(word)), value, strict=False)
+    for word in _EVERY_ITEM:
+        if isinstance(part.get(word), dict):
+            for item in value:
+                yield part[word], item
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _named(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _parts(document: Any) -> Iterator[dict[str, Any]]:
+    waiting = [document]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+
+
+def _last(uri: str) -> str:
+    """What is left of a URI, whatever it is relative to."""
+    return uri.partition("#")[0].rstrip("/").rpartition("/")[2]

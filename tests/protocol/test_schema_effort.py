@@ -1,0 +1,118 @@
+"""Why a value does not fit is only looked for where that ends: counted before, not tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from interlock.protocol.schema_effort import MOST_PAIRS, can_be_explained, errors_of
+
+HERE = {"$ref": "#"}
+IN_EVERY_WAY: dict[str, dict[str, Any]] = {
+    "all of": {"type": "object", "properties": {"n": {"allOf": [HERE, HERE]}}},
+    "any of": {"type": "object", "properties": {"n": {"anyOf": [HERE, HERE]}}},
+    "one of": {"type": "object", "properties": {"n": {"oneOf": [HERE, {"allOf": [HERE]}]}}},
+    "by pattern": {
+        "type": "object", "properties": {"n": HERE}, "patternProperties": {"^n": HERE},
+    },
+    "by an anchor": {
+        "$ref": "#it",
+        "$defs": {"a": {"$anchor": "it", "type": "object", "properties": {
+            "n": {"allOf": [{"$ref": "#it"}, {"$ref": "#it"}]}}}},
+    },
+    "by an id": {
+        "$id": "https://schemas.example/tree", "type": "object",
+        "properties": {"n": {"allOf": [{"$ref": "tree"}, {"$ref": "#"}]}},
+    },
+    "when": {"type": "object", "properties": {"n": {"if": HERE, "then": HERE, "else": HERE}}},
+}  # fmt: skip
+
+
+def nested(levels: int, end: Any = 5) -> Any:
+    value = end
+    for _ in range(levels):
+        value = {"n": value}
+    return value
+
+
+@pytest.mark.parametrize("how", IN_EVERY_WAY)
+def test_what_would_take_for_ever_is_not_looked_for(how: str) -> None:
+    schema = IN_EVERY_WAY[how]
+    validator = jsonschema_rs.validator_for(schema)
+    for levels in (60, 300):
+        assert errors_of(validator, schema, nested(levels), 5) is None
+    # Whether it fits is known all the same.
+    assert not validator.is_valid(nested(60))
+    found = errors_of(validator, schema, nested(2), 5)
+    assert found, "what is flat is explained"
+
+
+def test_a_chain_of_references_doubles_without_any_depth() -> None:
+    twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = {
+        "properties": {"a": {"$ref": "#/$defs/d0"}},
+        "$defs": {**twice, "d40": {"type": "string"}},
+    }
+    assert not can_be_explained(schema, {"a": 1})
+    assert not can_be_explained(schema, {"a": {}})
+    assert can_be_explained(schema, {"b": 1})
+
+
+def test_an_honest_schema_is_explained_however_large_the_value() -> None:
+    tree = {
+        "type": "object",
+        "properties": {
+            "name": {"$ref": "#/$defs/name"},
+            "left": HERE,
+            "right": HERE,
+            "children": {"type": "array", "items": HERE},
+        },
+        "additionalProperties": False,
+        "$defs": {"name": {"type": "string"}},
+    }
+    leaves = [{"name": "same", "left": {"name": "same"}} for _ in range(2_000)]
+    value = {"children": [*leaves, {"name": 7}]}
+    validator = jsonschema_rs.validator_for(tree)
+    (error,) = errors_of(validator, tree, value, 5) or []
+    assert error.instance_path == ["children", 2_000, "name"]
+    deep: dict[str, Any] = {"name": 7}
+    for _ in range(80):
+        deep = {"left": deep, "right": {"name": "x"}}
+    (error,) = errors_of(validator, tree, deep, 5) or []
+    assert error.instance_path == ["left"] * 80 + ["name"]
+
+
+def test_a_language_of_conditions_is_explained() -> None:
+    """What filters look like: each of its branches refers to the whole again."""
+    either = [
+        {
+            "type": "object",
+            "properties": {word: {"type": "array", "items": {"$ref": "#/$defs/filter"}}},
+            "required": [word],
+        }
+        for word in ("and", "or")
+    ]
+    equals = {"type": "object", "properties": {"eq": {"type": "string"}}, "required": ["eq"]}
+    schema = {"$ref": "#/$defs/filter", "$defs": {"filter": {"anyOf": [*either, equals]}}}
+    value: dict[str, Any] = {"eq": 5}
+    for _ in range(12):
+        value = {"and": [value, {"eq": "x"}]}
+    assert errors_of(jsonschema_rs.validator_for(schema), schema, value, 5)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [True, None, [], HERE, {"allOf": [HERE]}, {"$ref": 7}, {"$ref": "#/nowhere"}, {"items": [HERE]},
+     {"$ref": "https://elsewhere.example/"}, {"properties": 1, "allOf": {}, "$ref": "#x"}],
+    ids=str,
+)  # fmt: skip
+def test_whatever_a_schema_says_it_ends(schema: Any) -> None:
+    assert isinstance(can_be_explained(schema, {"a": [1, {"b": "x"}]}), bool)
+
+
+def test_what_is_too_much_to_count_is_not_explained() -> None:
+    schema = {"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "object"}}}
+    assert can_be_explained(schema, [{} for _ in range(1_000)])
+    assert not can_be_explained(schema, [{} for _ in range(MOST_PAIRS)])
