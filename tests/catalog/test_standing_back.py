@@ -59,3 +59,53 @@ def test_a_contract_is_back_when_the_name_is_free() -> None:
     catalog.withdraw("bank")
     assert [tool.upstream for tool in catalog.current.tools] == [CONTRACTS]
     assert list(catalog.current.set_aside()) == []
+
+
+# -- servers that are not there yet
+
+
+@pytest.mark.parametrize(
+    ("contract", "prefix", "waits"),
+    [
+        ("bank.pay", "bank", True),
+        ("bank__pay", "bank", True),
+        ("bank.a.b", "bank", True),
+        ("banker.pay", "bank", False),
+        ("bank", "bank", False),
+        ("pay.out", "", True),
+    ],
+)
+def test_no_name_is_taken_that_an_expected_server_may_have(
+    contract: str, prefix: str, waits: bool
+) -> None:
+    catalog = Catalog(server_info=b"{}")
+    catalog.expect("bank", prefix)
+    catalog.post(contracts(contract))
+    told: list[frozenset[str]] = []
+    catalog.on_change(told.append)
+    assert bool(catalog.current.tools) is not waits
+    assert (catalog.find(contract) is None) is waits
+    if waits:
+        ((aside, why),) = catalog.current.set_aside()
+        assert (aside.upstream_name, "the server bank is not there" in why) == (contract, True)
+    # It has something else, or nothing at all: then the contract may have its name.
+    catalog.post(offer("bank", []))
+    assert [tool.upstream_name for tool in catalog.current.tools] == [contract]
+    assert told == [{"tools"}]
+    # It is lost, and may come back with other tools.
+    catalog.withdraw("bank")
+    assert (catalog.find(contract) is None) is waits
+    catalog.expect_no_more("bank")
+    assert catalog.find(contract) is not None
+    assert list(catalog.current.set_aside()) == []
+
+
+def test_nobody_is_told_of_servers_where_there_are_no_contracts() -> None:
+    catalog = Catalog(server_info=b"{}")
+    told: list[frozenset[str]] = []
+    catalog.on_change(told.append)
+    catalog.expect("bank", "bank")
+    catalog.post(offer("bank", []))
+    catalog.withdraw("bank")
+    catalog.expect_no_more("bank")
+    assert told == []

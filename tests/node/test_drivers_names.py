@@ -83,3 +83,34 @@ def test_what_a_contract_asks_for_is_not_asked_of_a_server(tmp_path: Path) -> No
             assert "tools/call" in heard.read_text()
 
     run(body)
+
+
+def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Path) -> None:
+    """A node that starts knows its contracts at once, and what its servers have only later."""
+    workspace, _, _ = both(tmp_path, "bank.echo")
+    free = workspace.contract("bank.free", inputs=MESSAGE_IN, outputs=ANY)
+    workspace.driver("free-mcp", workspace.serves(free, "echo"))
+    down = tmp_path / "down"
+    down.write_text("", encoding="utf-8")
+    args = json.dumps([str(SERVER), "--down", str(down)])
+    more = f"servers:\n  bank: {{command: {sys.executable}, args: {args}}}\n"
+
+    async def body() -> None:
+        config = workspace.config(more=more)
+        async with running(workspace, config) as node:
+            for name in ("bank.echo", "bank__echo", "bank.free"):
+                error = await node.refused(name, message="transfer")
+                assert error.failure.name == "unknown_tool"
+            assert node.tools == []
+            problems = [one.problem for one in node.node.drivers.contract_status()]
+            assert all("the server bank is not there" in one for one in problems)
+            down.unlink()
+            await until_bank(node)
+            assert node.node.catalog.current.by_name["bank.echo"].upstream == "bank"
+            assert node.node.catalog.current.by_name["bank.free"].upstream == "drivers:"
+            # Without the server in the config the names are anybody's.
+            await node.node.apply(workspace.config())
+            assert node.tools == ["bank.echo", "bank.free"]
+            assert workspace.heard("tools/call") == []
+
+    run(body)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from interlock.catalog.offering import ENDED_CONTRACTS, Listed, Offering, Resource, Tool
+from interlock.catalog.offering import CONTRACTS, ENDED_CONTRACTS, Listed, Offering, Resource, Tool
 from interlock.catalog.snapshot import Snapshot
 from interlock.protocol.aql.words import OWN
 
@@ -43,6 +43,7 @@ class Catalog:
         self._key = os.urandom(32)
         self._offerings: dict[str, Offering] = {}
         self._withheld: dict[str, frozenset[str]] = {}
+        self._expected: dict[str, str] = {}
         self._listeners: list[Changed] = []
         self._number = 0
         self._told: dict[str, str] = {}
@@ -68,6 +69,11 @@ class Catalog:
                 server_info=self._server_info,
                 key=self._key,
                 withheld=self._withheld,
+                expected={
+                    key: prefix
+                    for key, prefix in self._expected.items()
+                    if key not in self._offerings
+                },
             )
             self._tell_overshadowed(snapshot)
             self.collides = snapshot.collides
@@ -76,7 +82,7 @@ class Catalog:
 
     def _tell_overshadowed(self, snapshot: Snapshot) -> None:
         """Once for each: what somebody wrote down is not offered."""
-        told = {one.upstream_name: why for one, why in snapshot.set_aside()}
+        told = {one.upstream_name: why for one, why in snapshot.overshadowed()}
         for name, why in told.items():
             if self._told.get(name) != why:
                 _log.warning("the contract %s is not offered: %s", name, why)
@@ -105,6 +111,8 @@ class Catalog:
         self._offerings[offering.upstream] = offering
         # The same lists again, as after most reconnects, are no news to anybody.
         differences = _differences(before or Offering(offering.upstream, ""), offering)
+        if before is None:
+            differences |= self._let_loose_by(offering.upstream)
         self._changed(differences | self._keep_back(offering.upstream, withheld))
 
     def withhold(self, upstream: str, tools: frozenset[str]) -> None:
@@ -130,7 +138,27 @@ class Catalog:
         gone = self._offerings.pop(upstream, None)
         self._withheld.pop(upstream, None)
         if gone is not None:
-            self._changed(_differences(gone, Offering(upstream, "")))
+            differences = _differences(gone, Offering(upstream, ""))
+            self._changed(differences | self._let_loose_by(upstream))
+
+    def expect(self, upstream: str, prefix: str) -> None:
+        """A server of the config is to come, or to come back. Until it is there, no contract gets a
+        name that begins like its own; `prefix`: how they do, empty where nothing stands before
+        them."""
+        if self._expected.get(upstream) != prefix:
+            self._expected[upstream] = prefix
+            self._changed(self._let_loose_by(upstream))
+
+    def expect_no_more(self, upstream: str) -> None:
+        """A server is not part of the config any more."""
+        kinds = self._let_loose_by(upstream)
+        if self._expected.pop(upstream, None) is not None:
+            self._changed(kinds)
+
+    def _let_loose_by(self, upstream: str) -> frozenset[str]:
+        """What changes for contracts when an expected server comes or goes."""
+        contracts = upstream in self._expected and CONTRACTS in self._offerings
+        return frozenset({TOOLS} if contracts else ())
 
     def configure(self, *, page_size: int) -> None:
         """Apply node settings that may change while it runs."""

@@ -44,8 +44,8 @@ class Snapshot:
     """One state of the catalog."""
 
     __slots__ = (
-        "_named", "_offerings", "_pages", "_paging", "_prompts", "_uris", "_views", "by_name",
-        "number", "tools",
+        "_awaiting", "_named", "_offerings", "_pages", "_paging", "_prompts", "_uris", "_views",
+        "by_name", "number", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -57,16 +57,21 @@ class Snapshot:
         server_info: bytes,
         key: bytes,
         withheld: Mapping[str, frozenset[str]] | None = None,
+        expected: Mapping[str, str] | None = None,
     ) -> None:
-        """`withheld`: by upstream, canonical names of tools that are found but are in no list."""
+        """`withheld`: by upstream, canonical names of tools that are found but are in no list.
+        `expected`: servers that are to come, and what their names begin with: until they are there,
+        nobody knows which of these are theirs."""
         self.number = number
         self._offerings = sorted(offerings, key=lambda one: (one.segment, one.upstream))
         first = (one for one in self._offerings if one.upstream not in _STANDING_BACK)
         then = (one for one in self._offerings if one.upstream in _STANDING_BACK)
-        self._named = Namespace(
-            (tool for one in first for tool in one.tools),
-            (tool for one in then for tool in one.tools),
-        )
+        standing_back = [tool for one in then for tool in one.tools]
+        self._awaiting: dict[Tool, str] = {}
+        if expected and standing_back:
+            self._awaiting = _awaiting(standing_back, expected)
+            standing_back = [tool for tool in standing_back if tool not in self._awaiting]
+        self._named = Namespace((tool for one in first for tool in one.tools), standing_back)
         self.tools: tuple[Tool, ...] = self._named.everything
         """Those that are listed."""
         if withheld:
@@ -96,7 +101,15 @@ class Snapshot:
         return self.by_name.keys()
 
     def set_aside(self) -> Iterator[tuple[Tool, str]]:
-        """Contracts that are not offered, because something else has a name of theirs, and why."""
+        """Contracts that are not offered, because something else has a name of theirs, or may have
+        it, and why."""
+        yield from self.overshadowed()
+        for one, server in self._awaiting.items():
+            if one.upstream == CONTRACTS:
+                yield one, f"the server {server} is not there, and may have a tool of this name."
+
+    def overshadowed(self) -> Iterator[tuple[Tool, str]]:
+        """Those of them whose name something else has."""
         for one, other in self._named.overshadowed.items():
             whose = f"the server {other.upstream}" if other.upstream else "the node itself"
             if one.upstream == CONTRACTS:
@@ -224,6 +237,18 @@ class Snapshot:
             if shown != tool.screen:
                 listed = with_screen(listed, tool.screen, shown)
         return _line(b"name", self._named.shown_as(tool, style), listed)
+
+
+def _awaiting(tools: Iterable[Tool], expected: Mapping[str, str]) -> dict[Tool, str]:
+    """Those whose names may be of a server that is to come, and of which."""
+    found: dict[Tool, str] = {}
+    for tool in tools:
+        # In all spellings: see `Namespace`.
+        name = tool.canonical.replace("__", ".")
+        for server, prefix in expected.items():
+            if not prefix or name.startswith(prefix.replace("__", ".") + "."):
+                found.setdefault(tool, server)
+    return found
 
 
 def _canonical(one: Listed) -> str:

@@ -89,7 +89,9 @@ class Roster:
     def begin(self, key: str, server: ServerConfig) -> None:
         """Begin to connect to a server of the config."""
         if not server.enabled:
+            self._catalog.expect_no_more(key)
             return
+        self._expect(key, server)
         connector = Connector(
             key,
             server,
@@ -104,6 +106,12 @@ class Roster:
             stamp=self.stamp,
         )
         self._supervise(key, server, connector)
+
+    def _expect(self, key: str, server: ServerConfig) -> None:
+        """Until it has listed its tools, no contract takes a name that may be theirs."""
+        segment, root = server.segment or key, self._config.root_segment
+        prefix = f"{root}.{segment}" if root else segment
+        self._catalog.expect(key, "" if server.expose == "transparent" else prefix)
 
     def begin_registered(self, key: str, server: ServerConfig, connector: Connects) -> Supervisor:
         """The upstream of a subserver that dialled in, or of a participant of a topic."""
@@ -139,15 +147,19 @@ class Roster:
         await asyncio.gather(*(self.end(key) for key in gone if key in self.supervisors))
         for key in change.removed:
             self._catalog.withdraw(key)
+            self._catalog.expect_no_more(key)
         for key in (*change.added, *change.relinked):
             if not config.servers[key].enabled:
                 self._catalog.withdraw(key)
             self.begin(key, config.servers[key])
         for key in change.changed:
             if key not in change.relinked and key in self.supervisors:
+                self._expect(key, config.servers[key])
                 self.supervisors[key].configure(config.servers[key])
         if "root_segment" in change.live:
-            for supervisor in self.supervisors.values():
+            for key, supervisor in self.supervisors.items():
+                if key in config.servers:
+                    self._expect(key, supervisor.server)
                 supervisor.configure(supervisor.server)
 
     def _supervise(self, key: str, server: ServerConfig, connector: Connects) -> Supervisor:
