@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ import pytest
 
 from interlock.cli.main import main
 from tests.cli.waiting import PATIENCE, wait_until
+from tests.cli.warm_start import WarmProcess, WarmStarter, build_commands_once
 
 INTERLOCK = [sys.executable, "-m", "interlock"]
 DEMO = f"{sys.executable} -m interlock.demo"
@@ -57,10 +60,33 @@ def _same_log() -> Iterator[None]:
             logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
 
 
+def _plain_environ() -> dict[str, str]:
+    """What every world has in common."""
+    kept = ("PATH", "PYTHONPATH", "LANG", "VIRTUAL_ENV", "TMPDIR")
+    # Help and errors are laid out for this width.
+    plain = {"PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
+    return {name: os.environ[name] for name in kept if name in os.environ} | plain
+
+
+@functools.cache
+def _starter() -> WarmStarter:
+    return WarmStarter(_plain_environ())
+
+
+def _give(pipe: int, text: str) -> None:
+    with contextlib.suppress(BrokenPipeError), open(pipe, "w", encoding="utf-8") as end:
+        end.write(text)
+
+
+def _take(pipe: int) -> str:
+    with open(pipe, encoding="utf-8") as end:
+        return end.read()
+
+
 class RunningNode:
     """`interlock up`, running: its output line by line, its status, its end."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | WarmProcess) -> None:
         self.process = process
         self.seen: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -128,15 +154,8 @@ class World:
             one.mkdir()
         self.port = free_port()
         self._nodes: list[RunningNode] = []
-        kept = ("PATH", "PYTHONPATH", "LANG", "VIRTUAL_ENV", "TMPDIR")
-        self.environ = {name: os.environ[name] for name in kept if name in os.environ}
-        self.environ |= {
-            "HOME": str(self.home),
-            "XDG_STATE_HOME": str(self.state),
-            "PYTHONUNBUFFERED": "1",
-            # Help and errors are laid out for this width.
-            "COLUMNS": "100",
-        }
+        self.environ = _plain_environ()
+        self.environ |= {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state)}
 
     def config(self, servers: dict[str, Any] | None = None, **more: Any) -> Path:
         """Write ./interlock.yaml (JSON is YAML too)."""
@@ -148,6 +167,10 @@ class World:
     def run(
         self, *arguments: str, stdin: str | None = "", **environ: str
     ) -> subprocess.CompletedProcess[str]:
+        """The program, from its start to its end. What is said to its environment it may read
+        while it is imported: then the interpreter starts, too."""
+        if not environ and stdin is not None:
+            return self._run_warm(arguments, stdin)
         return subprocess.run(
             [*INTERLOCK, *arguments],
             cwd=self.cwd,
@@ -159,8 +182,30 @@ class World:
             check=False,
         )
 
+    def _run_warm(self, arguments: tuple[str, ...], stdin: str) -> subprocess.CompletedProcess[str]:
+        pipes = [os.pipe() for _ in range(3)]
+        (read, feed), (out, said), (err, complained) = pipes
+        with ThreadPoolExecutor(3) as aside:
+            try:
+                process = _starter().start(
+                    arguments, cwd=self.cwd, env=self.environ,
+                    stdin=read, stdout=said, stderr=complained,
+                )  # fmt: skip
+            finally:
+                for descriptor in (read, said, complained):
+                    os.close(descriptor)
+            aside.submit(_give, feed, stdin)
+            texts = [aside.submit(_take, one) for one in (out, err)]
+            try:
+                code = process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            return subprocess.CompletedProcess(arguments, code, *(one.result() for one in texts))
+
     def run_here(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """The same, inside this process, which saves its start: for small things and mistakes."""
+        build_commands_once()
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
             for name in list(os.environ):
@@ -174,15 +219,19 @@ class World:
         return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     def up(self, *arguments: str, **environ: str) -> RunningNode:
-        process = subprocess.Popen(
-            [*INTERLOCK, "up", *arguments],
-            cwd=self.cwd,
-            env={**self.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        process: subprocess.Popen[str] | WarmProcess
+        if environ:
+            process = subprocess.Popen(
+                [*INTERLOCK, "up", *arguments],
+                cwd=self.cwd,
+                env={**self.environ, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        else:
+            process = self._up_warm(arguments)
         try:
             node = RunningNode(process)
         except BaseException:
@@ -191,6 +240,16 @@ class World:
             raise
         self._nodes.append(node)
         return node
+
+    def _up_warm(self, arguments: tuple[str, ...]) -> WarmProcess:
+        heard, said = os.pipe()
+        with open(os.devnull, "rb") as nothing, open(said, "wb"):
+            process = _starter().start(
+                ["up", *arguments], cwd=self.cwd, env=self.environ,
+                stdin=nothing.fileno(), stdout=said, stderr=said,
+            )  # fmt: skip
+        process.stdout = os.fdopen(heard, encoding="utf-8")
+        return process
 
     def close(self) -> None:
         for node in self._nodes:
