@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
+from interlock.node import drivers as node_drivers
 from interlock.node.node import Node
 from tests.node.driver_workspace import ANY, Clock, Running, Workspace, running
 from tests.upstreams.harness import PATIENCE, run
@@ -342,5 +343,80 @@ def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Path) -> 
             assert server.peer is None
             with pytest.raises(InterlockError):
                 await late
+
+    run(body)
+
+
+def test_others_are_served_while_many_drivers_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all in one turn of the loop, however many files come at once."""
+    workspace, _ = pair(tmp_path)
+    turns = 0
+    made_in: list[int] = []
+    make = node_drivers.make_driver
+
+    def made(*given: Any, **more: Any) -> Any:
+        made_in.append(turns)
+        return make(*given, **more)
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            ahead = tmp_path / "ahead"
+            ahead.mkdir()
+            for number in range(60):
+                id = f"more-{number}"
+                contract = workspace.contract(f"more.n{number}")
+                workspace.driver(id, workspace.echoes(contract))
+                (tmp_path / ".drivers" / id).rename(ahead / id)
+            await node.until(lambda: node.tools == ["text.echo", "text.other"])
+            monkeypatch.setattr(node_drivers, "make_driver", made)
+            turning = asyncio.ensure_future(turn())
+            for one in ahead.iterdir():
+                one.rename(tmp_path / ".drivers" / one.name)
+            await node.until(lambda: len(node.tools) == 62, "all of them")
+            turning.cancel()
+            assert len(made_in) == 60
+            most = max(made_in.count(one) for one in set(made_in))
+            assert most <= node_drivers.MADE_AT_ONCE
+            assert (await node.call("more.n59", text="x"))["said"] == "x"
+
+    run(body)
+
+
+def test_code_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what a file looked like before it was read it is known again."""
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract(outputs=ANY)
+    code = "from interlock.drivers import *\ndriver = define_driver(parse_tool_result={})\n"
+    first, second = (code.format(f'lambda _: {{"said": "{one}"}}') for one in ("one", "two"))
+    make = node_drivers.make_driver
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
+
+            def made(*given: Any, **more: Any) -> Any:
+                driver = make(*given, **more)
+                file.with_name("driver.py").write_text(second, encoding="utf-8")
+                return driver
+
+            monkeypatch.setattr(node_drivers, "make_driver", made)
+            file = tmp_path / ".drivers" / "echo-mcp" / "DRIVER.md"
+            file.parent.mkdir()
+            file.with_name("driver.py").write_text(first, encoding="utf-8")
+            workspace.driver("echo-mcp", workspace.echoes(contract))
+            await node.until(lambda: "text.echo" in node.tools, "the driver")
+            monkeypatch.setattr(node_drivers, "make_driver", make)
+            before = node.driver()
+            await node.until(lambda: node.driver() is not before, "the code of now")
+            assert (await node.call("text.echo", text="x"))["said"] == "two"
 
     run(body)

@@ -84,6 +84,20 @@ def make_driver(
     return driver
 
 
+def allowed_by(config: Config) -> Workspace:
+    """What the config has to say about which drivers serve a call."""
+    settings = config.drivers
+    return Workspace(
+        region=settings.region,
+        strict_region=settings.strict_region,
+        forbid=tuple(settings.policy.forbid),
+        require=tuple(settings.policy.require),
+        allow=tuple(settings.policy.allow),
+        pins=dict(settings.pins),
+        trusted_tags={tag: tuple(ids) for tag, ids in settings.policy.trusted_tags.items()},
+    )
+
+
 def _digest(manifest: DriverManifest, hooks: Hooks | None) -> str:
     """Of a driver's file, of the server that it starts (which another file may say), and of the
     code that was read."""

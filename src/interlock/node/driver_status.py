@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from interlock.manifests.driver import DriverManifest
-    from interlock.upstreams.drivers.driver import Driver
+    from interlock.upstreams.drivers.contract_upstream import ContractUpstream
+from interlock.upstreams.drivers.driver import Driver
 
 
 class BindingStatus(msgspec.Struct, frozen=True):
@@ -117,6 +119,30 @@ def status_of(driver: Driver) -> DriverStatus:
         warnings=list(driver.warnings),
         skills=skills,
     )
+
+
+def contracts_of(
+    contracts: ContractUpstream, set_aside: Mapping[str, str], broken: Mapping[str, str]
+) -> list[ContractStatus]:
+    """How contracts stand. `set_aside`: names that are not offered, and why; `broken`: what is
+    wrong with contracts, by their keys."""
+    names: dict[str, list[str]] = {}
+    problems = {key: [sentence] for key, sentence in broken.items()}
+    for name, contract in contracts.versions.names.items():
+        if name in set_aside:
+            problems.setdefault(contract.key, []).append(f"{name}: {set_aside[name]}")
+        else:
+            names.setdefault(contract.key, []).append(name)
+    return [
+        ContractStatus(
+            key=key,
+            names=sorted(names.get(key, ())),
+            version=one.contract.version,
+            drivers=[driver.manifest.key for driver in one.drivers],
+            problem=" ".join(problems.get(key, ())),
+        )
+        for key, one in contracts.served.items()
+    ]
 
 
 def _state(driver: Driver) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.drivers.candidates import Workspace
 from interlock.catalog.drivers.contract_shape import ContractShape
 from interlock.catalog.introduction import Voice
 from interlock.config import Config
@@ -25,12 +24,12 @@ from interlock.manifests.tool import ToolContract
 from interlock.node.contracts_shown import ToolChange, classes
 from interlock.node.driver_care import DriverCare, workspace_id
 from interlock.node.driver_contracts import AcceptedContracts, Broken
-from interlock.node.driver_making import make_driver
+from interlock.node.driver_making import allowed_by, make_driver
 from interlock.node.driver_making import this_machine as this_machine
 from interlock.node.driver_news import tell_begin, tell_changes, tell_verified
 from interlock.node.driver_publishing import Deprecations, Publishing, voice_of
 from interlock.node.driver_registrations import keep_registrations, read_registrations
-from interlock.node.driver_status import ContractStatus, DriverStatus, status_of
+from interlock.node.driver_status import ContractStatus, DriverStatus, contracts_of, status_of
 from interlock.node.driver_trust import signature_mark
 from interlock.node.places import registered_drivers_path
 from interlock.pipeline.audit import Audit
@@ -54,7 +53,12 @@ CHANGE_COSTS: Final = 4
 AT_ONCE: Final = 4
 """So many servers are asked for their tools at the same time when the node starts."""
 
+MADE_AT_ONCE: Final = 10
+"""So many drivers are made of their files before others are served again."""
+
 Shapes = dict[str, ContractShape]
+Made = dict[str, tuple[Driver, tuple[object, object]]]
+"""Drivers and the marks of their files, by the keys of their manifests."""
 Marks = dict[str, object]
 """By the keys of drivers."""
 
@@ -192,7 +196,7 @@ class Drivers:
                 after, signed, cost = await asyncio.to_thread(self._look, workspace)
                 news = self._is_news(workspace, after, signed)
                 if news:
-                    self._take(after)
+                    self._take(after, await self._make_ahead(after))
                 self._look_at_installs()
                 await self.care.walls.end_uncovered()
             except Exception:
@@ -240,8 +244,9 @@ class Drivers:
 
     # -- from files to drivers
 
-    def _take(self, workspace: files.Workspace) -> None:
-        """Go on with what the files say now. What did not change goes on as it is."""
+    def _take(self, workspace: files.Workspace, ahead: Made | None = None) -> None:
+        """Go on with what the files say now. What did not change goes on as it is. `ahead`: drivers
+        that were made of these files before."""
         begins = self._workspace is None
         before = {} if self._workspace is None else self._workspace.refused
         self._workspace = workspace
@@ -258,16 +263,21 @@ class Drivers:
             if manifest is None or not self._is_same(kept[key], manifest, workspace):
                 self._end(kept[key], at_once=False)
         shapes: Shapes = {}
+        made = ahead or {}
         for manifest in workspace.drivers.values():
             if f"driver:{manifest.key}" not in kept and manifest.server is not None:
-                self._begin(manifest, workspace, shapes)
+                one = made.get(manifest.key) or self._make(manifest, workspace, shapes)
+                self._begin(manifest, workspace, one)
         if begins:
             tell_begin(kept)
         else:
             tell_changes(were, kept, workspace.refused)
         keep_registrations(self._registrations, workspace.registered)
         self._gather()
-        self.publishing.now()
+        if ahead is None:
+            self.publishing.now()
+        else:
+            self.publishing.soon()
         if self._config.drivers.verify == "start":
             self._verify()
 
@@ -296,17 +306,43 @@ class Drivers:
         then = {key: one.contract.digest for key, one in driver.bindings.items()}
         return now == then and driver.marks == self._marks(manifest, workspace)
 
-    def _begin(self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes) -> None:
+    async def _make_ahead(self, workspace: files.Workspace) -> Made:
+        """The drivers whose files are new, a few at a time: others are served in between."""
+        made: Made = {}
+        shapes: Shapes = {}
+        for manifest in workspace.drivers.values():
+            known = self.care.drivers.get(f"driver:{manifest.key}")
+            same = known is not None and known.manifest.digest == manifest.digest
+            if manifest.server is not None and not same:
+                made[manifest.key] = self._make(manifest, workspace, shapes)
+                if len(made) % MADE_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return made
+
+    def _make(
+        self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes
+    ) -> tuple[Driver, tuple[object, object]]:
+        # Marked before anything is read: what changes meanwhile is news.
+        marks = code_mark(manifest), self._signed(manifest)
         driver = make_driver(
             manifest,
             workspace,
             config=self._config,
             base_dir=self._base_dir,
-            allowed=self._allowed(),
+            allowed=allowed_by(self._config),
             around=self.care,
             shape_of=lambda contract: self._shape(contract, shapes),
         )
-        driver.marks = self._marks(manifest, workspace)
+        return driver, marks
+
+    def _begin(
+        self,
+        manifest: DriverManifest,
+        workspace: files.Workspace,
+        made: tuple[Driver, tuple[object, object]],
+    ) -> None:
+        driver, marks = made
+        driver.marks = (*marks, *self._marks(manifest, workspace)[len(marks) :])
         for key in driver.bindings.keys() & self._broken.keys():
             sentence = self._broken[key].sentence
             driver.warn(sentence)
@@ -347,19 +383,7 @@ class Drivers:
         for one in served.values():
             one.drivers.sort(key=lambda driver: driver.key)
         self.contracts.served = served
-        self.contracts.workspace = self._allowed()
-
-    def _allowed(self) -> Workspace:
-        settings = self._config.drivers
-        return Workspace(
-            region=settings.region,
-            strict_region=settings.strict_region,
-            forbid=tuple(settings.policy.forbid),
-            require=tuple(settings.policy.require),
-            allow=tuple(settings.policy.allow),
-            pins=dict(settings.pins),
-            trusted_tags={tag: tuple(ids) for tag, ids in settings.policy.trusted_tags.items()},
-        )
+        self.contracts.workspace = allowed_by(self._config)
 
     # -- what is offered
 
@@ -448,26 +472,8 @@ class Drivers:
         return [*known, *others, *refused]
 
     def contract_status(self) -> list[ContractStatus]:
-        names: dict[str, list[str]] = {}
-        problems: dict[str, list[str]] = {}
-        set_aside = self.publishing.set_aside()
-        for key, broken in self._broken.items():
-            problems[key] = [broken.sentence]
-        for name, contract in self.contracts.versions.names.items():
-            if name in set_aside:
-                problems.setdefault(contract.key, []).append(f"{name}: {set_aside[name]}")
-            else:
-                names.setdefault(contract.key, []).append(name)
-        return [
-            ContractStatus(
-                key=key,
-                names=sorted(names.get(key, ())),
-                version=one.contract.version,
-                drivers=[driver.manifest.key for driver in one.drivers],
-                problem=" ".join(problems.get(key, ())),
-            )
-            for key, one in self.contracts.served.items()
-        ]
+        broken = {key: one.sentence for key, one in self._broken.items()}
+        return contracts_of(self.contracts, self.publishing.set_aside(), broken)
 
     def broken_contracts(self) -> list[ToolChange]:
         """Contracts that changed so that callers break, and nobody has accepted it."""
