@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PYTHON ?=
 ARGS ?=
 FUZZ_SECONDS ?= 60
+# So many share the tests: one more than two processors, because tests often wait.
+WORKERS ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where this is set, every one of the processes that tests start would compile all sources anew.
@@ -51,9 +53,9 @@ serve: $(RUNTIME) ## start a node on 127.0.0.1 with the demo upstream (ARGS="...
 .PHONY: test
 test: $(DEV) peers lint ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
 	@echo "· pytest"
-	@# Two at a time, a file by one of them. Both must name the cases alike, also those from sets.
+	@# A file by one of them, the longest first. All must name the cases alike, also those from sets.
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest --quiet --hypothesis-profile=ci \
-		--numprocesses 2 --dist loadfile $(ARGS)
+		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(MAKE) --no-print-directory fuzz-short
 	@echo "· spec coverage"
 	@$(BIN)/python -m tools.spec_coverage --check

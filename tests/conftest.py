@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,22 @@ from hypothesis import settings
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("dev")
+
+TESTS = Path(__file__).parent
+LONGEST_FIRST = ("conformance", "bench", "cli", "behaviour", "demo", "upstreams", "node", "stores")
+"""The folders whose tests start programs and wait for them."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several share the work, nobody is to begin with the longest files at the end."""
+    if not hasattr(config, "workerinput"):
+        return
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(TESTS).parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
