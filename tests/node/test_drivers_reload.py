@@ -12,6 +12,7 @@ import pytest
 
 from interlock.errors import InterlockError
 from interlock.node import drivers as node_drivers
+from interlock.node.driver_making import make_driver
 from interlock.node.node import Node
 from tests.node.driver_workspace import ANY, Clock, Running, Workspace, running
 from tests.upstreams.harness import PATIENCE, run
@@ -354,7 +355,7 @@ def test_others_are_served_while_many_drivers_come(
     workspace, _ = pair(tmp_path)
     turns = 0
     made_in: list[int] = []
-    make = node_drivers.make_driver
+    make = make_driver
 
     def made(*given: Any, **more: Any) -> Any:
         made_in.append(turns)
@@ -398,7 +399,7 @@ def test_code_that_changes_while_it_is_read_is_read_again(
     contract = workspace.contract(outputs=ANY)
     code = "from interlock.drivers import *\ndriver = define_driver(parse_tool_result={})\n"
     first, second = (code.format(f'lambda _: {{"said": "{one}"}}') for one in ("one", "two"))
-    make = node_drivers.make_driver
+    make = make_driver
 
     async def body() -> None:
         async with running(workspace, workspace.config(allow_code=["echo-mcp"])) as node:
