@@ -107,8 +107,9 @@ def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> No
         (node,) = nodes
         before = node.node.catalog.current.by_name["person.ask"].served_by
         if what == "another driver":
-            free = {"class": "trivial", "units_per_call": 0}
-            workspace.driver("aaa-mcp", workspace.serves(contract, "show"), cost=free)
+            cheap = {"cost_units_per_call": 1}
+            entry = workspace.serves(contract, "show", cost_override=cheap)
+            workspace.driver("aaa-mcp", entry)
         else:
             entry = workspace.serves(contract, "show")
             workspace.driver("ask-mcp", entry, version="1.1.0")
