@@ -88,6 +88,24 @@ def test_a_call_that_is_given_up_before_it_leaves_is_void(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
+def test_what_was_approved_before_a_restart_is_sent_with_nothing_else(tmp_path: Path) -> None:
+    """The caller makes it again, with something beside it that no human saw."""
+
+    async def run() -> None:
+        from tests.pipeline.approval.test_restart import stopped_in
+
+        before = await stopped_in(tmp_path, "approved")
+        gated = Gated(tmp_path, keys=before.keys)
+        answer = gated.start(wipe(meta={"dev.interlock/driver": "another"}))
+        sent = await gated.reached()
+        assert (sent.call.meta, sent.call.extra) == (None, None)
+        sent.answer(content=[])
+        assert await answer == {"content": []}
+        gated.close()
+
+    asyncio.run(run())
+
+
 def test_the_tool_of_an_approved_call_is_known_as_approved(tmp_path: Path) -> None:
     async def run() -> None:
         gated = Gated(tmp_path)

@@ -201,7 +201,7 @@ class Gate:
             # Approved before the node was started anew: this is the call that was waited for.
             call.approval = record.id
             # Sent is what the human saw, and nothing that may stand beside it now.
-            call.arguments, call.extra = record.arguments, None
+            call.arguments, call.extra, call.meta = record.arguments, None, None
             if call.route is None:
                 name_as_it_is(call, call.upstream)
             self._consume(call, decision, arguments)
