@@ -149,7 +149,8 @@ class Fortress(Running):
     def must_be_intact(self) -> None:
         """The vault was opened with what the keeper let through, once each, and nothing else."""
         self.settle()
-        assert in_order(self.opened()) == in_order(self.allowed)
+        opened, allowed = in_order(self.opened()), in_order(self.allowed)
+        assert opened == allowed, f"opened with {opened}, allowed was {allowed}"
         assert self.faults.heard == []
 
     # -- the keeper

@@ -338,6 +338,8 @@ def test_a_call_that_is_cancelled_while_it_is_confirmed_happens_at_most_once(
             lambda: face.say(message("notifications/cancelled", {"requestId": "r1"}, None)),
             lambda: other.confirm(told["confirmation_id"], proof),
         )
+        # Nobody waits any more for what then happens.
+        node.until(lambda: arguments in node.opened(), "it is opened")
 
 
 @pytest.fixture
