@@ -153,3 +153,51 @@ def test_a_config_that_names_more_files_has_them_covered(tmp_path: Path) -> None
             assert not await may_write(node, key)
 
     run(body)
+
+
+@pytest.mark.spec("DR-32.security-1")
+def test_an_old_server_with_calls_under_way_is_ended_as_well(tmp_path: Path) -> None:
+    """Its driver has other files by now, and it stays only for the calls that it has."""
+    workspace = noting(tmp_path)
+    file = tmp_path / "interlock.yaml"
+    file.write_text("mine\n", encoding="utf-8")
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await started(node)
+            old = node.driver("note-mcp")
+            waiting = asyncio.ensure_future(node.result("wait.long", {}))
+            await node.until(
+                lambda: any(
+                    one["params"]["name"] == "slow" for one in workspace.heard("tools/call")
+                )
+            )
+            driver = tmp_path / ".drivers" / "note-mcp" / "DRIVER.md"
+            driver.write_text(driver.read_text(encoding="utf-8") + "More.\n", encoding="utf-8")
+            await node.until(lambda: node.driver("note-mcp") is not old, "the new driver")
+            assert not waiting.done()
+            save(file, "mine, too\n")
+            with pytest.raises(InterlockError) as failed:
+                await waiting
+            assert failed.value.failure.name == "upstream_lost"
+            assert [row[1] for row in await _egress(node)] == ["uncovered"]
+
+    run(body)
+
+
+def test_a_server_ends_also_when_nobody_waits_for_that_any_more(tmp_path: Path) -> None:
+    """A new config may come while one is ended, and what ended it is ended itself."""
+    workspace = noting(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await started(node)
+            around = node.node.drivers.care.walls._around
+            (confinement,) = around
+            ending = asyncio.ensure_future(node.driver("note-mcp").server.end())
+            await asyncio.sleep(0)
+            ending.cancel()
+            await node.until(lambda: confinement not in around, "its walls are taken down")
+            await node.until(lambda: not confinement._room.exists(), "and their folder")
+
+    run(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,8 +34,8 @@ class DriverWalls:
         self._audit = audit
         self.own_places = [(config.host, config.port)]
         """Where this node listens: no driver gets there, nor sends the node there."""
-        self._around: dict[Driver, Confinement] = {}
-        """Those of servers that run."""
+        self._around: dict[Confinement, Driver] = {}
+        """Those of servers that run. A driver may have several: old ones stay for their calls."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -97,11 +97,10 @@ class DriverWalls:
         confinement = await self.open(driver)
         if confinement is None:
             return None
-        self._around[driver] = confinement
+        self._around[confinement] = driver
 
         async def close() -> None:
-            if self._around.get(driver) is confinement:
-                del self._around[driver]
+            self._around.pop(confinement, None)
             await confinement.close()
 
         afterwards.append(close)
@@ -115,24 +114,26 @@ class DriverWalls:
         guarded = frozenset((*self._hidden, *self._guarded()) if configured else ())
         around = dict(self._around)
         found = await asyncio.to_thread(_uncovered, around, guarded)
-        for driver, place in found.items():
-            if self._around.get(driver) is not around[driver]:
+        for confinement, place in found.items():
+            driver = around[confinement]
+            if confinement not in self._around:
+                # It has ended meanwhile, perhaps with another one of its driver.
                 continue
             detail = f"{place} is another than when its server was started, and not covered for it."
             _log.warning("%s gets a new server: %s", driver.manifest.id, detail)
             self._audit.record_change("egress", driver.key, "uncovered", detail)
             # At once, whoever waits for it: it must not change what says what it may do.
-            await driver.server.end()
+            await driver.server.end_all()
 
 
-def _uncovered(around: Mapping[Driver, Confinement], guarded: frozenset[Path]) -> dict[Driver, str]:
+def _uncovered(around: Iterable[Confinement], guarded: frozenset[Path]) -> dict[Confinement, str]:
     """Whose server is not kept from what, any more or yet. Looks at files."""
     found = {}
-    for driver, confinement in around.items():
+    for confinement in around:
         covers = confinement.covers
         if covers is not None:
             more = sorted(map(str, guarded - covers.places))
             place = covers.lost() or (more[0] if more else "")
             if place:
-                found[driver] = place
+                found[confinement] = place
     return found

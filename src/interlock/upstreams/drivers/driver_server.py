@@ -120,7 +120,8 @@ class DriverServer:
         self._waking: asyncio.Task[DriverSupervisor] | None = None
         self._idling: Any = None
         self._news = asyncio.Event()
-        self._going: set[asyncio.Task[None]] = set()
+        self._going: dict[asyncio.Task[None], DriverSupervisor] = {}
+        """Those that are to go, and only stay for the calls that they have."""
         self._in_a_hurry = False
 
     @property
@@ -253,23 +254,31 @@ class DriverServer:
         """End it now. Calls that it has not answered fail."""
         supervisor = self._let_loose()
         if supervisor is not None:
-            await supervisor.end()
-            self._around.changed(self._driver)
+            # It ends also when whoever wanted that is gone before it has.
+            await asyncio.shield(self._begin_to_go(supervisor, patient=False))
+
+    async def end_all(self) -> None:
+        """The same, also for those that were to go when their last call is answered."""
+        await self.end()
+        await asyncio.gather(*(one.end() for one in self._going.values()))
 
     def retire(self) -> None:
         """End it as soon as nobody waits for it, or nobody has to wait any longer."""
         supervisor = self._let_loose()
-        if supervisor is None:
-            return
-        task = asyncio.get_running_loop().create_task(
-            self._go(supervisor), name=f"go:{self._driver.key}"
-        )
-        self._going.add(task)
-        task.add_done_callback(self._going.discard)
+        if supervisor is not None:
+            self._begin_to_go(supervisor, patient=True)
 
-    async def _go(self, supervisor: DriverSupervisor) -> None:
+    def _begin_to_go(self, supervisor: DriverSupervisor, *, patient: bool) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(
+            self._go(supervisor, patient=patient), name=f"go:{self._driver.key}"
+        )
+        self._going[task] = supervisor
+        task.add_done_callback(self._going.pop)
+        return task
+
+    async def _go(self, supervisor: DriverSupervisor, *, patient: bool) -> None:
         # Each call has a deadline of its own, and the server stays for as long as the last of them.
-        while supervisor.busy and not self._in_a_hurry:
+        while patient and supervisor.busy and not self._in_a_hurry:
             await self._around.sleep(_GLANCE)
         await supervisor.end()
         self._around.changed(self._driver)
