@@ -44,6 +44,10 @@ PATIENCE = 20.0
 
 # -- running
 
+SETTLING: set[Callable[[], None]] = set()
+"""Of servers in threads of this process: each waits until it has closed what it was asked by. Their
+files are not those of whoever asked."""
+
 
 def run(
     body: Callable[[], Coroutine[Any, Any, None]], *, loop: str = "uvloop", seconds: float = 60.0
@@ -54,6 +58,7 @@ def run(
     _open_what_stays_open()
     # What earlier tests left to the collector must not go in between.
     gc.collect()
+    _settle()
     files, troubles = open_files(), []
 
     async def main() -> None:
@@ -72,9 +77,15 @@ def run(
         gc.collect()
         runner.run(asyncio.sleep(0))
     assert not troubles, troubles
+    _settle()
     now = open_files()
     assert now == files, f"{now} instead of {files}"
     assert not children(), children()
+
+
+def _settle() -> None:
+    for settled in SETTLING:
+        settled()
 
 
 @functools.cache

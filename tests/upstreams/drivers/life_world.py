@@ -15,6 +15,7 @@ from typing import Any
 
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.secret import SecretEntry, SecretsInventory
+from tests.upstreams.harness import PATIENCE, SETTLING
 
 PYTHON = sys.executable
 
@@ -85,6 +86,32 @@ class Web:
         return f"{self.base}/status/{number}"
 
 
+class _Served(ThreadingHTTPServer):
+    """Knows when it has closed the connections that were made to it."""
+
+    def __init__(self, answers: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), answers)
+        self._changed = threading.Condition()
+        self._connections = 0
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._connections += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._changed:
+                self._connections -= 1
+                self._changed.notify_all()
+
+    def settled(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self._connections, PATIENCE)
+
+
 @contextmanager
 def web() -> Iterator[Web]:
     """Serves until the block ends."""
@@ -113,13 +140,15 @@ def web() -> Iterator[Web]:
         def log_message(self, *args: Any) -> None:
             """Nobody reads it."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = _Served(Answers)
     one = Web(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
+    SETTLING.add(server.settled)
     try:
         yield one
     finally:
+        SETTLING.discard(server.settled)
         server.shutdown()
         server.server_close()
         thread.join()
