@@ -402,6 +402,27 @@ def test_ending_while_it_sleeps_and_ending_twice(free_port: int) -> None:
     run(body)
 
 
+def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
+    """The second must not interrupt how the first lets go: who waits for an answer is told."""
+
+    async def body() -> None:
+        async with Streamable("session") as server:
+            for turns in range(12):
+                one = Kept(ServerConfig(url=server.url()))
+                one.supervisor.begin()
+                await one.ready()
+                call, held = one.start("hold"), len(server.toolbox.held)
+                await server.until(lambda held=held: len(server.toolbox.held) > held)
+                first = asyncio.ensure_future(one.supervisor.end())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await within(asyncio.gather(first, one.supervisor.end()))
+                with pytest.raises(UpstreamGoneError):
+                    await within(call)
+
+    run(body)
+
+
 def test_a_server_that_does_not_take_the_farewell_delays_the_end_a_little_only() -> None:
     async def body() -> None:
         async with Streamable("session") as server:

@@ -230,16 +230,16 @@ class Supervisor:
     # -- life
 
     def begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(
-            self._supervise(), name=f"up:{self.key}"
-        )
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._supervise(), name=f"up:{self.key}")
 
     async def end(self) -> None:
         if self._task is not None:
-            self._ending = True
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+            if not self._ending:
+                self._ending = True
+                # Once, whoever else wants it ended: again, it could not let go of its server.
+                self._task.cancel()
+            await asyncio.gather(asyncio.shield(self._task), return_exceptions=True)
         await self.private.close()
         await self._letting_go.all_gone()
 
