@@ -301,3 +301,23 @@ def test_a_node_that_is_named_and_does_not_answer(world: World) -> None:
     assert done.returncode == 4
     assert "no node of this user answers at 127.0.0.1:" in done.stderr
     assert done.stdout == ""
+
+
+def test_the_list_says_which_contract_is_not_offered_and_why(world: World) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/mcp"
+    world.config(drivers={}, servers={"bank": {"url": nobody}})
+    contract(world, "bank.read")
+    driver(world, implements=[entry("bank.read")])
+    world.up()
+    why = "bank.read: the server bank is not there, and may have a tool of this name."
+    assert why in world.run_here("drivers", "list").stdout
+    (told,) = json.loads(world.run_here("drivers", "list", "--json").stdout)["contracts"]
+    assert (told["contract"], why in told["problem"]) == ("bank.read", True)
+
+
+def test_a_folder_cannot_write_on_a_terminal_with_its_name() -> None:
+    row = DriverStatus(
+        id="evil\x1b]0;\a", version="", kind="", state="refused", file="DRIVER.md", problem="why"
+    )
+    (line,) = driver_rows.troubles([row])
+    assert line == "driver evil\ufffd]0;\ufffd (refused): why"

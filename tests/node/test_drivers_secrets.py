@@ -112,6 +112,27 @@ def test_what_the_operator_passes_on_reaches_every_server_and_no_secret_with_it(
     run(body)
 
 
+def test_a_pattern_passes_on_nothing_that_the_config_takes_for_others(tmp_path: Path) -> None:
+    """The token of a server under `servers:` is no secret of drivers, and no business of theirs."""
+    workspace = Workspace(tmp_path)
+    look = workspace.contract("shop.look", inputs=ANY, outputs=ANY)
+    workspace.driver("shop-mcp", workspace.serves(look, "environ"))
+    environ = {"HUB_TOKEN": KEY, "HUB_PLACE": "here", "HUB_NAME": "ours"}
+    hub = "url: 'https://${env:HUB_PLACE}.example/', headers: {A: '${env:HUB_TOKEN}'}"
+    config = workspace.config(
+        env_passthrough=["HUB_*", "HUB_PLACE"],
+        more=f"servers:\n  hub: {{enabled: false, {hub}}}\n",
+    )
+
+    async def body() -> None:
+        async with running(workspace, config, environ=environ) as node:
+            seen = (await node.call("shop.look"))["environ"]
+            assert (seen["HUB_NAME"], seen["HUB_PLACE"]) == ("ours", "here")
+            assert "HUB_TOKEN" not in seen
+
+    run(body)
+
+
 def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=str)
 

@@ -7,7 +7,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from interlock.protocol.schema_effort import MOST_PAIRS, can_be_explained, errors_of
+from interlock.protocol.schema_effort import (
+    MOST_LOOKS,
+    _Looks,
+    _TooMany,
+    can_be_explained,
+    errors_of,
+)
 
 HERE = {"$ref": "#"}
 IN_EVERY_WAY: dict[str, dict[str, Any]] = {
@@ -115,4 +121,62 @@ def test_whatever_a_schema_says_it_ends(schema: Any) -> None:
 def test_what_is_too_much_to_count_is_not_explained() -> None:
     schema = {"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "object"}}}
     assert can_be_explained(schema, [{} for _ in range(1_000)])
-    assert not can_be_explained(schema, [{} for _ in range(MOST_PAIRS)])
+    assert not can_be_explained(schema, [{} for _ in range(MOST_LOOKS)])
+
+
+def test_names_of_members_count_as_well() -> None:
+    twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = {
+        "propertyNames": {"$ref": "#/$defs/d0"},
+        "$defs": {**twice, "d40": {"maxLength": 0}},
+    }
+    assert errors_of(jsonschema_rs.validator_for(schema), schema, {"a": 1}, 5) is None
+    assert can_be_explained(schema, {})
+
+
+class _Untouched:
+    """A validator that must not be asked to collect anything."""
+
+    def __init__(self, schema: Any) -> None:
+        self.validate = jsonschema_rs.validator_for(schema).validate
+
+
+TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "where"),
+    [
+        (TEXTS, [*range(MOST_LOOKS)], [0]),
+        ({"items": {"required": [f"n{n}" for n in range(100)]}}, [{} for _ in range(1_000)], [0]),
+        (
+            {"patternProperties": {f"^n{n}": {"type": "string"} for n in range(300)}},
+            {f"n9{n}": n for n in range(1_000)},
+            ["n90"],
+        ),
+    ],
+    ids=["a long list", "much that is missing", "many patterns"],
+)
+def test_of_very_much_that_does_not_fit_only_the_first_is_told(
+    schema: Any, value: Any, where: list[Any]
+) -> None:
+    """All of it would be collected before the first is told, which takes seconds."""
+    (error,) = errors_of(_Untouched(schema), schema, value, 5) or []
+    assert error.instance_path == where
+    # Each branch would have all of it.
+    assert errors_of(_Untouched(schema), {"anyOf": [schema, schema]}, value, 5) is None
+
+
+def test_it_is_not_counted_for_longer_than_it_would_take() -> None:
+    """Each of these has all that come after it below itself."""
+    spine = {
+        f"d{n}": {
+            "allOf": [*({"type": "string"} for _ in range(100)), {"$ref": f"#/$defs/d{n + 1}"}]
+        }
+        for n in range(300)
+    }
+    schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**spine, "d300": True}}
+    looks = _Looks(schema)
+    with pytest.raises(_TooMany):
+        looks.count(schema, {"a": 1})
+    assert not can_be_explained(schema, {"a": 1})

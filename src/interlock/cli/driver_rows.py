@@ -58,7 +58,9 @@ def _line(one: DriverStatus) -> str:
     problems = [*one.problem.splitlines(), *_lost(one)]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     why = f": {_said(one, problems[0])}{more}" if problems else ""
-    return f"{what_of(one)} {one.id} ({'waiting' if one.state == 'unauthed' else one.state}){why}"
+    state = "waiting" if one.state == "unauthed" else one.state
+    # Where a file cannot be read, its folder's name stands for it, which may be anything.
+    return f"{what_of(one)} {say.printable(one.id)} ({state}){why}"
 
 
 def _partly(one: DriverStatus) -> str:

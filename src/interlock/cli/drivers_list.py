@@ -39,9 +39,9 @@ def list_drivers(
     from interlock.cli.driver_standing import statuses
     from interlock.cli.event_loop import run
 
-    desk, told = _asked(config, node, quiet=json)
+    desk, told, wrong = _asked(config, node, quiet=json)
     rows = run(statuses(desk)) if told is None else told
-    served = _contracts(desk, rows)
+    served = _contracts(desk, rows, wrong)
     if json:
         say.as_json({"running": told is not None, "drivers": rows, "contracts": served})
         return
@@ -50,10 +50,7 @@ def list_drivers(
         return
     _print_drivers(rows)
     print()
-    widest = max((len(one["contract"]) for one in served), default=0)
-    for one in served:
-        drivers = ", ".join(one["drivers"]) or "nobody"
-        print(f"{one['contract']:<{widest}}  {one['version']:<8}  {drivers}")
+    _print_contracts(served)
 
 
 def explain(
@@ -93,7 +90,7 @@ def explain(
     from interlock.cli.event_loop import run
     from interlock.node.driver_care import workspace_id
 
-    desk, told = _asked(config, node, quiet=json)
+    desk, told, _ = _asked(config, node, quiet=json)
     contract = desk.contract(tool)
     try:
         inputs = read_arguments(words or [], contract.inputs)
@@ -120,13 +117,16 @@ def explain(
         raise typer.Exit(say.FAILED)
 
 
-def _asked(config: Any, node: str | None, *, quiet: bool) -> tuple[Desk, list[DriverStatus] | None]:
-    """The drivers by the files of the config that is found, and what the running node says of
-    them: the config's own, or the one that is named. `quiet`: nothing is noted beside."""
+def _asked(
+    config: Any, node: str | None, *, quiet: bool
+) -> tuple[Desk, list[DriverStatus] | None, dict[str, str]]:
+    """The drivers by the files of the config that is found, what the running node says of them (the
+    config's own, or the one that is named), and why it does not offer contracts, by their keys.
+    `quiet`: nothing is noted beside."""
     import msgspec
 
     from interlock.cli.driver_workspace import desk_of, open_desk
-    from interlock.node.driver_status import DriverStatus
+    from interlock.node.driver_status import ContractStatus, DriverStatus
 
     meant = running.meant(config, node)
     if meant.problem is not None:
@@ -143,13 +143,16 @@ def _asked(config: Any, node: str | None, *, quiet: bool) -> tuple[Desk, list[Dr
                 f"Note: no node answers at {meant.config.listen}, so this is what the files say"
                 + (f"; {hint}" if hint else "")
             )
-        return desk, None
+        return desk, None, {}
 
-    rows = msgspec.json.decode(told).get("drivers")
-    return desk, None if rows is None else msgspec.convert(rows, list[DriverStatus])
+    status = msgspec.json.decode(told)
+    rows = status.get("drivers")
+    contracts = msgspec.convert(status.get("contracts", []), list[ContractStatus])
+    wrong = {one.key: one.problem for one in contracts if one.problem}
+    return desk, None if rows is None else msgspec.convert(rows, list[DriverStatus]), wrong
 
 
-def _contracts(desk: Desk, rows: list[DriverStatus]) -> list[dict[str, Any]]:
+def _contracts(desk: Desk, rows: list[DriverStatus], wrong: dict[str, str]) -> list[dict[str, Any]]:
     serving: dict[str, list[str]] = {}
     for row in rows:
         for one in row.bindings:
@@ -166,25 +169,39 @@ def _contracts(desk: Desk, rows: list[DriverStatus]) -> list[dict[str, Any]]:
                 "contract": id if ids.count(id) == 1 else key,
                 "version": "" if contract is None else contract.version,
                 "drivers": serving.get(key, []),
+                **({"problem": wrong[key]} if key in wrong else {}),
             }
         )
     return found
+
+
+def _print_contracts(served: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    console = say.console()
+    widest = max((len(one["contract"]) for one in served), default=0)
+    for one in served:
+        drivers = ", ".join(one["drivers"]) or "nobody"
+        print(f"{one['contract']:<{widest}}  {one['version']:<8}  {drivers}")
+        if "problem" in one:
+            text = f"    {say.printable(one['problem'])}"
+            console.print(Text(text, style="red"), soft_wrap=True)
 
 
 def _shown(row: DriverStatus) -> str:
     """A driver by its id; a file beside drivers that cannot be used by what it is."""
     from interlock.cli.driver_rows import what_of
 
-    what = what_of(row)
-    return row.id if what == "driver" else f"{row.id} ({what.removesuffix(' of')})"
+    # Where a file cannot be read, its folder's name stands for it, which may be anything.
+    id, what = say.printable(row.id), what_of(row)
+    return id if what == "driver" else f"{id} ({what.removesuffix(' of')})"
 
 
 def _print_drivers(rows: list[DriverStatus]) -> None:
     from rich.text import Text
 
     console = say.console()
-    ids = {row.file: _shown(row) for row in rows}
-    id_width = max(map(len, ids.values()))
+    id_width = max(len(_shown(row)) for row in rows)
     state_width = max(len(row.state) for row in rows)
     for row in sorted(rows, key=lambda one: one.id):
         names = [one.contract.partition("@")[0] for one in row.bindings]
@@ -192,7 +209,7 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
         serves = ", ".join(names[:_MOST_NAMED]) + more
         console.print(
             Text.assemble(
-                f"{ids[row.file]:<{id_width}}  ",
+                f"{_shown(row):<{id_width}}  ",
                 (f"{row.state:<{state_width}}", _STYLES.get(row.state, "")),
                 f"  {row.version:<8}  {serves}",
             ),

@@ -78,7 +78,8 @@ class DriversConfig(Section, frozen=True):
             "Variables of the node's environment that every server of a driver is started with, as "
             "names or patterns (LC_*): for what is no secret, such as TZ or SSL_CERT_FILE. Without "
             "it a server has PATH, HOME, LANG, TMPDIR and what its driver names. A variable that a "
-            "secret is taken from is never among them."
+            "secret of drivers is taken from is never among them, and one that this file takes for "
+            "something else (${env:NAME}) only by its own name, not by a pattern."
         ),
     ] = field(default_factory=list)
     secrets_for: Annotated[

@@ -158,7 +158,7 @@ async def visit(
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: _secrets(manifest, setting, inventory, names, tells, environ),
             confine=lambda: _confine(manifest, setting, stack, tells, warn, environ),
-            passed_on=passed_on(setting.config.drivers, environ),
+            passed_on=passed_on(setting.config, environ),
         )
         peer = await connector.connect()
         stack.push_async_callback(peer.close)

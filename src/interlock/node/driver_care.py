@@ -309,7 +309,7 @@ class DriverCare:
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
             confine=self.walls.around_server(driver, afterwards),
-            passed_on=passed_on(settings, self._environ),
+            passed_on=passed_on(self._config, self._environ),
         )
         subscriptions = self._pipeline.subscriptions
         supervisor = DriverSupervisor(

@@ -114,12 +114,11 @@ class DriverWalls:
         guarded = frozenset((*self._hidden, *self._guarded()) if configured else ())
         around = dict(self._around)
         found = await asyncio.to_thread(_uncovered, around, guarded)
-        for confinement, place in found.items():
+        for confinement, detail in found.items():
             driver = around[confinement]
             if confinement not in self._around:
                 # It has ended meanwhile, perhaps with another one of its driver.
                 continue
-            detail = f"{place} is another than when its server was started, and not covered for it."
             _log.warning("%s gets a new server: %s", driver.manifest.id, detail)
             self._audit.record_change("egress", driver.key, "uncovered", detail)
             # At once, whoever waits for it: it must not change what says what it may do.
@@ -127,13 +126,20 @@ class DriverWalls:
 
 
 def _uncovered(around: Iterable[Confinement], guarded: frozenset[Path]) -> dict[Confinement, str]:
-    """Whose server is not kept from what, any more or yet. Looks at files."""
+    """Whose server is not kept from what, any more or yet, as a sentence. Looks at files."""
     found = {}
     for confinement in around:
         covers = confinement.covers
         if covers is not None:
             more = sorted(map(str, guarded - covers.places))
-            place = covers.lost() or (more[0] if more else "")
-            if place:
-                found[confinement] = place
+            lost = covers.lost()
+            if lost:
+                found[confinement] = (
+                    f"{lost} is another than when its server was started, and not covered for it."
+                )
+            elif more:
+                found[confinement] = (
+                    f"{more[0]} is to be kept from it by now, and was not covered when its server "
+                    "was started."
+                )
     return found

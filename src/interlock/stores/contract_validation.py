@@ -11,7 +11,7 @@ from typing import Any, Final
 import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind
 
-from interlock.protocol.schema_effort import UNEXPLAINED, can_be_explained
+from interlock.protocol.schema_effort import UNEXPLAINED, errors_of
 from interlock.stores.contract_records import Wrong, refused
 
 MOST_ERRORS: Final = 100
@@ -34,10 +34,13 @@ class Validators:
         """What is wrong with the payload, at most so much. Raises InterlockError for a schema that
         cannot be used."""
         validator = self._validator(key, schema)
+        if validator.is_valid(payload):
+            return []
+        errors = errors_of(validator, schema, payload, MOST_ERRORS)
+        if errors is None:
+            return [Wrong("", UNEXPLAINED)]
         found: list[Wrong] = []
-        if not can_be_explained(schema, payload):
-            return [] if validator.is_valid(payload) else [Wrong("", UNEXPLAINED)]
-        for error in validator.iter_errors(payload):
+        for error in errors:
             for path in _paths(error):
                 if len(found) == MOST_ERRORS:
                     return found

@@ -265,3 +265,8 @@ def test_global_is_good_enough_unless_the_workspace_is_strict() -> None:
         workspace=Workspace(region="EU", forbid=("bad",)),
     )
     assert other.failure is errors.NO_ROUTE
+
+
+def test_whom_a_reason_is_about_is_told_also_where_its_words_hold_the_id() -> None:
+    decision = decide(candidate("it", standing=Standing(health_failed_at=NOW - 1)))
+    assert decision.message.endswith("it@1: its last health check failed.")

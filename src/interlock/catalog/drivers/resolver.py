@@ -14,6 +14,7 @@ others was not taken, so that `explain.py` can say it and the journal can keep i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -332,7 +333,7 @@ def _failure(
         )
     if row is errors.AUTH_REQUIRED:
         first = rejected[-1].driver.partition("@")[0]
-        if first in rejected[-1].reason:
+        if _names(first, rejected[-1].reason):
             # The sentence that the driver itself has for it, wherever it is told.
             return row, rejected[-1].reason
         return row, f"{id} needs a driver that is signed in: sign in to {first} first."
@@ -342,7 +343,12 @@ def _failure(
 def _whose(rejection: Rejection) -> str:
     """Why not this driver. Some reasons are sentences that begin with whom they are about."""
     reason, id = rejection.reason.removesuffix("."), rejection.driver.partition("@")[0]
-    return reason if id in reason else f"{rejection.driver}: {reason}"
+    return reason if _names(id, reason) else f"{rejection.driver}: {reason}"
+
+
+def _names(id: str, reason: str) -> bool:
+    """Whether it says whom it is about; not where the id is only a part of another word."""
+    return re.search(rf"(?<![\w-]){re.escape(id)}(?![\w-])", reason) is not None
 
 
 def _ended(text: str) -> str:

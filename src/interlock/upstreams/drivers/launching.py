@@ -6,17 +6,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from interlock.call import UpstreamGoneError
-from interlock.config import ServerConfig
-from interlock.config.drivers import DriversConfig
+from interlock.config import Config, ServerConfig
 from interlock.config.secrets import EnvReference, references
 from interlock.errors import (
     AUTH_FAILED,
@@ -49,6 +50,7 @@ _LASTING: Final = frozenset(
         TOOL_UNAVAILABLE, VERSION_MISMATCH,
     )
 )  # fmt: skip
+_TAKEN: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
 _MARKING: Final = os.urandom(32)
 """With this key values are marked: a mark says nothing to who does not have it."""
 
@@ -165,22 +167,30 @@ def marked(values: Mapping[str, str]) -> bytes:
     return mark.digest()
 
 
-def passed_on(settings: DriversConfig, environ: Mapping[str, str]) -> dict[str, str]:
+def passed_on(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of the node's own environment that every server is started with. What a secret
-    is taken from is for whom that secret is for, whatever pattern fits its name."""
+    of drivers is taken from is for whom that secret is for, whatever fits its name; and what the
+    config takes for somebody else is not meant by a pattern."""
+    settings = config.drivers
     secret = {
         one.name
         for text in settings.secrets.values()
         for one in references(text)
         if isinstance(one, EnvReference)
     }
+    by_name = [one for one in settings.env_passthrough if not _is_pattern(one)]
+    taken = frozenset(_TAKEN.findall(msgspec.json.encode(config).decode()))
     return {
         name: value
         for name, value in environ.items()
-        if _fits(name, settings.env_passthrough)
+        if (name in by_name or (name not in taken and _fits(name, settings.env_passthrough)))
         and name not in secret
         and not _fits(name, settings.env_secrets)
     }
+
+
+def _is_pattern(text: str) -> bool:
+    return any(one in text for one in "*?[")
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:
