@@ -179,13 +179,14 @@ def test_threads_are_used_again_and_bounded() -> None:
 
     def work() -> int:
         seen.add(threading.current_thread())
+        if len(seen) == 2:
+            # Until then nobody is done, who could do the work of the other as well.
+            gate.set()
         assert gate.wait(PATIENCE)
         return len(seen)
 
     async def run() -> None:
         jobs = [asyncio.create_task(threads.run(work)) for _ in range(5)]
-        await asyncio.sleep(0)
-        gate.set()
         assert max(await asyncio.gather(*jobs)) <= 2
         await threads.run(work)
 
