@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import unquote
 
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.schema_references import REFERENCES, References, parts_of
 
 MOST_REPEATS: Final = 500
 """Looks at what was looked at before. Each costs up to a tenth of a millisecond."""
@@ -28,8 +27,6 @@ UNEXPLAINED: Final = (
 )
 """What is said instead."""
 
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _SAME_LISTED: Final = ("allOf", "anyOf", "oneOf")
 _SAME_ONE: Final = ("not", "if", "then", "else")
 _SAME_NAMED: Final = ("dependentSchemas", "dependencies")
@@ -60,7 +57,7 @@ def errors_of(validator: Any, schema: Any, value: Any, most: int) -> list[Any] |
 def _first_error(validator: Any, schema: Any, value: Any) -> list[Any] | None:
     """The first of too many, where it is found as quickly as that there is one: each part is looked
     at once for each member, and none of them collects what is wrong with its branches."""
-    if _says(schema, (*_REFERENCES, *_BRANCHES)):
+    if _says(schema, (*REFERENCES, *_BRANCHES)):
         return None
     try:
         validator.validate(value)
@@ -82,14 +79,7 @@ class _Looks:
     """Counts the looks that it takes, by one schema."""
 
     def __init__(self, document: Any) -> None:
-        self._document = document
-        self._places: dict[str, Any] = {}
-        for part in _parts(document):
-            for word in _ANCHORS:
-                if isinstance(part.get(word), str):
-                    self._places["#" + part[word]] = part
-            if isinstance(part.get("$id"), str):
-                self._places[_last(part["$id"])] = part
+        self._references = References(document)
         self.pairs = 0
         """What there is to look at, each once."""
         self._left = MOST_LOOKS
@@ -154,9 +144,9 @@ class _Looks:
             yield found
 
     def _next(self, part: dict[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
-        for word in _REFERENCES:
+        for word in REFERENCES:
             if word in part:
-                yield self._target(part[word]), value
+                yield self._references.target(part[word]), value
         for word in _SAME_LISTED:
             for inner in _listed(part.get(word)):
                 yield inner, value
@@ -170,17 +160,6 @@ class _Looks:
             yield from _members(part, value)
         elif isinstance(value, list):
             yield from _items(part, value)
-
-    def _target(self, reference: Any) -> Any:
-        if not isinstance(reference, str):
-            return None
-        place, _, fragment = reference.partition("#")
-        document = self._places.get(_last(place)) if place else self._document
-        if not fragment:
-            return document
-        if fragment.startswith("/"):
-            return at_pointer(document, unquote(fragment))
-        return self._places.get("#" + fragment)
 
 
 def _members(part: dict[str, Any], value: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -222,20 +201,4 @@ def _asked_for(part: dict[str, Any]) -> int:
 
 
 def _says(schema: Any, words: Sequence[str]) -> bool:
-    return any(word in part for part in _parts(schema) for word in words)
-
-
-def _parts(document: Any) -> Iterator[dict[str, Any]]:
-    waiting = [document]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            yield part
-            waiting += part.values()
-        elif isinstance(part, list):
-            waiting += part
-
-
-def _last(uri: str) -> str:
-    """What is left of a URI, whatever it is relative to."""
-    return uri.partition("#")[0].rstrip("/").rpartition("/")[2]
+    return any(word in part for part in parts_of(schema) for word in words)

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import unquote
 
-from interlock.protocol.json_pointer import at_pointer
+from interlock.protocol.schema_references import REFERENCES, References
 
 MOST_VISITS: Final = 100_000
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 
 
 class Unfolding:
@@ -25,13 +22,7 @@ class Unfolding:
         self._document = document
         self._most = most
         self._known: dict[int, int] = {}
-        self._places: dict[str, Any] = {}
-        for part in _parts(document):
-            for word in _ANCHORS:
-                if isinstance(part.get(word), str):
-                    self._places["#" + part[word]] = part
-            if isinstance(part.get("$id"), str):
-                self._places[_last(part["$id"])] = part
+        self._references = References(document)
 
     @property
     def too_large(self) -> bool:
@@ -55,38 +46,11 @@ class Unfolding:
             below: Iterator[Any] = iter(part)
         else:
             below = iter(part.values())
-            for word in _REFERENCES:
-                count += self._count(self._target(part.get(word)))
+            for word in REFERENCES:
+                count += self._count(self._references.target(part.get(word)))
         for one in below:
             count += self._count(one)
             if count > self._most:
                 break
         self._known[id(part)] = count
         return count
-
-    def _target(self, reference: Any) -> Any:
-        if not isinstance(reference, str):
-            return None
-        place, _, fragment = reference.partition("#")
-        document = self._places.get(_last(place)) if place else self._document
-        if not fragment:
-            return document
-        if fragment.startswith("/"):
-            return at_pointer(document, unquote(fragment))
-        return self._places.get("#" + fragment)
-
-
-def _parts(document: Any) -> Iterator[dict[str, Any]]:
-    waiting = [document]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            yield part
-            waiting += part.values()
-        elif isinstance(part, list):
-            waiting += part
-
-
-def _last(uri: str) -> str:
-    """What is left of a URI, whatever it is relative to."""
-    return uri.partition("#")[0].rstrip("/").rpartition("/")[2]
