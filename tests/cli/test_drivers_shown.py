@@ -4,11 +4,7 @@ screen. And that a node is found where it is."""
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
 import shutil
-import signal
 import subprocess
 
 import pytest
@@ -17,6 +13,7 @@ from interlock.cli import driver_rows
 from interlock.node.driver_status import BindingStatus, DriverStatus
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
 from tests.cli.program import INTERLOCK, RunningNode, World, free_port
+from tests.cli.screen import screen
 from tests.cli.waiting import PATIENCE, wait_until
 
 LACKING = (
@@ -180,40 +177,12 @@ def test_the_screen_tells_of_drivers(world: World) -> None:
     contract(world)
     driver(world)
     keyed(world)
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*INTERLOCK, "up"],
-        cwd=world.cwd,
-        env={**world.environ, "TERM": "xterm", "LINES": "40", "COLUMNS": "200"},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-    )
-    os.close(slave)
-    shown = b""
-
-    def sees(*words: bytes) -> bool:
-        nonlocal shown
-        while select.select([master], [], [], 0)[0]:
-            try:
-                shown += os.read(master, 65536)
-            except OSError:
-                break
-        return all(word in shown for word in words)
-
-    try:
+    with screen(world, COLUMNS="200") as one:
         counted = b"2 drivers: 1 ready, 1 waiting for a sign-in or a secret"
-        wait_until("the view", lambda: sees(counted, b"driver keyed-mcp (waiting): keyed-mcp is"))
-        process.send_signal(signal.SIGINT)
-        wait_until("the end", lambda: (sees(), process.poll())[1] is not None)
-        assert process.returncode == 0
-        assert b"Traceback" not in shown
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(PATIENCE)
-        os.close(master)
+        waiting = b"driver keyed-mcp (waiting): keyed-mcp is"
+        wait_until("the view", lambda: one.sees(counted, waiting))
+        assert one.interrupt() == 0
+        assert b"Traceback" not in one.shown
 
 
 def status(id: str, state: str, problem: str = "", *lost: str) -> DriverStatus:

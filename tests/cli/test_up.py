@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 from mcp import Client
 
 from tests.cli.program import DEMO, INTERLOCK, World
+from tests.cli.screen import screen
 from tests.cli.waiting import PATIENCE, wait_until, wait_until_gone
 
 STUBBORN = """
@@ -151,44 +151,11 @@ def test_a_taken_port_is_named(world: World) -> None:
 
 def test_on_a_terminal_it_shows_how_it_fares(world: World) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*INTERLOCK, "up"],
-        cwd=world.cwd,
-        env={**world.environ, "TERM": "xterm", "LINES": "40"},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-    )
-    os.close(slave)
-    shown = b""
-
-    def read_on() -> None:
-        nonlocal shown
-        while select.select([master], [], [], 0)[0]:
-            try:
-                shown += os.read(master, 65536)
-            except OSError:
-                return
-
-    def sees(*words: bytes) -> bool:
-        read_on()
-        return all(word in shown for word in words)
-
-    try:
-        wait_until("the view", lambda: sees(b"stateless", b"failed", b"9", b"was not found"))
-        process.send_signal(signal.SIGINT)
-        wait_until("the end", lambda: (read_on(), process.poll())[1] is not None)
-        read_on()
-        assert process.returncode == 0
-        assert b"Stopping." in shown
-        assert b"Traceback" not in shown
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(PATIENCE)
-        os.close(master)
+    with screen(world) as one:
+        wait_until("the view", lambda: one.sees(b"stateless", b"failed", b"9", b"was not found"))
+        assert one.interrupt() == 0
+        assert b"Stopping." in one.shown
+        assert b"Traceback" not in one.shown
 
 
 # Makes its stdin the controlling terminal, as a terminal window does for a shell.
