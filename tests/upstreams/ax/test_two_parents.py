@@ -165,8 +165,8 @@ def test_a_store_that_is_held_stops_nobody(
         for child in children[:50]:
             child.end.close()
         hub.registrar.tree_id = OTHER_PARENT
-        # 50 ms, once; the rest is work.
-        assert time.monotonic() - began < 2.0
+        # 50 ms, once; the rest is work. For each beat they would be a hundred seconds.
+        assert time.monotonic() - began < 30.0
         assert len([one for one in caplog.records if "leases" in one.message]) == 1
         other.execute("ROLLBACK")
         other.close()

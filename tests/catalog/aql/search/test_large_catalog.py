@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import pytest
 
 from interlock.catalog.aql.search.searcher import LexicalSearcher
 from tests.catalog.aql.search.shelf import SMALL, Described, book, names
+from tests.effort import lines_run
 
 VERBS = ("create", "get", "list", "update", "delete", "search", "export", "archive")
 THINGS = (
@@ -54,7 +54,7 @@ def test_a_search_answers_with_a_few() -> None:
     assert names(found)[0] == "github.create_issue"
 
 
-def test_a_search_over_six_hundred_is_soon_over() -> None:
+def test_a_search_over_six_hundred_is_little_work() -> None:
     shelf = book(large(600))
     searcher = LexicalSearcher(lambda: shelf)
     searcher.prepare()
@@ -66,10 +66,6 @@ def test_a_search_over_six_hundred_is_soon_over() -> None:
     ]
     for wish in wishes:
         searcher.search(wish, None, 10)
-    took = []
-    for wish in wishes * 25:
-        began = time.perf_counter()
-        assert searcher.search(wish, None, 10)
-        took.append(time.perf_counter() - began)
-    # The least of many: other work on the machine may slow any one of them, not all.
-    assert min(took) < 0.001
+    # Few lines for each tool, whatever is asked for; `bench finding` has the time it takes.
+    for wish in wishes:
+        assert lines_run(lambda wish=wish: searcher.search(wish, None, 10)) < 40 * 600  # type: ignore[misc]
