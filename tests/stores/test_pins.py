@@ -262,8 +262,8 @@ def test_what_cannot_be_written_now_is_written_later(
 ) -> None:
     """On a disk that is full."""
     store = PinStore(path)
-    [pages] = store._file.execute("PRAGMA page_count").fetchone()
-    store._file.execute(f"PRAGMA max_page_count = {pages}")
+    [pages] = store._file.connection.execute("PRAGMA page_count").fetchone()
+    store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
     keeper = PinKeeper(store, lambda what: what(), clock=lambda: 7.0)
     keeper.keep("a.x", "d", b"x" * 20_000, "ada")
     keeper._turn()
@@ -273,7 +273,7 @@ def test_what_cannot_be_written_now_is_written_later(
     # Who asks meanwhile is told.
     assert keeper.definition("a.x") == b"x" * 20_000
     keeper.keep("a.y", "d", b"{}", "ada")
-    store._file.execute("PRAGMA max_page_count = 1000000")
+    store._file.connection.execute("PRAGMA max_page_count = 1000000")
     keeper._turn()
     assert str(keeper.problem) == "None"
     other = PinStore(path)

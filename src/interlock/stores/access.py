@@ -245,11 +245,7 @@ def _open(path: Path, busy: float = _BUSY_SECONDS) -> sqlite3.Connection:
     try:
         file.execute("PRAGMA secure_delete = ON")
         file.execute("PRAGMA synchronous = FULL")
-        if not _FILE.is_ready(file):
-            # Looked at while nobody else writes: somebody may be making it at this very moment.
-            file.execute("BEGIN IMMEDIATE")
-            _FILE.prepare(file, path)
-            file.execute("COMMIT")
+        _FILE.make_ready(file, path)
     except BaseException:
         file.close()
         raise

@@ -32,7 +32,7 @@ from interlock.stores.contract_records import (
     moment_of,
     unusable,
 )
-from interlock.stores.own_file import OwnFile
+from interlock.stores.own_file import OwnFile, transaction
 
 NAME: Final = "interlock-contracts.db"
 _BUSY_SECONDS: Final = 10.0
@@ -233,15 +233,8 @@ class ContractIndex:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as file:
-            file.execute("BEGIN IMMEDIATE")
-            try:
-                yield file
-                file.execute("COMMIT")
-            except BaseException:
-                if file.in_transaction:
-                    file.execute("ROLLBACK")
-                raise
+        with self._reading() as file, transaction(file):
+            yield file
 
     def _opened(self) -> sqlite3.Connection:
         if self._file is not None and (self._path is None or self._path.exists()):
@@ -305,10 +298,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
-        if not _FILE.is_ready(file):
-            file.execute("BEGIN IMMEDIATE")
-            _FILE.prepare(file, path)
-            file.execute("COMMIT")
+        _FILE.make_ready(file, path)
     except BaseException:
         file.close()
         raise

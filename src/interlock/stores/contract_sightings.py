@@ -7,25 +7,25 @@ what others wrote.
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
-from interlock.stores.own_file import OwnFile, make_private
+from interlock.errors import TOO_BUSY, InterlockError
+from interlock.stores.own_file import OwnFile
+from interlock.stores.shared_file import SharedFile
 
 FIRST_SEEN: Final = "first seen"
 COMPATIBLE: Final = "compatible"
 """Who accepted a contract that nobody had to look at."""
 FIRST_VERSION: Final = "1.0.0"
 _BUSY_SECONDS: Final = 5.0
+_GLANCE: Final = 0.02
+"""So long may somebody wait who has to answer others meanwhile."""
 _ONE: Final = "SELECT * FROM sighting WHERE tool = ?"
 # "ILSG". Tells our file from another program's.
 _FILE: Final = OwnFile(
@@ -131,71 +131,63 @@ class Sightings:
 
     def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
         """`path` None: in memory. Raises InterlockError."""
-        self.path = path
         self._clock = clock
-        self._lock = threading.Lock()
-        with self._said():
-            self._file = self._open()
-            self._version = self._data_version()
+        self._file = SharedFile(
+            path, _FILE, patience=_BUSY_SECONDS, removed="every tool is as if first seen"
+        )
 
     def close(self) -> None:
-        with self._lock:
-            self._file.close()
+        self._file.close()
 
     # -- reading
 
     def standings(self) -> dict[str, Standing]:
         """Every tool that was seen, by its canonical name."""
-        with self._lock, self._said():
-            rows = self._file.execute(
+        with self._file.reading() as file:
+            rows = file.execute(
                 "SELECT tool, upstream, digest, accepted_digest, gone, published FROM sighting"
             )
             return {row[0]: Standing(row[1], row[2], row[3], bool(row[4]), row[5]) for row in rows}
 
-    def get(self, tool: str) -> Sighting | None:
-        with self._lock, self._said():
-            row = self._file.execute(_ONE, (tool,)).fetchone()
+    def get(self, tool: str, patience: float | None = None) -> Sighting | None:
+        with self._file.reading(patience) as file:
+            row = file.execute(_ONE, (tool,)).fetchone()
         return None if row is None else _sighting(row)
 
     def peek(self, tool: str) -> Sighting | None:
         """The same for whoever cannot wait. None: also when somebody writes just now."""
-        if not self._lock.acquire(timeout=0.02):
-            return None
         try:
-            with self._said():
-                row = self._file.execute(_ONE, (tool,)).fetchone()
-        finally:
-            self._lock.release()
-        return None if row is None else _sighting(row)
+            return self.get(tool, _GLANCE)
+        except InterlockError as error:
+            if error.failure is TOO_BUSY:
+                return None
+            raise
 
     def open_ones(self) -> list[Sighting]:
         """Tools that broke, and nobody has accepted that."""
-        with self._lock, self._said():
-            rows = self._file.execute(
+        with self._file.reading() as file:
+            rows = file.execute(
                 "SELECT * FROM sighting WHERE gone OR digest != accepted_digest ORDER BY tool"
             ).fetchall()
         return [_sighting(row) for row in rows]
 
     def unpublished(self) -> list[Sighting]:
         """Tools whose contract, as it is now, is in no registry yet."""
-        with self._lock, self._said():
-            rows = self._file.execute(
+        with self._file.reading() as file:
+            rows = file.execute(
                 "SELECT * FROM sighting WHERE published != digest AND NOT gone ORDER BY tool"
             ).fetchall()
         return [_sighting(row) for row in rows]
 
     def changed_elsewhere(self) -> bool:
         """Whether somebody else wrote since this was last asked."""
-        with self._lock, self._said():
-            version = self._data_version()
-        changed, self._version = version != self._version, version
-        return changed
+        return self._file.changed_elsewhere()
 
     # -- writing
 
     def write(self, sightings: Iterable[Sighting]) -> None:
         """All of them or none. Raises InterlockError."""
-        with self._writing() as file:
+        with self._file.writing() as file:
             file.executemany(
                 f"INSERT OR REPLACE INTO sighting VALUES ({', '.join('?' * 14)})",
                 [
@@ -212,7 +204,7 @@ class Sightings:
     def accept(self, seen: Sighting, by: str) -> bool:
         """Somebody accepts what was seen: exactly that. False: it is something else by now. A tool
         that is gone is forgotten."""
-        with self._writing() as file:
+        with self._file.writing() as file:
             if seen.gone:
                 done = file.execute(
                     "DELETE FROM sighting WHERE tool = ? AND gone", (seen.tool,)
@@ -229,72 +221,12 @@ class Sightings:
     def publishes_in(self, registry: str, *, is_new: bool) -> None:
         """Where contracts are published from now on. What another one had, or one that is not there
         any more, counts for nothing."""
-        with self._writing() as file:
+        with self._file.writing() as file:
             last = file.execute("SELECT registry FROM place").fetchone()
             if is_new or last is None or last[0] != registry:
                 file.execute("UPDATE sighting SET published = ''")
                 file.execute("DELETE FROM place")
                 file.execute("INSERT INTO place VALUES (?)", (registry,))
-
-    # -- the file
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._said():
-            file = self._file
-            file.execute("BEGIN IMMEDIATE")
-            try:
-                yield file
-                file.execute("COMMIT")
-            except BaseException:
-                if file.in_transaction:
-                    file.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _said(self) -> Iterator[None]:
-        """What goes wrong with the file, as an InterlockError."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise InterlockError(
-                    TOO_BUSY, f"{_FILE.called} is held by another program. Try again."
-                ) from error
-            broken = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-            advice = (
-                "Restore it from a copy, or remove it: then every tool is as if first seen."
-                if broken
-                else "Look at its disk and its permissions."
-            )
-            raise InterlockError(
-                CONFIG if broken else INTERNAL,
-                f"{_FILE.called} {self.path} cannot be used: {error}. {advice}",
-                {"path": str(self.path)},
-            ) from error
-
-    def _data_version(self) -> int:
-        return int(self._file.execute("PRAGMA data_version").fetchone()[0])
-
-    def _open(self) -> sqlite3.Connection:
-        if self.path is not None and not self.path.exists():
-            make_private(self.path)
-        file = sqlite3.connect(
-            self.path or ":memory:",
-            timeout=_BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            if not _FILE.is_ready(file):
-                file.execute("BEGIN IMMEDIATE")
-                _FILE.prepare(file, self.path)
-                file.execute("COMMIT")
-        except BaseException:
-            file.close()
-            raise
-        return file
 
 
 def _sighting(row: tuple[Any, ...]) -> Sighting:

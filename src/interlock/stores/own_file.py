@@ -31,6 +31,19 @@ def make_private(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Everything or nothing of what is written, while nobody else writes. Raises sqlite3.Error."""
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        yield file
+        file.execute("COMMIT")
+    except BaseException:
+        if file.in_transaction:
+            file.execute("ROLLBACK")
+        raise
+
+
 class OwnFile(NamedTuple):
     """One kind of file: how it is told from others, and what is in it."""
 
@@ -52,6 +65,13 @@ class OwnFile(NamedTuple):
 
     def is_ready(self, file: sqlite3.Connection) -> bool:
         return self.marks(file) == (self.version, self.application_id)
+
+    def make_ready(self, file: sqlite3.Connection, path: Path | None) -> None:
+        """The same as `prepare`, in a transaction of its own, where there is anything to do."""
+        if not self.is_ready(file):
+            # Looked at while nobody else writes: somebody may be making it at this very moment.
+            with transaction(file):
+                self.prepare(file, path)
 
     def prepare(self, file: sqlite3.Connection, path: Path | None) -> None:
         """Make an empty file ours, inside the caller's transaction. Raises InterlockError for one

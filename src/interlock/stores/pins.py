@@ -1,23 +1,20 @@
 """Which contracts of tools a human has accepted, and what was seen of them since.
 
 One small SQLite file, shared by a node and the command line: either may write, and a node notices
-what others wrote. It has no write-ahead log, so that it can be read where nothing can be written,
-as on a full disk.
+what others wrote.
 """
 
 from __future__ import annotations
 
 import logging
-import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
-from interlock.stores.own_file import OwnFile, make_private
+from interlock.errors import InterlockError
+from interlock.stores.own_file import OwnFile
+from interlock.stores.shared_file import SharedFile
 
 SCHEMA_VERSION: Final = 1
 WANTED_FOR: Final = 60.0
@@ -87,10 +84,14 @@ class PinStore:
         when there is a file that cannot be read: what it says must not be guessed."""
         self.path = path
         self._clock = clock
-        self._lock = threading.Lock()
-        with self._said():
-            self._file = self._open()
-            self._version = self._data_version()
+        self._file = SharedFile(
+            path,
+            _FILE,
+            patience=_BUSY_SECONDS,
+            removed="every tool must be accepted again",
+            # What is broken is found now, not when a tool has changed.
+            checked=True,
+        )
 
     @classmethod
     def at(cls, path: Path) -> PinStore:
@@ -104,40 +105,39 @@ class PinStore:
             return cls(None)
 
     def close(self) -> None:
-        with self._lock:
-            self._file.close()
+        self._file.close()
 
     # -- reading
 
     def digests(self) -> dict[str, str]:
         """The digest of every contract that was accepted, by the tool's canonical name."""
-        with self._reading() as file:
+        with self._file.reading() as file:
             return dict(file.execute("SELECT tool, digest FROM pin"))
 
     def pins(self) -> list[Pin]:
-        with self._reading() as file:
+        with self._file.reading() as file:
             return [Pin(*row) for row in file.execute("SELECT * FROM pin ORDER BY tool")]
 
-    def pin(self, tool: str, patience: float = _BUSY_SECONDS) -> Pin | None:
+    def pin(self, tool: str, patience: float | None = None) -> Pin | None:
         """What was accepted of a tool. Raises InterlockError, also when somebody holds the file
         for longer than one has patience."""
-        with self._reading(patience) as file:
+        with self._file.reading(patience) as file:
             row = file.execute("SELECT * FROM pin WHERE tool = ?", (tool,)).fetchone()
         return None if row is None else Pin(*row)
 
     def all_seen(self) -> dict[str, Seen]:
         """What was last seen of tools otherwise than it was accepted."""
-        with self._reading() as file:
+        with self._file.reading() as file:
             return {row[0]: Seen(*row) for row in file.execute("SELECT * FROM seen")}
 
     def seen(self, tool: str) -> Seen | None:
-        with self._reading() as file:
+        with self._file.reading() as file:
             row = file.execute("SELECT * FROM seen WHERE tool = ?", (tool,)).fetchone()
         return None if row is None else Seen(*row)
 
     def wanted(self) -> list[str]:
         """Tools whose contracts somebody waits to see."""
-        with self._reading() as file:
+        with self._file.reading() as file:
             rows = file.execute(
                 "SELECT tool FROM wanted WHERE at > ? ORDER BY tool", (self._clock() - WANTED_FOR,)
             )
@@ -145,16 +145,13 @@ class PinStore:
 
     def changed_elsewhere(self) -> bool:
         """Whether somebody else wrote since this was last asked."""
-        with self._lock, self._said():
-            version = self._data_version()
-        changed, self._version = version != self._version, version
-        return changed
+        return self._file.changed_elsewhere()
 
     # -- writing
 
     def write(self, changes: Iterable[Change]) -> None:
         """Everything or nothing of it. Raises InterlockError."""
-        with self._writing() as file:
+        with self._file.writing() as file:
             for change in changes:
                 if isinstance(change, Pin):
                     file.execute("INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?)", change)
@@ -176,7 +173,7 @@ class PinStore:
 
     def forget(self, tool: str) -> bool:
         """A tool is as if it had never been accepted; whether it had been."""
-        with self._writing() as file:
+        with self._file.writing() as file:
             file.execute("DELETE FROM seen WHERE tool = ?", (tool,))
             return file.execute("DELETE FROM pin WHERE tool = ?", (tool,)).rowcount > 0
 
@@ -184,88 +181,7 @@ class PinStore:
         """Ask the node that runs by this file for a tool's contract as it is now: it will be
         `seen` then."""
         now = self._clock()
-        with self._writing() as file:
+        with self._file.writing() as file:
             file.execute("DELETE FROM wanted WHERE at <= ?", (now - WANTED_FOR,))
             file.execute("DELETE FROM seen WHERE tool = ?", (tool,))
             file.execute("INSERT OR REPLACE INTO wanted VALUES (?, ?)", (tool, now))
-
-    # -- the file
-
-    @contextmanager
-    def _reading(self, patience: float = _BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
-        if not self._lock.acquire(timeout=2 * _BUSY_SECONDS if patience else 0):
-            raise InterlockError(TOO_BUSY, "The store of pins is being written. Try again.")
-        try:
-            with self._said():
-                if patience != _BUSY_SECONDS:
-                    self._file.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
-                yield self._file
-        finally:
-            if patience != _BUSY_SECONDS:
-                self._file.execute(f"PRAGMA busy_timeout = {round(_BUSY_SECONDS * 1000)}")
-            self._lock.release()
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._said():
-            file = self._file
-            file.execute("BEGIN IMMEDIATE")
-            try:
-                yield file
-                file.execute("COMMIT")
-            except BaseException:
-                if file.in_transaction:
-                    file.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _said(self) -> Iterator[None]:
-        """What goes wrong with the file, as an InterlockError."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise InterlockError(
-                    TOO_BUSY, "The store of pins is held by another program. Try again."
-                ) from error
-            broken = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-            advice = (
-                "Restore it from a copy, or remove it: then every tool must be accepted again."
-                if broken
-                else "Look at its disk and its permissions."
-            )
-            raise InterlockError(
-                CONFIG if broken else INTERNAL,
-                f"The store of pins {self.path} cannot be used: {error}. {advice}",
-                {"path": str(self.path)},
-            ) from error
-
-    def _data_version(self) -> int:
-        return int(self._file.execute("PRAGMA data_version").fetchone()[0])
-
-    def _open(self) -> sqlite3.Connection:
-        if self.path is not None and not self.path.exists():
-            # One that is there is left as it is: on a full disk it can still be read.
-            make_private(self.path)
-        file = sqlite3.connect(
-            self.path or ":memory:",
-            timeout=_BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            if not _FILE.is_ready(file):
-                file.execute("BEGIN IMMEDIATE")
-                _FILE.prepare(file, self.path)
-                file.execute("COMMIT")
-            # A page that cannot be read is found now, not when a tool has changed.
-            problem = file.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if problem != "ok":
-                broken = sqlite3.DatabaseError(problem)
-                broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-                raise broken
-        except BaseException:
-            file.close()
-            raise
-        return file

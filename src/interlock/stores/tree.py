@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from interlock import errors
 from interlock.errors import InterlockError
-from interlock.stores.own_file import OwnFile
+from interlock.stores.own_file import OwnFile, transaction
 
 SCHEMA_VERSION: Final = 2
 UNPROVEN_KEPT: Final = 24 * 3600.0
@@ -285,15 +285,8 @@ class _File:
     def writing(self, *, patient: bool = False) -> Iterator[sqlite3.Connection]:
         """In one transaction. Raises InterlockError; TOO_BUSY when another holds the file."""
         with self._said():
-            file = self._opened(patient)
-            file.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._opened(patient)) as file:
                 yield file
-                file.execute("COMMIT")
-            except BaseException:
-                if file.in_transaction:
-                    file.execute("ROLLBACK")
-                raise
             self._held = False
 
     @contextmanager
@@ -337,9 +330,8 @@ class _File:
             # A lease that a power cut takes is taken again at the next registration.
             file.execute("PRAGMA synchronous = NORMAL")
             if not _FILE.is_ready(file):
-                file.execute("BEGIN IMMEDIATE")
-                self._prepare(file)
-                file.execute("COMMIT")
+                with transaction(file):
+                    self._prepare(file)
             self._write_ahead(file)
         except BaseException:
             file.close()
