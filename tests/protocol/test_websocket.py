@@ -209,7 +209,8 @@ def test_the_limit_is_on_the_whole_message() -> None:
     assert feed_all(make(), [frame(0x01, b"12"), frame(0x80, b"34")]) == [b"1234"]
     # Control frames do not count.
     assert make().feed(frame(0x89, b"123456")) == [Ping(b"123456")]
-    refused(text_frame(b"12345"), too_long, make)
+    for length in (5, 20, 125, 126, 300):
+        refused(text_frame(b"x" * length), too_long, make)
     refused(frame(0x01, b"12") + frame(0x00) + frame(0x80, b"345"), too_long, make)
     with pytest.raises(ValueError):
         FrameDecoder(masked=False, max_message=0)
@@ -220,6 +221,24 @@ def test_empty_fragments_fill_no_memory() -> None:
     assert decoder.feed(frame(0x01, b"a") + frame(0x00) * 1000) == []
     assert decoder.pending == 1
     assert decoder.feed(frame(0x80, b"b")) == [b"ab"]
+
+
+def test_whether_it_is_the_same_message_that_has_not_ended() -> None:
+    decoder = AT_A_CLIENT()
+    decoder.feed(frame(0x01, b"a"))
+    before = decoder.finished
+    # Neither more of it nor what may stand in between ends it.
+    decoder.feed(frame(0x00, b"b") + frame(0x89, b"ping"))
+    decoder.feed(frame(0x80, b"c")[:1])
+    assert (decoder.finished, decoder.pending) == (before, 3)
+    decoder.feed(frame(0x80, b"c")[1:] + text_frame(b"next")[:3])
+    assert decoder.finished > before
+    before = decoder.finished
+    decoder.feed(text_frame(b"next")[3:] + frame(0x89, b"ping")[:3])
+    assert decoder.finished > before
+    before = decoder.finished
+    decoder.feed(frame(0x89, b"ping")[3:])
+    assert (decoder.finished > before, decoder.pending) == (True, 0)
 
 
 def test_control_frames_that_are_written() -> None:

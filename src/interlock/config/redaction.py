@@ -17,10 +17,10 @@ from interlock.config.secrets import EnvReference, pieces
 
 MASK: Final = "***"
 
-_SECRET_WORDS: Final = (
-    "token", "key", "secret", "password", "passwd", "passphrase", "pwd", "credential",
-    "authorization", "cookie", "bearer", "connectionstring",
-)  # fmt: skip
+_SECRET_WORD: Final = re.compile(
+    "token|key|secret|password|passwd|passphrase|pwd|credential|authorization|cookie|bearer"
+    "|connectionstring"
+)
 # Too short to be looked for inside other words (COMPASS, PATH, AUTHOR): only as the last word.
 _SECRET_LAST_WORDS: Final = frozenset(
     {"pass", "auth", "dsn", "pat", "creds", "jwt", "session", "pgpass", "sid"}
@@ -35,11 +35,15 @@ _SECRET_VALUE: Final = re.compile(
     r"|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
 )
 _SCHEME: Final = re.compile(r"^\s*(?:Bearer|Basic|Token|Digest)\s+", re.IGNORECASE)
-_REFERENCE_OR_ASSIGNMENT: Final = re.compile(
+_REFERENCE_OR_KEY: Final = re.compile(
     r"\$\{[^}\n]*\}|(?<![\w.-])(?P<key>[\w.-]+)(?P<gap>[\"']?\s{0,4}[:=]\s{0,4})"
-    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|(?:(?:Bearer|Basic|Token|Digest)\s{1,4})?[^\s,;&\"']+)",
-    re.IGNORECASE,
 )
+# Apart from its key, and looked for behind those of secrets alone: `a:a:a:…` would be read to its
+# end at every colon.
+_VALUE: Final = re.compile(
+    r"\"[^\"\n]*\"|'[^'\n]*'|(?:(?:Bearer|Basic|Token|Digest)\s{1,4})?[^\s,;&\"']+", re.IGNORECASE
+)
+_LONGEST_LAST_WORD: Final = 100
 # How a sentence begins, and no secret does: only whole words, after a colon and a space, before
 # another word. `server.env.API_KEY: the secret API_KEY is not listed` stays readable.
 _SENTENCE: Final = re.compile(
@@ -53,9 +57,9 @@ _USERINFO: Final = re.compile(r"(?<=://)(?P<user>[^\s/?#@:]*):(?P<password>[^\s/
 def is_secret_key(key: str) -> bool:
     """Whether a header, variable or option of this name usually holds a secret."""
     lowered = key.lower().replace("_", "").replace("-", "")
-    if any(word in lowered for word in _SECRET_WORDS):
+    if _SECRET_WORD.search(lowered):
         return True
-    last = _LAST_WORD.search(key)
+    last = _LAST_WORD.search(key[-_LONGEST_LAST_WORD:])
     return last is not None and last[0].lower() in _SECRET_LAST_WORDS
 
 
@@ -138,25 +142,26 @@ def _redact_assignments(text: str) -> str:
     it may be a key itself: `header: Authorization: …`."""
     shown: list[str] = []
     position = 0
-    while match := _REFERENCE_OR_ASSIGNMENT.search(text, position):
+    while match := _REFERENCE_OR_KEY.search(text, position):
+        end = match.end()
         key = match["key"]
         if key is None or not is_secret_key(key) or _is_said_of(match):
-            end = match.end() if key is None else match.end("gap")
-            shown.append(text[position:end])
+            value = None
         else:
-            end = match.end()
-            value = match["value"]
-            quote = value[0] if value[0] in "\"'" else ""
-            inner = value[1:-1] if quote else value
-            shown.append(text[position : match.start("value")])
+            value = _VALUE.match(text, end)
+        shown.append(text[position:end])
+        if value is not None:
+            quote = value[0][0] if value[0][0] in "\"'" else ""
+            inner = value[0][1:-1] if quote else value[0]
             shown.append(f"{quote}{mask(inner)}{quote}")
+            end = value.end()
         position = end
     return "".join(shown) + text[position:]
 
 
 def _is_said_of(match: re.Match[str]) -> bool:
     """Whether what follows a key is a sentence about it, and not its value."""
-    return match["gap"] == ": " and bool(_SENTENCE.match(match.string, match.start("value")))
+    return match["gap"] == ": " and bool(_SENTENCE.match(match.string, match.end()))
 
 
 def _redact_flag(match: re.Match[str]) -> str:

@@ -7,7 +7,8 @@ A kind is `chat`, `mcp/request:METHOD[:CONTEXT]` and so on. A pattern is a kind 
   called cannot make a method out of it: `mcp/request:*/list` does not grant
   `mcp/request:tools/call:x/list`;
 - a method without a context grants every context, a context grants only itself;
-- nothing grants `system/…`, `system:…`, `system` or `presence`: only a gateway says that.
+- nothing grants `system/…`, `system:…`, `system` or `presence`, nor what looks like them: only a
+  gateway says that.
 
 Pure: text in, answers out.
 """
@@ -15,6 +16,7 @@ Pure: text in, answers out.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -48,14 +50,28 @@ CONTEXT_MEMBER: Final = {
 _WITH_METHOD: Final = frozenset({REQUEST, RESPONSE, PROPOSAL})
 _RESERVED_STARTS: Final = (RESERVED, "system:")
 _RESERVED_WORDS: Final = frozenset({"system", "presence"})
+_EVERYBODYS: Final = ("mcp/", CHAT)
+"""How a kind begins that is no gateway's, however it goes on: nearly all do."""
 _SHOWN: Final = 100
 _MOST_KNOWN: Final = 4_096
 _LONGEST_KNOWN: Final = 256
 
 
 def is_reserved(kind: str) -> bool:
-    """Whether only a gateway may say it."""
+    """Whether only a gateway may say it, or somebody could take it for that: written with other
+    capitals, with other forms of the same letters, or with what nobody sees."""
+    if kind.startswith(_EVERYBODYS):
+        return False
+    return _is_gateways(kind) or _is_gateways(_as_seen(kind))
+
+
+def _is_gateways(kind: str) -> bool:
     return kind.startswith(_RESERVED_STARTS) or kind in _RESERVED_WORDS
+
+
+def _as_seen(kind: str) -> str:
+    plain = kind if kind.isascii() else unicodedata.normalize("NFKC", kind)
+    return "".join(one for one in plain.casefold() if one.isprintable() and not one.isspace())
 
 
 class Kind(NamedTuple):

@@ -96,7 +96,7 @@ class FrameDecoder:
 
     __slots__ = (
         "_buffer", "_fresh", "_joined", "_joining", "_mask_bit", "_max", "_needed", "_over",
-        "_small_head", "_small_start",
+        "_small_head", "_small_start", "finished",
     )  # fmt: skip
 
     def __init__(self, *, masked: bool, max_message: int) -> None:
@@ -117,6 +117,9 @@ class FrameDecoder:
         self._fresh = True
         """Nothing is kept of an earlier read."""
         self._over = False
+        self.finished = 0
+        """How often something came to its end that was not whole at once, or may not have been:
+        while this stays the same and something is pending, it is the same message."""
 
     @property
     def pending(self) -> int:
@@ -226,6 +229,8 @@ class FrameDecoder:
         if opcode == _CLOSE:
             events.append(_read_close(payload))
             return -1
+        if not self._joining:
+            self.finished += 1
         events.append(Ping(payload) if opcode == _PING else Pong(payload))
         return end
 
@@ -259,6 +264,7 @@ class FrameDecoder:
             self._joined += payload
             payload = bytes(self._joined)
             self._joined = bytearray()
+        self.finished += 1
         if opcode == _BINARY:
             events.append(Binary(payload))
         elif payload.isascii() or _is_utf8(payload):

@@ -47,6 +47,9 @@ def test_presence() -> None:
             "participant": {"id": NEW.id, "capabilities": ["mcp/proposal:*", "chat"]},
         },
     }
+    # Who may say nothing is told of as such.
+    mute = json.loads(system.presence("p-3", TS, "join", NEW.id, ()))
+    assert mute["payload"]["participant"] == {"id": NEW.id, "capabilities": []}
     left = json.loads(system.presence("p-2", TS, "leave", NEW.id, None))
     assert left["payload"] == {"event": "leave", "participant": {"id": NEW.id}}
     assert "to" not in left

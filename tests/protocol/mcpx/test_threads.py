@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from interlock.protocol.mcpx.envelope import Envelope, Head
 from interlock.protocol.mcpx.payloads import Chat, Content, Problem, Proposal, Request, Response
@@ -162,3 +163,28 @@ def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
         if not why:
             # What came last stays, and everything that is gone is older than what is left.
             assert kept[-1] == one.id
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        (head("{}", kind="k" * 1_000), Chat("")),
+        (head("{}", sender="s" * 1_000), Chat("")),
+        (head("{}", to=("t" * 100,) * 10), Chat("")),
+        (head("{}", correlation_id="c" * 1_000), Chat("")),
+        (head("{}"), Request(Raw(b'"%b"' % (b"i" * 1_000)), "tools/call", "write")),
+        (head("{}"), Request(Raw(b"1"), "tools/call", "w" * 1_000)),
+        (head("{}"), Proposal("tools/call", "w" * 1_000)),
+    ],
+    ids=["kind", "sender", "to", "correlation", "request id", "context", "proposed context"],
+)
+def test_long_messages_are_forgotten_sooner(long: tuple[Head, Content]) -> None:
+    threads = Threads(most=1_000, most_bytes=20_000)
+    named, content = long
+    for number in range(200):
+        assert not saw(threads, replace(named, id=f"{number}"), content)
+    assert 10 <= len(threads) <= 20
+    # The room that they took is there for others again.
+    for number in range(200, 300):
+        assert not saw(threads, head(f"{number}"), Chat(""))
+    assert 80 <= len(threads) <= 100

@@ -112,6 +112,11 @@ def read_head(text: bytes) -> Head:
     return _head_of(_read(text))
 
 
+def read_payload(text: bytes) -> Raw:
+    """What a gateway passes on. Raises EnvelopeError, as `read_head` does."""
+    return _read(text).payload
+
+
 def read_envelope(text: bytes) -> Envelope:
     """The whole of it. Raises EnvelopeError, for a time stamp that is none as well."""
     wire = _read(text)
@@ -246,7 +251,9 @@ def _members_of(text: bytes) -> _Members:
 
 _SPACE: Final = rb"[ \t\n\r]*"
 _BEGINS: Final = re.compile(_SPACE + rb"\{")
-_NAME: Final = re.compile(_SPACE + rb'("(?:[^"\\]|\\.)*+")' + _SPACE + rb":" + _SPACE, re.DOTALL)
+_NAME: Final = re.compile(
+    _SPACE + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")' + _SPACE + rb":" + _SPACE, re.DOTALL
+)
 _GOES_ON: Final = re.compile(_SPACE + rb"([,}])")
 
 
