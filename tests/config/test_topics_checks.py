@@ -35,6 +35,10 @@ MISTAKES = {
     "servers: {worker: 'http://127.0.0.1:1/mcp'}\n"
     + ROOM
     + "      node: hub\n      upstreams: {worker: {}}": "is another server's",
+    "topics: {rooms: {'*': {access: public}, 'hr-*': {}}}": '"hr-*": "*" above it takes every',
+    "topics: {rooms: {'a*': {}, 'x': {}, 'a-*-b?': {}}}": "above it takes every topic",
+    ROOM + "      seats: [{callers: ['*']}, {callers: [a, 'b*']}]": "above it takes every caller",
+    ROOM + "      seats: [{callers: [a, 'b*']}, {callers: [a, bo]}]": "above it takes every caller",
     ROOM + "      access: secret": "access",
     ROOM + "      seat: []": 'did you mean "seats"',
     "topics: {path: ws}": "topics.path",
@@ -68,6 +72,17 @@ def test_a_room_with_everything() -> None:
     assert room.seats[0].id == "agent"
     assert room.upstreams["worker"].timeout == 5.0
     assert config.topics.rooms["team-*"].access == "private"
+
+
+def test_globs_of_which_each_is_for_something() -> None:
+    rooms = "{o: {}, 'hr-*': {}, 'h?-*': {}, 'h*': {}, '[a-c]*': {}, 'a?': {}, 'a*': {}, hr-x: {}}"
+    seats = (
+        "[{callers: [a]}, {callers: [a, b], roles: [x]}, {callers: ['c*', a]}, {roles: [y]}, "
+        "{callers: ['*']}]"
+    )
+    config = parse_config(f"topics: {{rooms: {rooms}}}")
+    assert len(config.topics.rooms) == 8
+    assert len(parse_config(f"{ROOM}      seats: {seats}").topics.rooms["ops"].seats) == 5
 
 
 def test_only_the_path_of_topics_takes_a_new_start() -> None:

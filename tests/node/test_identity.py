@@ -34,6 +34,20 @@ __all__ = ["desk"]
 LOOPBACK = Credentials("loopback")
 
 
+def test_no_two_callers_have_one_token(tmp_path: Path) -> None:
+    """Whoever shows it would be taken for the one who may do more."""
+    agent = TokenConfig(name="agent", token="${env:T}")
+    chief = TokenConfig(name="chief", token="s3cret", may=["call", "approve"])
+    with pytest.raises(InterlockError, match="chief: it is the same token as that of agent") as no:
+        Desk(tmp_path, tokens=[agent, chief])
+    assert no.value.failure is CONFIG
+    assert "s3cret" not in str(no.value)
+    desk = Desk(tmp_path, tokens=[agent])
+    with pytest.raises(InterlockError, match="the same token"):
+        desk.identity.configure(desk.config_with([agent, chief]))
+    assert desk.caller("s3cret").name == "agent"
+
+
 def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
     token = TokenConfig(
         name="ci", token="${env:T}", may=["call", "approve"], roles=["robots"], scopes=["read"]

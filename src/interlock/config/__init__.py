@@ -52,7 +52,13 @@ from interlock.config.redaction import (
 )
 from interlock.config.render import to_yaml
 from interlock.config.schema import config_json_schema
-from interlock.config.secrets import resolve, resolve_parent, resolve_server, resolve_tls
+from interlock.config.secrets import (
+    resolve,
+    resolve_parent,
+    resolve_server,
+    resolve_tls,
+    resolve_tokens,
+)
 from interlock.config.topics import (
     ParticipantUpstream,
     SeatConfig,
@@ -142,5 +148,6 @@ __all__ = [
     "resolve_parent",
     "resolve_server",
     "resolve_tls",
+    "resolve_tokens",
     "to_yaml",
 ]

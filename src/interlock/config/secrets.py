@@ -8,7 +8,7 @@ names the variable or the path, never a value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from interlock.config.model import ParentConfig, ServerConfig, TlsConfig
 from interlock.config.problems import BadValue, ConfigError
 from interlock.config.quantities import check_parent_url
+from interlock.config.trust import TokenConfig
 
 MAX_SECRET_BYTES: Final = 1024 * 1024
 
@@ -116,6 +117,27 @@ def resolve(text: str, *, environ: Mapping[str, str], base_dir: Path) -> str:
     except BadValue as bad:
         raise ConfigError.of(bad.message, bad.hint) from None
     return "".join(resolved)
+
+
+SAME_TOKEN_HINT: Final = "give each a token of its own: openssl rand -hex 24"
+
+
+def same_token(other: str) -> str:
+    """What is wrong where `other` has the same token."""
+    return f"it is the same token as that of {other}: nobody can tell these callers apart"
+
+
+def resolve_tokens(
+    tokens: Iterable[TokenConfig], *, environ: Mapping[str, str], base_dir: Path
+) -> dict[str, TokenConfig]:
+    """Who has which secret. Raises ConfigError, also where two have the same: whoever shows it
+    would be taken for the one who may do more."""
+    known: dict[str, TokenConfig] = {}
+    for one in tokens:
+        other = known.setdefault(resolve(one.token, environ=environ, base_dir=base_dir), one)
+        if other is not one:
+            raise ConfigError.of(f"`tokens`, {one.name}: {same_token(other.name)}", SAME_TOKEN_HINT)
+    return known
 
 
 def resolve_server(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from interlock.config.conditions import compile_condition
@@ -42,6 +43,7 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
     servers: dict[str, ServerConfig] = values.get("servers", {})
     for key, server in servers.items():
         taken[server.segment or default_segment(key)] = ("servers", key)
+    globs: list[str] = []
     for name, topic in topics.rooms.items():
         path: KeyPath = ("topics", "rooms", name)
         if not _TOPIC.fullmatch(name):
@@ -51,6 +53,15 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
                 "use letters, digits, dots, dashes and underscores, and * ? [ ] in a glob",
             )
         _check_room(reader, path, name, topic)
+        above = next((one for one in globs if _covers(one, name)), None)
+        if _GLOB & {*name}:
+            globs.append(name)
+            if above is not None:
+                reader.report(
+                    path,
+                    f"{quoted(above)} above it takes every topic that it could be for",
+                    "put it first: the first glob that fits a topic holds there",
+                )
         for id, upstream in topic.upstreams.items():
             segment = upstream.segment or default_segment(id)
             if segment in taken:
@@ -60,6 +71,16 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
                     "write another one: segment: NAME",
                 )
             taken[segment] = path
+
+
+def _covers(above: str, below: str) -> bool:
+    """Whether a glob takes all that another does. Stars only: then it does where it takes the
+    other's very text, since a star in that can only stand under a star."""
+    return "*" in above and not {*"?["} & {*above} and fnmatchcase(below, above)
+
+
+def _is_taken(caller: str, above: list[str]) -> bool:
+    return any(one == caller or _covers(one, caller) for one in above)
 
 
 def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig) -> None:
@@ -90,6 +111,13 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
     for number, seat in enumerate(topic.seats):
         at: KeyPath = (*path, "seats", number)
         _check_seat(reader, at, seat)
+        above = [caller for one in topic.seats[:number] for caller in one.callers]
+        if seat.callers and not seat.roles and all(_is_taken(one, above) for one in seat.callers):
+            reader.report(
+                (*at, "callers"),
+                "a seat above it takes every caller that it could be for",
+                "put it first: the first seat that fits a caller is its own",
+            )
         if seat.id is None:
             continue
         id = folded(seat.id)

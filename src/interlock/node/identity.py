@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.call import Caller, Credentials
-from interlock.config import Config, resolve
+from interlock.config import Config, resolve, resolve_tokens
 from interlock.config.identity_checks import OWN_NAMES, identity_problems
 from interlock.config.trust import IntrospectionConfig, IssuerConfig, TokenConfig
 from interlock.errors import CONFIG, InterlockError
@@ -269,7 +269,8 @@ class Identity:
             roles=tuple(identity.local_roles),
             scopes=None if scopes is None else tuple(scopes),
         )
-        tokens = {self._resolve(one.token): _caller(one) for one in config.tokens}
+        known = resolve_tokens(config.tokens, environ=self._environ, base_dir=self._base_dir)
+        tokens = {secret: _caller(one) for secret, one in known.items()}
         named = [local, *tokens.values(), *(() if certificates is None else certificates.callers)]
         taken = _Taken(frozenset(one.name for one in named), self._api_tokens)
         keys = {
