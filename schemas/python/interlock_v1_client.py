@@ -1,7 +1,7 @@
 """A typed client of Interlock 1.0.0. Longer than 500 lines because it is generated."""
 # Generated from proto/interlock/v1/api.proto by interlock-contracts 1.
 # Edit that, not this.
-# sha256:066bb11d81d2d79a0e1a76c433bf33967f9598524fdb62388221a2d3875e86e0
+# sha256:404591db3ac5b9cda9498c1d6993f9183c5ee68ff2a42681083cd97284c3a22b
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ class Approval(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: str
     """Until when it can be decided (RFC 3339, UTC)."""
     args_sha256: str
-    """What a proof is about: a digest of tool, arguments, contract and caller."""
+    """What a proof is about: a digest of tool, arguments, contract, caller, and what is sent with
+    it.
+    """
     nonce: str
     """What a policy engine signs."""
     aud: str
@@ -138,6 +140,12 @@ class Approval(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The same as text, exactly as it came."""
     error: CallTrouble | None = None
     """To whoever confirmed it: why the call failed."""
+    meta: dict[str, Any] | None = None
+    """What of its `_meta` would be sent with it, secrets masked. Missing: nothing, not kept, or too
+    long for a list.
+    """
+    meta_text: str | None = None
+    """The same as text, for people to read."""
 
 
 class ApprovalCaller(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -816,6 +824,59 @@ class ToolChange(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who relies on it."""
 
 
+class Topic(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A topic: what holds there, and who is there now."""
+
+    name: str
+    """What it is called. An entry of the config may be a glob."""
+    entry: str
+    """The name or the glob in the config by which it is what it is."""
+    access: str
+    """Who comes in: `restricted`, `private` or `public`."""
+    profile: str
+    """What callers without a seat may say, and seats that name no profile."""
+    anonymous: str
+    """What those may say who come without a token, where they may come."""
+    seats: int
+    """How many seats the config gives."""
+    node: str | None
+    """What the node is called there. Null: it has no seat."""
+    record: str
+    """What of it is written to the journal: `off`, `heads` or `whole`."""
+    most: int
+    """How many may be there at once."""
+    open: bool
+    """Whether somebody is there, or the node waits there."""
+    refused: int
+    """How many messages led nowhere since it was opened."""
+    members: list[TopicMember]
+    """Who is there."""
+
+
+class TopicList(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Topics of the config, and those that are open by a glob of it."""
+
+    topics: list[Topic]
+    """In the order of the config."""
+
+
+class TopicMember(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Somebody who is in a topic."""
+
+    participant_id: str = msgspec.field(name="participantId")
+    """By what the participant is known in the topic."""
+    capabilities: list[str]
+    """The kinds of messages that it may send, as patterns."""
+    routing: str
+    """What it is sent: `all`, or `directed` for what is addressed to it."""
+    connected_at: str = msgspec.field(name="connectedAt")
+    """When it came (RFC 3339, UTC)."""
+    refused: int
+    """How many of its messages led nowhere."""
+    inside: bool
+    """Whether it is a seat of the node itself, without a connection."""
+
+
 class TopicStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How one topic fares."""
 
@@ -1050,6 +1111,13 @@ class Client:
         """Renew a challenge, let somebody go, or end an execution."""
         answer: Challenge | Execution = self._ask(
             "POST", "/approvals/codes", (Challenge, Execution), {}, safety_request
+        )
+        return answer
+
+    def list_topics(self, *, topic: str | None = None) -> TopicList:
+        """Which topics there are, and who is in them."""
+        answer: TopicList = self._ask(
+            "GET", "/admin/topics", (TopicList,), {"topic": topic}, msgspec.UNSET
         )
         return answer
 

@@ -165,6 +165,7 @@ def test_where_tokens_are(office: Office) -> None:
         ("/approvals", MODEL, 403),
         ("/approvals/unknown", CLERK, 404),
         ("/admin/participants", MODEL, 403),
+        ("/admin/topics", MODEL, 403),
         ("/approvals/codes", CLERK, 403),
     ],
 )
@@ -244,6 +245,7 @@ def test_topics(office: Office) -> None:
             await socket.recv()
             present = await asyncio.to_thread(office.told, "/admin/participants")
             must_be("ParticipantList", present)
+            must_be("TopicList", await asyncio.to_thread(office.told, "/admin/topics"))
             one = next(one for one in present["participants"] if one["topic"] == ROOM)
             change = {"add": ["chat"], "remove": []}
             must_be("CapabilityChange", change)

@@ -27,6 +27,7 @@ from interlock.pipeline.approval import record
 from interlock.pipeline.approval.passkeys import Creation
 from interlock.pipeline.breaker import Circuit
 from interlock.pipeline.topics.gateway import Connection
+from interlock.pipeline.topics.overview import MemberNow, TopicNow
 from interlock.pipeline.topics.seat import Change
 from interlock.stores import contract_records
 from interlock.stores.contract_sightings import Noted
@@ -97,6 +98,8 @@ STRUCTS: dict[str, Any] = {
     "CapabilityChange": admin.Asked,
     "CapabilitiesChanged": Change,
     "Participant": Connection,
+    "Topic": TopicNow,
+    "TopicMember": MemberNow,
     "ContractProvenance": contract_records.Provenance,
     "ContractDeprecation": contract_records.Deprecation,
     "ContractCommit": contract_records.Commit,

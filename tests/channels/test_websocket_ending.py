@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -84,6 +85,29 @@ def test_a_request_and_the_end_in_one_piece(run: Run) -> None:
     reasons: list[str] = []
     run(spoken(answer, QUESTION, asyncio.StreamWriter.write_eof)(events, reasons))
     assert events == [ANSWER]
+
+
+def test_nobody_waits_for_one_that_ends_and_does_not_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
+    channels: list[WebSocketChannel] = []
+
+    def answer_at_length(channel: WebSocketChannel, payload: bytes) -> None:
+        channels.append(channel)
+        channel.send(b"x" * 6_000_000)
+
+    async def test() -> None:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        async with our_server(answer_at_length, ended) as port:
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                peer.sendall(QUESTION)
+                peer.shutdown(socket.SHUT_WR)
+                async with asyncio.timeout(10):
+                    await ended
+                    await channels[-1].wait_closed()
+
+    run(test())
 
 
 def test_an_answer_that_closes(run: Run) -> None:

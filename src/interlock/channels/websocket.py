@@ -103,8 +103,9 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         self._cut_off(DOES_NOT_READ)
 
     def eof_received(self) -> None:
-        # The connection is closed after this.
+        # The connection is closed after this, once everything is written: it may never read that.
         self._flush()
+        self._lose_patience_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwritten.clear()
@@ -187,8 +188,12 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
             return
         self._said_close = True
         self._write(close_frame(code, reason, self._mask()))
-        loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(CLOSING, self._transport.abort)
+        self._lose_patience_later()
+
+    def _lose_patience_later(self) -> None:
+        if self._patience is None:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(CLOSING, self._transport.abort)
 
     def _cut_off(self, why: str) -> None:
         self._ignore(why)

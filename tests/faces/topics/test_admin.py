@@ -50,7 +50,8 @@ def test_it_is_not_there_unless_somebody_administers() -> None:
                     answer = await ask(rooms, token=token, method=method)
                     # As every path that is unknown.
                     assert (answer.status_code, answer.content) == (404, b"not here")
-            assert (await ask(rooms, "/admin/participants", method="GET")).status_code == 404
+            for path in ("/admin/participants", "/admin/topics"):
+                assert (await ask(rooms, path, method="GET")).status_code == 404
 
     run(test)
 
@@ -222,3 +223,78 @@ def test_who_is_there() -> None:
                 assert answer.status_code == status
 
     run(test, admins=ADMINS, rooms=BOTH)
+
+
+def test_which_topics_there_are() -> None:
+    async def test(rooms: Rooms) -> None:
+        assert await shown(rooms) == [("ops", "ops", False, []), ("team-*", "team-*", False, [])]
+        async with (
+            rooms.join("agent", "human", topic="team-a", more="&routing=directed") as (agent, _),
+            rooms.join("agent", topic="ops"),
+        ):
+            refused = await agent.say("mcp/request:tools/call")
+            await agent.refusal(refused)
+            assert await shown(rooms) == [
+                ("ops", "ops", True, ["agent"]),
+                ("team-*", "team-*", False, []),
+                ("team-a", "team-*", True, ["agent", "human"]),
+            ]
+            (one,) = await topics(rooms, "?topic=team-a")
+            members = one.pop("members")
+            assert one == {
+                "name": "team-a", "entry": "team-*", "access": "private", "profile": "initial",
+                "anonymous": "initial", "seats": 0, "node": None, "record": "off", "most": 7,
+                "open": True, "refused": 1,
+            }  # fmt: skip
+            assert datetime.fromisoformat(members[0].pop("connectedAt")).tzinfo is not None
+            assert members[0] == {
+                "participantId": "agent", "capabilities": ["mcp/proposal:*", "chat"],
+                "routing": "directed", "refused": 1, "inside": False,
+            }  # fmt: skip
+        # One that nobody is in, and one that cannot be.
+        ((name, entry, is_open, _),) = await shown(rooms, "?topic=team-b")
+        assert (name, entry, is_open) == ("team-b", "team-*", False)
+        assert await shown(rooms, "?topic=nowhere") == []
+        assert await shown(rooms, "?topic=team-*") == []
+
+    seats = [SeatConfig(callers=["agent"], profile="full_access")]
+    both = {"ops": TopicConfig(seats=seats), "team-*": TopicConfig(access="private", most=7)}
+    run(test, admins=ADMINS, rooms=both)
+
+
+async def topics(rooms: Rooms, query: str = "") -> list[dict[str, Any]]:
+    answer = await ask(rooms, f"/admin/topics{query}", method="GET")
+    assert answer.status_code == 200
+    told: list[dict[str, Any]] = answer.json()["topics"]
+    return told
+
+
+async def shown(rooms: Rooms, query: str = "") -> list[tuple[str, str, bool, list[str]]]:
+    return [
+        (
+            one["name"],
+            one["entry"],
+            one["open"],
+            [member["participantId"] for member in one["members"]],
+        )
+        for one in await topics(rooms, query)
+    ]
+
+
+def test_topics_are_for_administrators_alone() -> None:
+    async def test(rooms: Rooms) -> None:
+        path = "/admin/topics"
+        for token, status in (("t-agent", 403), ("t-boss-jr", 403), ("wrong", 401), (None, 401)):
+            answer = await ask(rooms, path, method="GET", token=token)
+            assert answer.status_code == status
+            assert "room" not in answer.text
+        assert (await ask(rooms, path)).status_code == 405
+        assert (await ask(rooms, f"{path}?topic=a&topic=b", method="GET")).status_code == 400
+        # It is there, and nowhere below participants.
+        assert (await ask(rooms, f"/admin/participants{path}", method="GET")).status_code == 404
+        assert (await ask(rooms, path, method="GET")).status_code == 200
+        outcomes = [(one["caller"], one["outcome"]) for one in rooms.journal]
+        assert outcomes.count(("agent", "forbidden")) == 1
+        assert outcomes[-1] == ("boss", "ok")
+
+    run(test, admins=ADMINS, callers=SCOPED, rooms=BOTH)

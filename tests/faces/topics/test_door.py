@@ -16,6 +16,7 @@ from interlock.faces.topics import socket
 from interlock.protocol.websocket import text_frame
 from tests.faces.topics.peers import Peer, joined, refused
 from tests.faces.topics.rooms import PUBLIC, RESTRICTED, Rooms, run, until
+from tests.faces.topics.test_readers import raw
 from tests.faces.topics.wires import MASK
 
 # -- coming in
@@ -274,6 +275,23 @@ def test_a_token_that_runs_out() -> None:
             left = await human.until(lambda one: one["payload"].get("event") == "leave")
             assert left["payload"]["participant"]["id"] == "brief"
             assert rooms.present == ["human"]
+
+    run(
+        test,
+        callers=[Caller("brief", kind="jwt", expires=now + 0.05)],
+        wall_clock=lambda: now,
+    )
+
+
+def test_whose_token_runs_out_is_gone_whether_it_agrees_or_not() -> None:
+    now = 1000.0
+
+    async def test(rooms: Rooms) -> None:
+        async with rooms.join("human") as (human,), raw(rooms, "brief"):
+            await human.until(lambda one: one["payload"].get("event") == "leave")
+            assert rooms.present == ["human"]
+            # Nobody waited for the end of its connection.
+            assert rooms.door.connections == 2
 
     run(
         test,

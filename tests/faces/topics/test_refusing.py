@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,10 @@ from websockets.asyncio.client import connect
 from interlock.call import Caller
 from interlock.config.topics import TopicConfig
 from interlock.errors import FORBIDDEN, InterlockError
+from interlock.node.http_server import tls_context
 from interlock.pipeline.authenticate import Known, Unsettled
 from interlock.pipeline.topics.gateway import Gateway
+from tests.channels.certificates import Authority
 from tests.faces.topics.peers import Peer, joined, refused
 from tests.faces.topics.rooms import PUBLIC, RESTRICTED, Rooms, run
 
@@ -183,6 +187,29 @@ def test_a_token_that_somebody_else_knows() -> None:
     run(fresh, sources=[source])
 
 
+def test_not_everybody_is_asked_about_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes tokens up makes a node ask for so many of them, and no more."""
+    monkeypatch.setattr("interlock.faces.topics.door.MOST_UNSETTLED", 3)
+
+    class NeverAnswered(Asks):
+        def find(self, bearer: str) -> Known | None:
+            raise Unsettled(self._settle)
+
+        async def _settle(self) -> None:
+            self.asked += 1
+            await asyncio.get_running_loop().create_future()
+
+    source = NeverAnswered()
+
+    async def test(rooms: Rooms) -> None:
+        source.asked = 0
+        for number in range(6):
+            assert (await refused(rooms.url(), f"opaque-{number}")).status == 503
+        assert source.asked == 3
+
+    run(test, sources=[source])
+
+
 def test_the_sentence_of_a_refusal_after_the_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last look at a room is in `enter`: what it refuses can only be told by closing."""
 
@@ -237,3 +264,20 @@ def test_who_shows_a_bad_token_in_any_spelling_is_no_guest(offered: str) -> None
         assert answer.status == 401
 
     run(test, rooms=PUBLIC)
+
+
+def test_who_shows_a_certificate_that_nobody_knows_is_no_guest(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    node, stranger = authority.issue("node", "127.0.0.1"), authority.issue("who", "who.example")
+    without = ssl.create_default_context(cafile=authority.file)
+    shows = ssl.create_default_context(cafile=authority.file)
+    shows.load_cert_chain(stranger.certificate, stranger.key)
+
+    async def test(rooms: Rooms) -> None:
+        async with joined(rooms.url(), ssl=without) as guest:
+            assert guest.id.startswith("guest-")
+            assert (await refused(rooms.url(), ssl=shows)).status == 401
+            assert rooms.present == [guest.id]
+
+    tls = tls_context(node.certificate, node.key, authority.file)
+    run(test, rooms=PUBLIC, tls=tls)

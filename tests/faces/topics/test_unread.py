@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.config.topics import TopicConfig
+from interlock.faces.topics.socket import TopicSocket
 from interlock.pipeline.topics.seat import Unread
 from tests.faces.topics.peers import joined, refused
 from tests.faces.topics.rooms import Rooms, run
@@ -83,6 +84,20 @@ def test_for_a_guest_less_is_kept() -> None:
     guest.deliver(*all_of(range(40)))
     guest.read_on()
     assert guest.wire.texts[filled:] == all_of(range(10))
+
+
+def test_who_comes_without_a_token_is_such_a_guest() -> None:
+    async def test(rooms: Rooms) -> None:
+        async with joined(rooms.url()) as guest, rooms.join("agent") as (agent,):
+            kept = {}
+            for one in (guest, agent):
+                member = rooms.gateway.member("room", one.id)
+                assert member is not None
+                assert isinstance(member.outlet, TopicSocket)
+                kept[one.id] = member.outlet._queue
+            assert kept == {guest.id: 10, "agent": 40}
+
+    run(test, rooms={"room": TopicConfig(access="public", queue=40)})
 
 
 def test_guests_do_not_fill_a_room() -> None:

@@ -63,10 +63,29 @@ def test_guests_do_not_fill_the_journal_by_coming_again() -> None:
     assert {caller for caller, *_ in written} == {""}
 
 
-def test_no_secret_is_written_down_with_a_refusal() -> None:
+def test_who_comes_in_again_is_not_written_down_anew() -> None:
+    house = House()
+    for _ in range(5):
+        a, _ = house.come("a")
+        house.gateway.say(a, b"nonsense")
+        house.gateway.say(a, b"nonsense")
+    assert [detail for *_, detail in denials(house)] == ["a: ''"]
+    house.gateway.leave(a)
+    assert [detail for *_, detail in denials(house)] == ["a: ''", "a: 9 more until it left"]
+
+
+@pytest.mark.parametrize("before", [0, 40, 55, 65])
+def test_no_secret_is_written_down_with_a_refusal(
+    before: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor the half of one that is left where the entry is cut."""
+    caplog.set_level("INFO")
     house = House()
     a, _ = house.come("a")
     secret = "ghp_" + "a1B2c3D4e5" * 4
-    house.gateway.say(a, said("a", f"mcp/request:tools/call:{secret[:40]}"))
+    kind = f"mcp/request:tools/call:{'x' * before}/{secret[:40]}"
+    house.gateway.say(a, said("a", kind))
     (entry,) = denials(house)
-    assert secret[:40] not in str(entry)
+    for written in (str(entry), caplog.text):
+        assert "mcp/request:tools/call:" in written
+        assert secret[:10] not in written

@@ -310,7 +310,9 @@ def test_what_an_admin_may_not_change() -> None:
     assert refused(house, "x", [], [], by="admin").failure.http == 404
     assert refused(house, "a", [], [], by="admin", topic="team-x").failure.http == 404
     assert refused(house, "a", ["mcp/*"], [], by="a").failure.http == 403
-    assert refused(house, "hub", [], ["chat"], by="admin").failure.http == 403
+    of_the_node = refused(house, "hub", [], ["chat"], by="admin")
+    assert of_the_node.failure.http == 403
+    assert "the node itself" in of_the_node.message
     for pattern in ("system/*", "", "a b", "presence"):
         assert refused(house, "a", [pattern], [], by="admin").failure.http == 400
     many = [f"x/{number}" for number in range(100)]
@@ -342,7 +344,48 @@ def test_a_change_outlives_the_connection_but_not_its_reason() -> None:
     house.gateway.change("a", ["mcp/*"], [], by="admin", topic="ops")
     # Somebody else of that name has not earned it.
     assert "mcp/*" not in house.gateway.admit("ops", Caller("a", kind="jwt")).capabilities
-    assert "mcp/*" not in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
+    assert "mcp/*" in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
+    house.gateway.configure(TopicsConfig(rooms={"ops": TopicConfig("private", profile="none")}))
+    assert house.gateway.admit("ops", Caller("a", kind="token")).capabilities == ()
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        Caller("a", kind="jwt"),
+        Caller("a", kind="token", roles=("other",)),
+        Caller("b", kind="token", roles=("twin",)),
+    ],
+    ids=lambda caller: f"{caller.name}-{caller.kind}-{caller.roles}",
+)
+def test_nobody_shakes_off_what_an_admin_took(between: Caller) -> None:
+    """Not by a knock with something else that it has, and not by coming in with that."""
+    seats = [
+        SeatConfig(roles=["other"], id="a", profile="none"),
+        SeatConfig(callers=["a"], id="a", profile="full_access"),
+        SeatConfig(roles=["twin"], id="a", profile="full_access"),
+    ]
+    house = House({"ops": TopicConfig(seats=seats)})
+    member, _ = house.come("a")
+    house.gateway.change("a", [], ["mcp/*"], by="admin", topic=None)
+    house.gateway.leave(member)
+    participant = house.gateway.admit("ops", between)
+    other = house.gateway.enter("ops", participant, Ear(), caller=between, credentials=NOBODY)
+    house.gateway.leave(other)
+    member, _ = house.come("a")
+    assert member.capabilities == ("chat",)
+
+
+def test_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.pipeline.topics.gateway.MOST_CHANGED", 2)
+    house = House()
+    for place, name in enumerate(("a", "b", "a", "c")):
+        member, _ = house.come(name)
+        house.gateway.change(name, [f"x/{name}", f"y/{place}"], [], by="admin", topic=None)
+        house.gateway.leave(member)
+    kept = [name for name in "abc" if f"x/{name}" in house.come(name)[0].capabilities]
+    # The oldest was forgotten; whoever is changed again is the newest.
+    assert kept == ["a", "c"]
 
 
 def test_the_next_guest_of_that_name_has_not_earned_it() -> None:
@@ -414,6 +457,13 @@ def test_guests_go_when_a_topic_is_public_no_longer() -> None:
     _, to_guest = house.come(None, "open")
     house.gateway.configure(TopicsConfig(rooms={"open": PRIVATE}))
     assert to_guest.closed is not None
+    assert house.gateway.rooms == {}
+
+
+def test_a_room_in_which_the_node_waits_no_longer_closes() -> None:
+    house = House({"hubs": TopicConfig(access="private", node="hub")})
+    assert list(house.gateway.rooms) == ["hubs"]
+    house.gateway.configure(TopicsConfig(rooms={"hubs": PRIVATE}))
     assert house.gateway.rooms == {}
 
 

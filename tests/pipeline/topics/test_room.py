@@ -117,6 +117,23 @@ def test_the_same_participant_takes_its_own_place() -> None:
     assert here.room.members["a"] is again
 
 
+def test_the_node_hears_who_takes_its_own_place() -> None:
+    """It may have asked the older connection for something."""
+    here, _, _, _, to_b = two()
+    node, to_node = here.join("node", inside=True)
+    here.turns.take()
+    to_node.forget()
+    to_b.forget()
+    here.join("a", PROPOSER)
+    here.turns.take()
+    (told,) = to_node.heard
+    assert (told["from"], told["kind"]) == ("system:gateway", "system/presence")
+    participant = {"id": "a", "capabilities": [*PROPOSER]}
+    assert told["payload"] == {"event": "join", "participant": participant}
+    assert to_b.texts == []
+    assert here.room.members["node"] is node
+
+
 def test_who_comes_again_with_other_capabilities_is_announced() -> None:
     here, _, _, _, to_b = two()
     here.join("a", FULL)

@@ -1,4 +1,5 @@
-"""What an administrator of topics does over HTTP: look who is there, and change what one may say.
+"""What an administrator of topics does over HTTP: look which topics there are and who is in them,
+and change what one may say.
 
 It is there only where the config names administrators; everywhere else its paths are unknown.
 Nobody changes its own capabilities. Every change is written down by the gateway, and here every
@@ -12,30 +13,34 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.call import Call, Caller, Client, Credentials
-from interlock.errors import FOREIGN_ORIGIN, INVALID_PARAMS, InterlockError
+from interlock.call import Call, Caller, Credentials
+from interlock.errors import INVALID_PARAMS, InterlockError
 from interlock.faces.http.answers import App, Receive, Scope, Send, read_json, respond_json
-from interlock.faces.http.fast_lane import CERTIFICATE
-from interlock.faces.http.guard import Guard, peer_name
-from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
+from interlock.faces.http.guard import Guard
+from interlock.faces.http.plain_requests import (
+    FIELDS,
+    call_of,
+    caller_of,
+    check_origin,
+    turn_away,
+    words,
+)
+from interlock.faces.http.resource_metadata import ResourceMetadata
 from interlock.faces.topics.knock import check_said_once, one_of, parameters
 from interlock.pipeline.audit import OK, Audit
-from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.topics.admission import check_administers
+from interlock.pipeline.topics.overview import topics_now
 from interlock.pipeline.topics.seat import Change
-from interlock.protocol.headers import bearer_of
-from interlock.protocol.mcp import LATEST_STATELESS, Era
 
 if TYPE_CHECKING:
     from interlock.pipeline.topics.gateway import Gateway
 
 BASE: Final = "/admin/participants"
+TOPICS: Final = "/admin/topics"
 _CAPABILITIES: Final = "/capabilities"
 _VERB: Final = "topics/admin"
-_CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
 _MOST_BODY: Final = 64 * 1024
 _MOST_PATTERNS: Final = 200
-_FIELDS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +51,8 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminApp:
-    """Everything under /admin/participants; all other paths are `otherwise`'s."""
+    """/admin/topics, and everything under /admin/participants; all other paths are
+    `otherwise`'s."""
 
     def __init__(
         self,
@@ -70,36 +76,35 @@ class AdminApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        ours = path == BASE or path.startswith(f"{BASE}/")
+        ours = path in (BASE, TOPICS) or path.startswith(f"{BASE}/")
         if not ours or not self._gateway.config.admins:
             await self._otherwise(scope, receive, send)
             return
-        call = _call_of(scope)
+        call = call_of(scope, _VERB)
         try:
             status, body = await self._serve(scope, receive, call, path.removeprefix(BASE))
         except InterlockError as error:
             self._refused(call, error)
-            await self._say(send, error, shown=call.credentials.bearer is not None)
+            await turn_away(send, error, call, self.metadata)
         else:
-            await respond_json(send, status, body, _FIELDS)
+            await respond_json(send, status, body, FIELDS)
 
     async def _serve(
         self, scope: Scope, receive: Receive, call: Call, path: str
     ) -> tuple[int, object]:
         check_said_once(scope["headers"])
-        fields = dict(scope["headers"])
-        refusal = self.guard.refusal(fields.get(b"host"), fields.get(b"origin"))
-        if refusal is not None:
-            raise InterlockError(FOREIGN_ORIGIN, refusal)
+        check_origin(self.guard, scope)
         pairs = parameters(scope["query_string"])
         caller = await self._admin(call)
+        if scope["path"] == TOPICS:
+            return self._topics(scope["method"], call, one_of(pairs, "topic"))
         id = path.removeprefix("/").removesuffix(_CAPABILITIES)
         if path and not (path.endswith(_CAPABILITIES) and id):
-            return 404, _words(
+            return 404, words(
                 "not_found", f"There is nothing here but {BASE}, and below it ID{_CAPABILITIES}."
             )
         if scope["method"] != ("POST" if path else "GET"):
-            return 405, _words("method_not_allowed", "Use POST." if path else "Use GET.")
+            return 405, words("method_not_allowed", "Use POST." if path else "Use GET.")
         topic = one_of(pairs, "topic")
         if not path:
             present = [one for one in self._gateway.connections() if topic in (None, one.topic)]
@@ -107,6 +112,13 @@ class AdminApp:
             return 200, {"participants": present}
         asked = await read_json(scope, receive, Asked, _MOST_BODY)
         return 200, self._change(caller, id, asked, topic)
+
+    def _topics(self, method: str, call: Call, topic: str | None) -> tuple[int, object]:
+        if method != "GET":
+            return 405, words("method_not_allowed", "Use GET.")
+        found = topics_now(self._gateway, topic)
+        self._audit.record(call, OK, 0, f"{len(found)} shown")
+        return 200, {"topics": found}
 
     def _change(self, caller: Caller, id: str, asked: Asked, topic: str | None) -> Change:
         if not asked.add and not asked.remove:
@@ -121,31 +133,6 @@ class AdminApp:
 
     async def _admin(self, call: Call) -> Caller:
         """Raises InterlockError."""
-        try:
-            caller = self._authenticate(call.credentials)
-        except Unsettled as unsettled:
-            await unsettled.settle()
-            caller = self._authenticate(call.credentials)
-        call.caller = caller
+        call.caller = caller = await caller_of(call, self._authenticate)
         check_administers(self._gateway.config, caller)
         return caller
-
-    async def _say(self, send: Send, error: InterlockError, *, shown: bool) -> None:
-        fields = list(_FIELDS)
-        challenge = challenge_of(self.metadata, error, shown=shown)
-        if challenge is not None:
-            fields.append((b"www-authenticate", challenge))
-        body = _words(error.failure.name, error.message)
-        await respond_json(send, error.failure.http, body, fields)
-
-
-def _words(word: str, sentence: str) -> dict[str, str]:
-    return {"error": word, "message": sentence}
-
-
-def _call_of(scope: Scope) -> Call:
-    fields = dict(scope["headers"])
-    names = scope.get("extensions", {}).get(CERTIFICATE, {}).get("names", ())
-    bearer = bearer_of(fields.get(b"authorization"))
-    credentials = Credentials(peer_name(scope.get("client")), bearer, certificate=names)
-    return Call(_VERB, "http", credentials, _CLIENT, name=scope["path"][:200])

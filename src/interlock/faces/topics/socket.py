@@ -25,6 +25,7 @@ from interlock.protocol.websocket import (
     Event,
     FrameDecoder,
     Ping,
+    Pong,
     Violation,
     close_frame,
     ping_frame,
@@ -41,6 +42,10 @@ CLOSING: Final = 2.0
 """How long the other side may take to agree that the connection is closed."""
 NO_ANSWER: Final = 1011
 """The close code for a member that answered no ping."""
+UNFINISHED: Final = 60.0
+"""So long a message may take to come, at the least, and one look at the socket more."""
+MOST_SIGNS: Final = 1_000
+"""So many pings and pongs may come within a second; whoever sends more is let go."""
 GUESTS_SHARE: Final = 4
 """For a guest that does not read, this part of what is kept for others."""
 MOST_KINDS: Final = 16
@@ -122,6 +127,14 @@ class TopicSocket(asyncio.Protocol):
         self._pinged = False
         self._unanswered: bytes | None = None
         """The last ping that came while nothing could be written."""
+        self._begun = False
+        """A message had begun at the last look, and not ended."""
+        self._finished = 0
+        self._unfinished = 0.0
+        """How long that has been so, at the least."""
+        self._signs = 0
+        """Pings and pongs that came in this second."""
+        self._second: Timer | None = None
         self._unsent_before = 0
         self._stall: Timer | None = None
         self._draining: Timer | None = None
@@ -170,8 +183,9 @@ class TopicSocket(asyncio.Protocol):
         self._drain()
 
     def eof_received(self) -> None:
-        # The connection is closed after this.
+        # The connection is closed after this, once everything is written: it may never read that.
         self._gone("it closed the connection")
+        self._lose_patience_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._patience is not None:
@@ -198,9 +212,9 @@ class TopicSocket(asyncio.Protocol):
             self._say_close(code, reason)
 
     def abort(self) -> None:
-        """Let go at once, without a word: there is no time any more."""
-        if not self._transport.is_closing():
-            self._transport.abort()
+        """Let go at once, without a word: there is no time any more. Also of a connection that is
+        closing: that waits for the other side to read."""
+        self._transport.abort()
 
     # -- a reader that is slow
 
@@ -300,6 +314,10 @@ class TopicSocket(asyncio.Protocol):
 
     def _look(self) -> None:
         """Whether the other side is still there. Who does not read is looked after elsewhere."""
+        if self._never_ends():
+            self._looking = None
+            self._give_up(BUSY, f"A message of yours did not end within {UNFINISHED:g} seconds.")
+            return
         if self._heard or self._paused:
             self._heard = self._pinged = False
         elif self._pinged:
@@ -311,16 +329,46 @@ class TopicSocket(asyncio.Protocol):
             self._write(_PING)
         self._looking = self._later(self._settings.ping, self._look)
 
+    def _never_ends(self) -> bool:
+        """Whether the other side has been in the middle of one message for too long: what came of
+        it is kept meanwhile."""
+        decoder = self._decoder
+        if not decoder.pending or decoder.finished != self._finished:
+            self._finished = decoder.finished
+            self._unfinished = 0.0
+        elif self._begun:
+            self._unfinished += self._settings.ping
+        self._begun = decoder.pending > 0
+        return self._unfinished >= UNFINISHED
+
+    def _take_sign(self, sign: Ping | Pong) -> None:
+        """The other side says that it is there, or asks whether this one is. Nobody has to say so
+        all the time, and a node does better things than to answer that."""
+        self._signs += 1
+        if self._signs == 1:
+            self._second = self._later(1.0, self._count_anew)
+        elif self._signs > MOST_SIGNS:
+            self._give_up(BUSY, f"You sent more than {MOST_SIGNS} pings and pongs in a second.")
+            return
+        if not isinstance(sign, Ping):
+            return
+        if self._paused:
+            # Somebody who sends pings and reads no answers gets one at most.
+            self._unanswered = sign.payload
+        else:
+            self._write(pong_frame(sign.payload))
+
+    def _count_anew(self) -> None:
+        self._second = None
+        self._signs = 0
+
     # -- ending
 
     def _take(self, event: Event) -> None:
         """Everything that is not a text message."""
         match event:
-            case Ping(payload) if self._paused:
-                # Somebody who sends pings and reads no answers gets one at most.
-                self._unanswered = payload
-            case Ping(payload) if self._open:
-                self._write(pong_frame(payload))
+            case Ping() | Pong() if self._open:
+                self._take_sign(event)
             case Close(code, reason):
                 self._gone("it left" + (f": {reason}" if reason else ""))
                 # With the same code, as agreement.
@@ -359,10 +407,10 @@ class TopicSocket(asyncio.Protocol):
         self._kept.clear()
         self._unread.bytes -= self._kept_bytes
         self._kept_messages = self._kept_bytes = 0
-        for timer in (self._stall, self._draining, self._looking):
+        for timer in (self._stall, self._draining, self._looking, self._second):
             if timer is not None:
                 timer.cancel()
-        self._stall = self._draining = self._looking = None
+        self._stall = self._draining = self._looking = self._second = None
 
     def _say_close(self, code: int, reason: str) -> None:
         """Once. The other side has until the patience ends to agree."""
@@ -370,4 +418,8 @@ class TopicSocket(asyncio.Protocol):
             return
         self._said_close = True
         self._write(close_frame(code, reason))
-        self._patience = self._later(CLOSING, self.abort)
+        self._lose_patience_later()
+
+    def _lose_patience_later(self) -> None:
+        if self._patience is None:
+            self._patience = self._later(CLOSING, self.abort)

@@ -91,11 +91,15 @@ def check_administers(config: TopicsConfig, caller: Caller) -> None:
 
 def settings_of(config: TopicsConfig, topic: str) -> TopicConfig | None:
     """Those under its very name, else those of the first glob that fits."""
-    exact = config.rooms.get(topic)
-    if exact is not None:
-        return exact if not is_glob(topic) else None
-    fitting = (room for name, room in config.rooms.items() if is_glob(name) and fits(topic, name))
-    return next(fitting, None)
+    entry = entry_of(config, topic)
+    return None if entry is None else config.rooms[entry]
+
+
+def entry_of(config: TopicsConfig, topic: str) -> str | None:
+    """Under which name the config has a topic: its own, or a glob."""
+    if topic in config.rooms:
+        return topic if not is_glob(topic) else None
+    return next((name for name in config.rooms if is_glob(name) and fits(topic, name)), None)
 
 
 def capabilities_of(seat: SeatConfig, profile: str = "initial") -> tuple[str, ...]:

@@ -163,7 +163,11 @@ class Gateway:
             self._now(),
             inside,
         )
+        older = room.members.get(participant.id)
         room.join(member)
+        if older is not None:
+            # It goes on where the older connection was: nothing is left untold, or told anew.
+            member.denied = older.denied
         return member
 
     def leave(self, member: Member, reason: str = "") -> None:
@@ -363,12 +367,10 @@ class Gateway:
     def _standing(
         self, topic: str, id: str, caller: Caller, given: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """What the config gives, or what an admin made of it since."""
+        """What the config gives, or what an admin made of it since. Whoever asks changes nothing:
+        nobody gets rid of what an admin took by coming as somebody else in between."""
         changed = self._changed.get((topic, id))
-        if changed is None:
-            return given
-        if not changed.holds(caller, given):
-            del self._changed[topic, id]
+        if changed is None or not changed.holds(caller, given):
             return given
         return changed.capabilities
 
@@ -414,7 +416,7 @@ class Gateway:
         if member.refused in _WORTH_A_LINE:
             log.info(
                 "%s in the topic %s was refused %d times; now: %s, %.100r",
-                member.id, member.topic, member.refused, error, kind,
+                member.id, member.topic, member.refused, error, redact(kind),
             )  # fmt: skip
         if member.inside:
             return
@@ -424,7 +426,8 @@ class Gateway:
             return
         member.denied[error] = Denied(now)
         folded = f" (and {before.folded} more before it)" if before and before.folded else ""
-        self._deny(member, error, f"{redact(kind[:100])!r}{folded}")
+        # Cut last: of half a secret nobody would know that it is one.
+        self._deny(member, error, f"{redact(kind)[:100]!r}{folded}")
 
     def _deny(self, member: Member, error: str, detail: str) -> None:
         """What a room refuses is in the journal as every refusal is. Guests are strangers there."""

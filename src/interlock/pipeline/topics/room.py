@@ -159,7 +159,8 @@ class Room:
 
     def join(self, member: Member) -> None:
         """Welcome it, and tell everybody. The same participant by another connection takes the
-        place of the older one, and nobody has to be told. Raises as `check` does."""
+        place of the older one, and nobody has to be told but the node's own members, who may have
+        asked the older one for something. Raises as `check` does."""
         self.check(member.id, member.caller, inside=member.inside)
         older = self.members.get(member.id)
         if older is not None:
@@ -171,6 +172,8 @@ class Room:
         self._welcome(member)
         if older is None or older.capabilities != member.capabilities:
             self._tell_of(member, JOIN)
+        elif older is not None:
+            self._tell_own(member)
         if older is not None:
             self._refused_of_gone += older.refused
             older.outlet.close(
@@ -313,6 +316,14 @@ class Room:
         capabilities = member.capabilities if event == JOIN else None
         text = system.presence(id, self._now(), event, member.id, capabilities)
         self._queue(_Said(text, Head(id, PRESENCE, GATEWAY), text_frame(text), without))
+
+    def _tell_own(self, member: Member) -> None:
+        """Tell the node's own members that it came in anew."""
+        id = self._new_id()
+        text = system.presence(id, self._now(), JOIN, member.id, member.capabilities)
+        for own in tuple(self.members.values()):
+            if own.inside:
+                self._hand_alone(own, text, Head(id, PRESENCE, GATEWAY))
 
     def _violation(self, member: Member, head: Head) -> None:
         kind = head.kind
