@@ -70,6 +70,7 @@ def anything() -> strategies.SearchStrategy[Decided]:
         strategies.sampled_from(["approve", "approve", "approve", "refuse"]),
         caller=strategies.sampled_from(["agent", "robot"]),
         tool=strategies.sampled_from(["files.write", "files.send"]),
+        by=strategies.sampled_from(["clerk", "chief"]),
         effect=strategies.sampled_from(["mutating", "mutating", "additive", "irreversible", ""]),
     )
 

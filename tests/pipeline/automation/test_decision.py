@@ -101,6 +101,7 @@ def test_a_humans_no(proof: str) -> None:
         {"rule": "safety:confirm"},
         {"at": "below"},
         {"caller": Caller("parent", above="somebody")},
+        {"caller": Caller("parent", kind="parent")},
         {"shown": b"null"},
     ],
 )

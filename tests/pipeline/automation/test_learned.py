@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from interlock.call import Call, Caller, Proposed
+from interlock.catalog.effects import EffectLevel
+from interlock.catalog.offering import CONTRACTS, contract_offering
 from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
@@ -103,6 +106,7 @@ def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> Non
         {"route": None},
         {"caller": None},
         {"caller": Caller("agent", above="somebody")},
+        {"caller": Caller("agent", kind="parent")},
         {"approval": "a1"},
         {"verb": "resources/read"},
     ],
@@ -145,6 +149,24 @@ def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
     ):
         assert Desk(rule(when=when))({**NOTE, "force": True}) is CONFIRM
         assert Desk(rule(when=when))(NOTE).action is Action.ALLOW
+
+
+@pytest.mark.parametrize("key", ["dev.interlock/context", "dev.interlock/driver"])
+def test_what_a_contract_is_called_with_beside_its_arguments_is_for_a_human(key: str) -> None:
+    given = {key: Raw(b'"blue"')}
+    [contract] = contract_offering(
+        CONTRACTS, None, [definition("s.write")], {"s.write": EffectLevel.MUTATING}
+    ).tools
+    desk = Desk(rule())
+    assert desk(NOTE, route=contract).action is Action.ALLOW
+    assert desk(NOTE, route=contract, meta={"traceparent": Raw(b'"x"')}).action is Action.ALLOW
+    assert desk(NOTE, route=contract, meta=given) is CONFIRM
+    # Other servers do not hear of it.
+    assert desk(NOTE, meta=given).action is Action.ALLOW
+    # No is no, whatever else is said.
+    with pytest.raises(InterlockError) as error:
+        Desk(rule(then="deny"))(NOTE, route=contract, meta=given)
+    assert error.value.failure is DENIED
 
 
 def test_what_is_a_secret_by_its_name_is_never_open() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from interlock.pipeline.automation.folders import read_path
 from interlock.pipeline.automation.replay import VERDICTS
 from interlock.pipeline.automation.rule import CompiledRule, read_case
 from interlock.pipeline.automation.suggestion import suggest
+from tests.effort import lines_run
 from tests.pipeline.automation.past import SETTINGS, decision, decisions, pasts
 
 MANY = range(25)
@@ -40,6 +40,8 @@ def rules(history: list[Decided]) -> list[LearnedRule]:
         [{"input": f"ls /tmp/a{one}"} for one in MANY],
         [{"text": f"select * from t where id={one}"} for one in MANY],
         [{"q": f"find me number {one}"} for one in MANY],
+        [{"system_prompt": f"Please look at number {one} for me."} for one in MANY],
+        [{"instructions": f"Please look at number {one} for me."} for one in MANY],
         [{"filepath": f"my note {one}.md"} for one in MANY],
         [{"path": f"note-{one}.md", "content": "x"} for one in MANY],
         [{"paths": [f"/tmp/a/{one}"]} for one in MANY],
@@ -201,6 +203,68 @@ def test_numbers_go_with_what_they_were_seen_with() -> None:
     assert covers(rule, {"to_env": "prod", "n": 1_010}) is False
 
 
+def test_folders_beside_each_other_do_not_open_what_is_above_them() -> None:
+    """Two homes say nothing about a third."""
+    [rule] = rules(decisions({"path": f"/home/{'ab'[one % 2]}/notes/{one}.md"} for one in MANY))
+    assert covers(rule, {"path": "/home/a/notes/new.md"})
+    assert covers(rule, {"path": "/home/b/notes/new.md"})
+    for other in ("/home/c/notes/new.md", "/home/new.md", "/home/a/keys"):
+        assert covers(rule, {"path": other}) is False
+
+
+def test_more_folders_than_a_human_would_name_are_said_by_the_one_above_them() -> None:
+    [rule] = rules(decisions({"path": f"/srv/{one % 8}/{one}.md"} for one in range(40)))
+    assert covers(rule, {"path": "/srv/9/new.md"})
+
+
+def test_nobody_gets_the_folders_that_only_another_was_seen_with() -> None:
+    many = [decision({"path": f"/srv/{one % 8}/{one}.md"}, caller="robot") for one in range(40)]
+    few = [decision({"path": f"/srv/{'ab'[one % 2]}/{one}.md"}) for one in range(40)]
+    found = rules([*many, *few])
+    for path, agent, robot in (
+        ("/srv/a/new.md", True, True),
+        ("/srv/3/new.md", False, True),
+        ("/srv/9/new.md", False, True),
+    ):
+        assert any(covers(rule, {"path": path}) for rule in found) is agent
+        assert any(covers(rule, {"path": path}, caller="robot") for rule in found) is robot
+
+
+@pytest.mark.parametrize("odd", [[10**6], [10**6] * 3, [-(10**6)], [4e5, 10**6]])
+def test_an_odd_number_does_not_open_all_that_is_before_it(odd: list[float]) -> None:
+    usual = [{"amount": one % 12 + 1} for one in range(40)]
+    [rule] = rules(decisions(usual) + decisions({"amount": one} for one in odd))
+    assert covers(rule, {"amount": 12})
+    for other in (13, 0, 5_000, 399_999, 500_000, -5_000, 999_999):
+        assert covers(rule, {"amount": other}) is False
+
+
+@pytest.mark.parametrize("name", ["id", "user_id", "orderId", "port", "account", "PID"])
+def test_numbers_that_say_which_one_are_no_range(name: str) -> None:
+    assert rules(decisions({name: 1_000 + 2 * one} for one in MANY)) == []
+    [rule] = rules(decisions({name: 1_000 + 2 * (one % 4)} for one in MANY))
+    assert covers(rule, {name: 1_002})
+    assert covers(rule, {name: 1_001}) is False
+
+
+def test_numbers_on_both_sides_of_a_gap_are_two_ranges() -> None:
+    small, large = range(1, 13), range(1_000, 1_012)
+    [rule] = rules(decisions({"amount": one} for one in (*small, *large)))
+    for seen in (1, 12, 1_000, 1_011):
+        assert covers(rule, {"amount": seen})
+    for other in (13, 500, 999, 1_012):
+        assert covers(rule, {"amount": other}) is False
+
+
+def test_nobody_gets_the_numbers_that_only_another_was_seen_with() -> None:
+    all_over = [decision({"amount": one}, caller="robot") for one in range(1, 101)]
+    ends = [*range(1, 11), *range(91, 101)]
+    found = rules([*all_over, *decisions({"amount": one} for one in ends)])
+    assert any(covers(rule, {"amount": 50}, caller="robot") for rule in found)
+    assert any(covers(rule, {"amount": 95}) for rule in found)
+    assert not any(covers(rule, {"amount": 50}) for rule in found)
+
+
 def test_nobody_gets_what_another_was_seen_with() -> None:
     history = decisions(({"path": f"/srv/prod/{one}"} for one in MANY), caller="alice")
     history += decisions(({"path": f"/tmp/m/{one}"} for one in MANY), caller="bob")
@@ -322,12 +386,13 @@ def test_whatever_is_covered_is_like_what_was_decided(
 
 
 def test_many_folders_take_no_longer_each() -> None:
-    def taken(many: int) -> float:
+    def taken(many: int) -> int:
         history = decisions({"path": f"/d{one}/x/{one}", "content": "x"} for one in range(many))
-        started = time.process_time()
-        assert suggest(history, AutomationConfig()) == []
-        return time.process_time() - started
+        found: list[object] = []
+        work = lines_run(lambda: found.extend(suggest(history, AutomationConfig())))
+        assert found == []
+        return work
 
-    taken(100)
-    # Four times as many: well below the sixteen times that a look at each for each would take.
-    assert taken(4_000) < 10 * max(taken(1_000), 0.02)
+    taken(10)
+    # Twice as many: well below the four times that a look at each for each would take.
+    assert taken(400) < 2.5 * taken(200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -344,11 +345,25 @@ def test_what_strangers_are_called_is_quoted() -> None:
     assert found.rule.callers == [name]
 
 
-def test_only_the_newest_thousands_are_looked_at() -> None:
+def test_patterns_are_looked_for_in_the_newest_thousands() -> None:
     many = AutomationConfig(decisions=20)
-    history = [decision(one, caller=f"c{at % 3}") for at, one in enumerate(notes(6_000))]
+    older = [decision({"path": f"/var/log/{one}", "content": "x"}) for one in range(1_000)]
+    newer = [decision(one, caller=f"c{at % 3}") for at, one in enumerate(notes(5_000))]
+    [found] = suggest(older + newer, many)
+    assert '"/srv/notes/"' in found.words
+
+
+def test_what_speaks_for_a_rule_and_against_it_is_all_that_is_remembered() -> None:
+    many = AutomationConfig(decisions=20)
+    refused = decision(notes(1)[0], "refuse", by="chief")
+    history = [refused, *decisions(notes(6_000))]
     [found] = suggest(history, many)
-    assert found.evidence.agreed == 5_000
+    assert (found.evidence.agreed, found.evidence.decided) == (6_000, 6_001)
+    assert found.evidence.last_exception == refused
+    result = replay(found.rule, history)
+    assert (result.same, result.other) == (6_000, 1)
+    # So often refused before, it is no pattern, however long ago that was.
+    assert not suggest(decisions(notes(200), "refuse") + decisions(notes(5_000)), many)
 
 
 # -- whatever the past was
@@ -374,9 +389,21 @@ def test_a_suggestion_is_a_rule_that_the_past_bears(
         )
         assert result.same >= evidence.counted >= bar.decisions
         assert evidence.counted >= bar.agreement * (evidence.counted + result.other)
+        # The same numbers, counted by hand.
+        compiled = CompiledRule(found.rule)
+        told = {one.approval: one for one in reversed(history)}.values()
+        covered = [one for one in told if compiled.covers(read_case(one))]
+        alike = [one for one in covered if one.verdict == VERDICTS[found.rule.then]]
+        others = [one for one in covered if one not in alike]
+        assert evidence.by == Counter(one.by for one in alike)
+        times = [one.time for one in alike]
+        assert (evidence.first, evidence.last) == (min(times), max(times))
+        exceptions = {one.time for one in others}
+        last = evidence.last_exception
+        assert (None if last is None else last.time) == max(exceptions, default=None)
+        assert set(result.examples) <= set(others)
         # It never covers what cannot be undone, nor is made of what is hidden.
         assert MASK not in (found.rule.when or "")
-        compiled = CompiledRule(found.rule)
         for one in history:
             if one.effect in ("irreversible", "") and not found.rule.irreversible:
                 assert compiled.covers(read_case(one)) is False

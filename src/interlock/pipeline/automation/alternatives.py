@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -34,11 +35,17 @@ _NAME_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _WHERE: Final = ("cc", "bcc", "dir", "from", "host", "id", "key", "name", "q", "to", "user")
 _WHAT: Final = (
     "account", "address", "arg", "code", "cmd", "command", "dest", "directory", "email",
-    "endpoint", "eval", "exec", "expression", "file", "folder", "href", "link", "path", "program",
-    "query", "recipient", "script", "shell", "source", "sql", "statement", "target", "uri", "url",
+    "endpoint", "eval", "exec", "expression", "file", "folder", "formula", "href", "instruction",
+    "link", "macro", "manifest", "path", "program", "prompt", "query", "recipient", "regex",
+    "script", "shell", "source", "sql", "statement", "target", "template", "uri", "url", "workflow",
 )  # fmt: skip
-"""Names of arguments, in part and anywhere in them, that say where something goes or what is run:
-such are never left open, however much they look like prose."""
+"""Names of arguments, in part and anywhere in them, that say where something goes or what is run,
+by a machine or by a model: such are never left open, however much they look like prose."""
+_WHICH: Final = frozenset(
+    ("account", "gid", "id", "key", "no", "number", "phone", "pid", "port", "uid", "user")
+)
+"""Parts of names whose numbers say which one is meant, and not how much: between two of them are
+others."""
 _WORKING: Final = re.compile(r"[/\\|;&$`<>=*]|\s-")
 """What stands in commands and queries."""
 
@@ -99,6 +106,10 @@ def key_of(value: Any) -> tuple[str, bytes]:
     return type(value).__name__, msgspec.json.encode(value, order="deterministic")
 
 
+def _parts(name: str) -> set[str]:
+    return {part.lower() for part in _NAME_PART.findall(name)}
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -112,7 +123,7 @@ def ways_of(
     ways: list[list[Alternative]] = [
         list(_values(plain, seen)),
         list(_folders(plain, seen, finer)),
-        list(_numbers(plain)),
+        [] if _parts(name) & _WHICH else list(ranges_of(plain, seen)),
     ]
     explained = [
         (sum(any(one.fits(value, False) for one in way) for value in plain), way)
@@ -142,18 +153,38 @@ def _folders(plain: Sequence[Any], seen: int, finer: int) -> list[Folder]:
     return [Folder(one) for one in holding(texts, seen, finer, MOST_VALUES)]
 
 
-def _numbers(plain: Sequence[Any]) -> list[Range]:
-    """From the least to the most that was seen."""
-    numbers = [one for one in plain if _is_number(one) and is_usable(one)]
-    if not numbers:
-        return []
-    return [Range(min(numbers), max(numbers), all(isinstance(one, int) for one in numbers))]
+def ranges_of(plain: Sequence[Any], seen: int) -> list[Range]:
+    """From the least to the most that was seen. A gap that is wider than all the rest was not
+    looked at by anybody: there are ranges on both sides of it, if there was enough on both."""
+    numbers = sorted(one for one in plain if _is_number(one) and is_usable(one))
+    often = [one for one in _parted(numbers) if len(one) >= seen]
+    largest = sorted(often, key=len, reverse=True)[:MOST_VALUES]
+    return [
+        Range(one[0], one[-1], all(isinstance(number, int) for number in one))
+        for one in sorted(largest)
+    ]
+
+
+def _parted(numbers: list[int | float]) -> list[list[int | float]]:
+    """Numbers in their order, parted at every gap that is wider than all that is beside it."""
+    parted: list[list[int | float]] = []
+    left = [numbers] if numbers else []
+    while left:
+        some = left.pop()
+        gap, at = max(
+            ((after - before, at) for at, (before, after) in enumerate(pairwise(some), 1)),
+            default=(0, 0),
+        )
+        if gap * 2 > some[-1] - some[0]:
+            left += [some[:at], some[at:]]
+        else:
+            parted.append(some)
+    return parted
 
 
 def _is_free(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
     """Whether it may say anything: most were texts in several words, and many different ones."""
-    parts = {part.lower() for part in _NAME_PART.findall(name)}
-    if not parts.isdisjoint(_WHERE) or any(one in name.lower() for one in _WHAT):
+    if not _parts(name).isdisjoint(_WHERE) or any(one in name.lower() for one in _WHAT):
         return False
     texts: list[str] = []
     for value, hidden in values:

@@ -24,6 +24,7 @@ from interlock.pipeline.approval.record import (
     Approval,
     canonical,
 )
+from interlock.pipeline.authenticate import PARENT_KIND
 from interlock.protocol.aql.words import OWN
 
 LOCAL: Final = "local"
@@ -68,12 +69,16 @@ def decided(approval: Approval, now: float) -> Decided | None:
     no learned rule could ever take over."""
     if approval.proof not in _HUMAN.get(approval.state, ()):
         return None
-    if approval.at or approval.caller.above:
-        # Of calls at other nodes, or for callers of other nodes, we have their word only.
+    if approval.at or approval.caller.above or approval.caller.kind == PARENT_KIND:
+        # Of calls at other nodes, or for callers of other nodes, we have their word only; and to a
+        # node that does not say who calls there, all of them have one name.
         return None
     if approval.action != CONFIRM or approval.rule.startswith(_OTHER_GATES):
         return None
     if approval.upstream == OWN or approval.shown == NOT_SHOWN:
+        return None
+    if approval.meta_shown:
+        # It was decided by more than its arguments, and a rule knows nothing else.
         return None
     return Decided(
         time=approval.decided or now,

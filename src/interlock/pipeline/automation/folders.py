@@ -110,9 +110,27 @@ def holding(texts: Sequence[str], seen: int, finer: int, most: int) -> list[Belo
     found = [tree.deepest(one) for one in tree.tops if tree.held[one] >= seen]
     for _ in range(finer):
         found = [tree.deepest(part) for one in found for part in tree.parts(one)]
+    found = _parted(tree, found, seen, most)
     often = [one for one in found if tree.held[one] >= seen and is_usable(one)]
     often.sort(key=lambda one: (-tree.held[one], one))
     return [_below(one, paths, seen) for one in sorted(often[:most])]
+
+
+def _parted(tree: Tree, folders: list[str], seen: int, most: int) -> list[str]:
+    """The folders inside them, where a few hold nearly all: what was only ever seen in the homes of
+    two people says nothing about the home of a third."""
+    found: list[str] = []
+    left = list(folders)
+    while left:
+        folder = left.pop(0)
+        inside = tree.inside.get(folder, {})
+        parts = [tree.deepest(one) for one in inside if tree.held[one] >= seen]
+        enough = sum(tree.held[one] for one in parts) >= NEARLY_ALL * tree.held[folder]
+        if parts and enough and len(found) + len(left) + len(parts) <= most:
+            left += parts
+        else:
+            found.append(folder)
+    return found
 
 
 def _below(folder: str, paths: Sequence[Path], seen: int) -> Below:
@@ -128,7 +146,10 @@ def _below(folder: str, paths: Sequence[Path], seen: int) -> Below:
     return Below(folder, letters, dotted >= seen)
 
 
-def deeper(below: Below, texts: Iterable[str], seen: int) -> Below:
-    """The same for fewer paths, all of which it holds: as deep as nearly all of these go."""
+def within(below: Below, texts: Iterable[str], seen: int, most: int) -> list[Below]:
+    """The same for fewer paths, all of which it holds: the few folders that nearly all of these are
+    in, each as deep as it can be."""
     paths = [path for one in texts if (path := read_path(one)) is not None]
-    return _below(Tree(paths).deepest(below.folder), paths, seen)
+    tree = Tree(paths)
+    found = _parted(tree, [tree.deepest(below.folder)], seen, most)
+    return [_below(one, paths, seen) for one in sorted(found)]

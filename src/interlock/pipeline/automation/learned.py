@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 from interlock.call import Call
 from interlock.config.automation import LearnedRule
 from interlock.errors import DENIED, InterlockError
+from interlock.pipeline.approval.holding import brought_along
+from interlock.pipeline.authenticate import PARENT_KIND
 from interlock.pipeline.automation.rule import CompiledRule
 from interlock.pipeline.policy.decision import Action, Decision, decision
 from interlock.pipeline.policy.policy import about_call
@@ -61,7 +63,7 @@ class Learned:
             # What a human let through by itself needs no rule.
             return decision
         route, caller = call.route, call.caller
-        if route is None or caller is None or caller.above:
+        if route is None or caller is None or caller.above or caller.kind == PARENT_KIND:
             # A name that no list has may be anything; who calls at a parent is its word only.
             return decision
         answers = self._by_tool.get(route.canonical)
@@ -76,7 +78,8 @@ class Learned:
             if not read:
                 about, read = _about(call), True
             holds = None if about is None else compiled.holds(about)
-            if holds:
+            # Who said yes to arguments has not seen what this call brings beside them.
+            if holds and (answer.denies or not brought_along(call, route)):
                 return self._answered(call, answer)
             if holds is None and answer.denies:
                 # It may be what humans refuse: no other rule says yes to it.

@@ -21,6 +21,7 @@ import msgspec
 from interlock.config.redaction import MASK, is_secret_key
 from interlock.pipeline.automation.alternatives import (
     ABSENT,
+    MOST_VALUES,
     Absent,
     Alternative,
     Folder,
@@ -28,10 +29,11 @@ from interlock.pipeline.automation.alternatives import (
     Range,
     key_of,
     piece_for,
+    ranges_of,
     ways_of,
 )
 from interlock.pipeline.automation.conditions import Piece, either, is_usable, only
-from interlock.pipeline.automation.folders import deeper
+from interlock.pipeline.automation.folders import within
 from interlock.pipeline.automation.rule import Case
 
 MOST_NAMES: Final = 40
@@ -95,8 +97,9 @@ def _together(
     often: _Seen = {}
     for way, by in met.items():
         for who, made in by.items():
-            if len(made) >= seen:
-                often.setdefault(_deeper(names, way, made, seen), {})[who] = made
+            for narrow, alike in _within(names, way, made, seen).items():
+                if len(alike) >= seen:
+                    often.setdefault(narrow, {}).setdefault(who, []).extend(alike)
     ranked = sorted(often, key=lambda way: (-sum(map(len, often[way].values())), repr(way)))
     often = {way: often[way] for way in ranked[:MOST_TOGETHER]}
     sets: dict[str, frozenset[_Way]] = {}
@@ -132,14 +135,27 @@ def _way(case: Case, ways: dict[str, list[Alternative]]) -> _Way | None:
     return tuple(found)
 
 
-def _deeper(names: Sequence[str], way: _Way, cases: Sequence[Case], seen: int) -> _Way:
-    """The same, with folders no wider than these decisions need."""
-    return tuple(
-        Folder(deeper(one.below, ((case.arguments or {})[name] for case in cases), seen))
-        if isinstance(one, Folder)
-        else one
-        for name, one in zip(names, way, strict=True)
-    )
+def _within(
+    names: Sequence[str], way: _Way, cases: Sequence[Case], seen: int
+) -> dict[_Way, list[Case]]:
+    """The same, with folders and numbers no wider than these decisions need: nobody gets those that
+    only another was seen with."""
+    ways: dict[str, list[Alternative]] = {}
+    for name, one in zip(names, way, strict=True):
+        ways[name] = [one]
+        values = [] if isinstance(one, Absent) else [(case.arguments or {})[name] for case in cases]
+        if isinstance(one, Folder):
+            ways[name] = [Folder(each) for each in within(one.below, values, seen, MOST_VALUES)]
+        elif isinstance(one, Range):
+            ranges = ranges_of(values, seen)
+            # One that all share is cut to what each was seen with, later.
+            ways[name] = [one] if len(ranges) == 1 else [*ranges]
+    found: dict[_Way, list[Case]] = {}
+    for case in cases:
+        narrow = _way(case, ways)
+        if narrow is not None:
+            found.setdefault(narrow, []).append(case)
+    return found
 
 
 def _pattern(

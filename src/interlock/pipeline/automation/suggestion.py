@@ -37,7 +37,7 @@ MOST_A_MINUTE: Final = 5
 SINCE: Final = 5
 """So often it was decided that way since the last exception."""
 MOST_LOOKED_AT: Final = 5_000
-"""Decisions about one tool, the newest."""
+"""Decisions about one tool, the newest, in which patterns are looked for."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MOST_NAME: Final = 60
 _REFUSED: Final = "Humans refused such calls again and again."
@@ -108,10 +108,14 @@ def suggest(
     standing_rules = [CompiledRule(one) for one in standing]
     found: list[_Weighed] = []
     for tool, known in by_tool.items():
-        cases = list(known.values())[-MOST_LOOKED_AT:]
+        cases = list(known.values())
         for then in VERDICTS:
-            weighed = _narrowest(_candidates(tool, then, cases, settings))
-            found += [one for one in weighed if not _stands(one, cases, standing_rules)]
+            narrowest = _narrowest(_candidates(tool, then, cases[-MOST_LOOKED_AT:], settings))
+            if len(cases) > MOST_LOOKED_AT:
+                # What speaks for a rule, and against it, is all that is remembered.
+                again = [_weigh(one.rule, one.pattern, cases, settings) for one in narrowest]
+                narrowest = [one for one in again if one is not None]
+            found += [one for one in narrowest if not _stands(one, cases, standing_rules)]
     found.sort(key=lambda one: (-one.evidence.counted, one.rule.name))
     return [_suggestion(one) for one in found]
 
