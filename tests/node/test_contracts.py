@@ -237,8 +237,8 @@ def test_a_state_folder_that_was_lost(start: Start) -> None:
     shop = start(registry="registry")
     store = Sightings(path)
     # As if the file had never been.
-    store._file.execute("DELETE FROM sighting")
-    store._file.execute("DELETE FROM place")
+    store._file.connection.execute("DELETE FROM sighting")
+    store._file.connection.execute("DELETE FROM place")
     store.close()
     shop = start(DEMANDING, ADD, registry="registry", on_break="hold")
     [row] = shop.status()

@@ -329,7 +329,7 @@ def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
                 driver = node.driver()
                 driver.look_for_sign_in()
                 assert not await driver.until_ready(10)
-                verifier = node.node.drivers._verifier
+                verifier = node.node.drivers.verifying.task
                 if verifier is not None:
                     await verifier
                 assert driver.health is None

@@ -39,6 +39,10 @@ T = TypeVar("T")
 
 CONTRACTS: Final = "drivers:"
 """The upstream of everything that drivers serve. No server can have this key."""
+META_DRIVER: Final = "dev.interlock/driver"
+"""In the `_meta` of a call of a contract: the driver that it has to go to."""
+META_CONTEXT: Final = "dev.interlock/context"
+"""Likewise: what the contract's context schema asks for."""
 ENDED_CONTRACTS: Final = "drivers:ended"
 """Names of contracts that have ended: in no list, but who calls one is told what to do instead."""
 Registered = Literal["", "leaf", "aggregator"]
@@ -126,6 +130,7 @@ class Tool(Listed):
     __slots__ = (
         "_session_listed",
         "_stateless_listed",
+        "check_context",
         "cost_units",
         "digest",
         "effect",
@@ -189,6 +194,8 @@ class Tool(Listed):
         """Of a contract: the drivers that a call may go to, each as `id@version digest`."""
         self.file_digest = ""
         """Of a contract: of the file that says it, which says more than is listed."""
+        self.check_context: Callable[[Any], None] | None = None
+        """Of a contract that takes a context: raises InterlockError for one that is none."""
         self.digest = ""
         """Of its contract: ask `pinning.contract_digest`."""
 
@@ -293,15 +300,17 @@ def contract_offering(
     effects: Mapping[str, EffectLevel],
     served_by: Mapping[str, tuple[str, ...]] | None = None,
     digests: Mapping[str, str] | None = None,
+    contexts: Mapping[str, Callable[[Any], None]] | None = None,
 ) -> Offering:
     """Contracts that drivers serve: their ids are their names, dots included. `key`: the upstream
-    that takes their calls; by name, `effects`: what they do, `served_by`: by whom, and `digests`:
-    of their files."""
+    that takes their calls; by name, `effects`: what they do, `served_by`: by whom, `digests`: of
+    their files, and `contexts`: what checks the context of a call, where they take one."""
     terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, levels=effects)
     made = _read(key, "", root_segment or "", terms, tools, registered="", rule=Rule.DOTTED)
     for tool in made.tools:
         tool.served_by = (served_by or {}).get(tool.upstream_name, ())
         tool.file_digest = (digests or {}).get(tool.upstream_name, "")
+        tool.check_context = (contexts or {}).get(tool.upstream_name)
     return made
 
 

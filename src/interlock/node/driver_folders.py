@@ -119,5 +119,5 @@ def make_drivers(node: Node, config: Config) -> Drivers:
     made.publishing.declare = node.contracts.declare
     made.deprecations = node.contracts.deprecations
     node.contracts.on_ends = made.refresh
-    made.on_voices = node.about_changed
+    made.on_voices = node.introducing.refresh
     return made

@@ -138,8 +138,13 @@ class Publishing:
         effects = {name: levels[contract.key] for name, contract in versions.names.items()}
         served_by = {name: serving[contract.key] for name, contract in versions.names.items()}
         digests = {name: contract.digest for name, contract in versions.names.items()}
+        contexts = {
+            name: self._contracts.served[contract.key].shape.check_context
+            for name, contract in versions.names.items()
+            if contract.context_schema is not None
+        }
         offering = contract_offering(
-            KEY, self.config.root_segment, tools, effects, served_by, digests
+            KEY, self.config.root_segment, tools, effects, served_by, digests, contexts
         )
         for one in offering.set_aside:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)

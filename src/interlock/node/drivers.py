@@ -17,13 +17,12 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.drivers.contract_shape import ContractShape
 from interlock.catalog.introduction import Voice
 from interlock.config import Config
-from interlock.errors import InterlockError
 from interlock.manifests import workspace as files
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.tool import ToolContract
-from interlock.node.contracts_shown import ToolChange, classes
+from interlock.node.contracts_shown import ToolChange
 from interlock.node.driver_care import DriverCare, workspace_id
-from interlock.node.driver_contracts import AcceptedContracts, Broken
+from interlock.node.driver_judging import DriverJudging
 from interlock.node.driver_making import allowed_by, make_driver
 from interlock.node.driver_making import this_machine as this_machine
 from interlock.node.driver_news import tell_begin, tell_changes, tell_verified
@@ -31,6 +30,7 @@ from interlock.node.driver_publishing import Deprecations, Publishing, voice_of
 from interlock.node.driver_registrations import keep_registrations, read_registrations
 from interlock.node.driver_status import ContractStatus, DriverStatus, contracts_of, status_of
 from interlock.node.driver_trust import signature_mark
+from interlock.node.driver_verifying import DriverVerifying
 from interlock.node.places import registered_drivers_path
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.breaker import Breakers, Circuit
@@ -50,9 +50,6 @@ LOOK_COSTS: Final = 20
 """A look at all files may take one part in so many of the time."""
 CHANGE_COSTS: Final = 4
 """And one that finds something new, which has to be read."""
-AT_ONCE: Final = 4
-"""So many servers are asked for their tools at the same time when the node starts."""
-
 MADE_AT_ONCE: Final = 10
 """So many drivers are made of their files before others are served again."""
 
@@ -85,10 +82,7 @@ class Drivers:
         self._upstreams = upstreams
         self._audit = audit
         self._registrations = registered_drivers_path(config, environ, base_dir)
-        self._accepted = AcceptedContracts.of(config, environ, base_dir)
-        self._accepted_mark: object = None
-        self._broken: dict[str, Broken] = {}
-        """Contracts that are not what was accepted, by key."""
+        self._judging = DriverJudging(config, environ=environ, base_dir=base_dir, audit=audit)
         self.care = DriverCare(
             config,
             environ=environ,
@@ -99,6 +93,7 @@ class Drivers:
             on_changed=self._changed,
             on_offer=self._offered,
         )
+        self.verifying = DriverVerifying(self.care.drivers)
         self.contracts = ContractUpstream(
             clock=time.monotonic,
             wall_clock=time.time,
@@ -118,7 +113,6 @@ class Drivers:
         """Told when a driver's server can do something else beside contracts."""
         self._workspace: files.Workspace | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._verifier: asyncio.Task[None] | None = None
         self._ending: dict[asyncio.Task[None], Driver] = {}
 
     @property
@@ -146,8 +140,8 @@ class Drivers:
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
 
     async def close(self) -> None:
-        tasks = [one for one in (self._watcher, self._verifier) if one is not None]
-        self._watcher = self._verifier = None
+        tasks = [one for one in (self._watcher, self.verifying.task) if one is not None]
+        self._watcher = self.verifying.task = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -163,7 +157,7 @@ class Drivers:
     async def configure(self, config: Config) -> None:
         """Run by a new config."""
         before, self._config = self._config, config
-        self.publishing.config = config
+        self.publishing.config = self._judging.config = config
         self.care.configure(config)
         await self.care.walls.end_uncovered(configured=True)
         if config.drivers == before.drivers:
@@ -210,7 +204,7 @@ class Drivers:
         mended = [one for one in self.care.drivers.values() if one.look_at_install()]
         for driver in mended:
             self._changed(driver)
-        if mended and self._config.drivers.verify == "start":
+        if mended:
             self._verify()
 
     def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, Marks, float]:
@@ -228,15 +222,14 @@ class Drivers:
         """Of the files beside a manifest that are read, of the server that one of them may say, and
         of what its contracts break."""
         keys = {one.contract.key for one in workspace.bindings[manifest.key]}
-        broken = tuple(self._broken[key].sentence for key in sorted(keys & self._broken.keys()))
-        held = bool(broken) and self._holds
+        broken, held = self._judging.mark_of(keys)
         return code_mark(manifest), self._signed(manifest), broken, held, manifest.server
 
     def _is_news(self, before: files.Workspace, after: files.Workspace, signed: Marks) -> bool:
         # Code that comes, changes or goes is seen there, too.
         if after.read_files or after.drivers.keys() != before.drivers.keys():
             return True
-        if after.refused != before.refused or self._accepted.mark() != self._accepted_mark:
+        if after.refused != before.refused or self._judging.is_out_of_date():
             return True
         return any(
             one.marks[1] != signed.get(one.manifest.key) for one in self.care.drivers.values()
@@ -255,7 +248,7 @@ class Drivers:
             if before.get(path) != refused:
                 for problem in refused.problems:
                     _log.warning("%s", problem)
-        self._judge(workspace)
+        self._judging.judge([workspace.contracts[key] for key in sorted(workspace.serving)])
         kept = self.care.drivers
         were = {**kept}
         for key in [*kept]:
@@ -278,24 +271,7 @@ class Drivers:
             self.publishing.now()
         else:
             self.publishing.soon()
-        if self._config.drivers.verify == "start":
-            self._verify()
-
-    @property
-    def _holds(self) -> bool:
-        return self._config.contracts.on_break == "hold"
-
-    def _judge(self, workspace: files.Workspace) -> None:
-        """Which contracts break what was accepted of them."""
-        fresh: list[Broken] = []
-        self._broken = {}
-        if self._config.contracts.watch:
-            served = [workspace.contracts[key] for key in sorted(workspace.serving)]
-            self._broken, fresh = self._accepted.take(served)
-        self._accepted_mark = self._accepted.mark()
-        for one in fresh:
-            found = " ".join(classes(one.changes))
-            self._audit.record_change("contracts", one.contract.id, "breaking", found)
+        self._verify()
 
     def _is_same(
         self, driver: Driver, manifest: DriverManifest, workspace: files.Workspace
@@ -343,11 +319,7 @@ class Drivers:
     ) -> None:
         driver, marks = made
         driver.marks = (*marks, *self._marks(manifest, workspace)[len(marks) :])
-        for key in driver.bindings.keys() & self._broken.keys():
-            sentence = self._broken[key].sentence
-            driver.warn(sentence)
-            if self._holds:
-                driver.bindings[key].wrong += (sentence,)
+        self._judging.tell(driver)
         self.care.drivers[driver.key] = self._upstreams[driver.key] = driver
         self.care.look_after(driver)
 
@@ -409,49 +381,9 @@ class Drivers:
         """What the servers of drivers can do beside contracts, for whoever introduces the node."""
         return [voice_of(one) for one in self.care.drivers.values() if one.capabilities]
 
-    # -- verification
-
     def _verify(self) -> None:
-        if self._verifier is None or self._verifier.done():
-            self._verifier = asyncio.get_running_loop().create_task(
-                self._verify_all(), name="drivers:verify"
-            )
-
-    async def _verify_all(self) -> None:
-        """Ask the servers of drivers that nobody has used yet for their tools, a few at a time."""
-        places = asyncio.Semaphore(min(AT_ONCE, self._config.drivers.most_processes))
-
-        async def look(driver: Driver) -> None:
-            async with places:
-                await self._verify_one(driver)
-
-        waiting = self._unverified()
-        tried: set[Driver] = set()
-        while waiting:
-            tried.update(waiting)
-            await asyncio.gather(*(look(one) for one in waiting))
-            # Others may have come meanwhile.
-            waiting = [one for one in self._unverified() if one not in tried]
-
-    def _unverified(self) -> list[Driver]:
-        return [
-            one
-            for one in self.care.drivers.values()
-            if not one.verified and not one.standing.refused
-        ]
-
-    async def _verify_one(self, driver: Driver) -> None:
-        if driver.verified or self.care.drivers.get(driver.key) is not driver:
-            return
-        try:
-            await driver.server.awake()
-        except InterlockError as error:
-            # It is unverified, and looked at again when somebody needs it.
-            _log.warning("%s: %s", driver.manifest.id, error.message)
-            return
-        if not driver.requests:
-            # It was only asked: who needs it starts it.
-            await driver.server.end()
+        if self._config.drivers.verify == "start":
+            self.verifying.begin(self._config.drivers.most_processes)
 
     # -- how they fare
 
@@ -472,19 +404,11 @@ class Drivers:
         return [*known, *others, *refused]
 
     def contract_status(self) -> list[ContractStatus]:
-        broken = {key: one.sentence for key, one in self._broken.items()}
-        return contracts_of(self.contracts, self.publishing.set_aside(), broken)
+        return contracts_of(self.contracts, self.publishing.set_aside(), self._judging.sentences())
 
     def broken_contracts(self) -> list[ToolChange]:
         """Contracts that changed so that callers break, and nobody has accepted it."""
-        return [
-            one.shown(
-                held=self._holds,
-                drivers=[driver.manifest.id for driver in self.contracts.served[key].drivers],
-            )
-            for key, one in self._broken.items()
-            if key in self.contracts.served
-        ]
+        return self._judging.shown(self.contracts.served)
 
     def _record(
         self,

@@ -12,6 +12,7 @@ import pytest
 from interlock.catalog.aql import surface
 from interlock.catalog.aql.book import OperationsAt
 from interlock.catalog.aql.surface import Surface
+from interlock.catalog.offering import own_offering
 from interlock.catalog.snapshot import View
 from interlock.protocol.aql.words import PLAIN, Category, Face
 from interlock.protocol.mcp import Era
@@ -184,6 +185,14 @@ def test_the_description_of_the_one() -> None:
     assert about.startswith("Unified entry point to 102 operations of server0, server1.")
     for category in Category:
         assert re.search(rf"{category.value} \d+ \(server0_\w+…\)", about)
+
+
+def test_what_has_no_server_in_its_name_is_no_server() -> None:
+    nameless = own_offering(None, (tool("axis"),))
+    beside = shown(SINGLE, book(nameless, offer("shop", (tool("list_carts"),))))
+    assert " 2 operations of shop. " in beside["mcp_aql"]["description"]
+    alone = shown(SINGLE, book(nameless))
+    assert " 1 operations. " in alone["mcp_aql"]["description"]
 
 
 @pytest.mark.spec("AQ-MCP-3.1-1")

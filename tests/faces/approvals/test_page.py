@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from interlock.config.trust import ApprovalsConfig
@@ -105,6 +106,22 @@ def test_a_passkey_lets_a_call_through(office: Office, browser: Browser, passkey
     # It was used once, for this one: the authenticator counts.
     (credential,) = browser.credentials(passkeys)
     assert credential["rpId"] == "localhost"
+    assert browser.complaints() == []
+
+
+def test_what_is_sent_beside_the_arguments_is_seen(office: Office, browser: Browser) -> None:
+    told = office.held(table="orders")
+    browser.open(address(office, told))
+    browser.until_text("#arguments", "orders")
+    assert browser.script("return document.querySelector('#beside')") is None
+    entry = office.approving.approvals._inbox.get(told["confirmation_id"])
+    assert entry is not None
+    # As of a call of a contract, which this node has none of.
+    shown = b'{"dev.interlock/context":{"tenant":"blue","api_key":"*** (hidden)"}}'
+    entry.record = msgspec.structs.replace(entry.record, meta_shown=shown)
+    browser.open(address(office, told))
+    browser.until_text("#beside", '"tenant": "blue"')
+    assert "*** (hidden)" in browser.text("#beside")
     assert browser.complaints() == []
 
 

@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import Raw
 
-from interlock.call import Credentials
+from interlock.call import Credentials, Proposed
 from interlock.config.trust import BudgetsConfig, CallerBudget
 from interlock.errors import SHUTTING_DOWN, TOO_BUSY, InterlockError
 from interlock.pipeline.approval.record import Approval
@@ -17,6 +18,7 @@ from tests.pipeline.approval.gated import Gated, a_stateless_client, wipe
 from tests.pipeline.calls import tool_call
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
+PROPOSED = Proposed("ops", "p-1", "worker")
 ACCEPT = b'{"approval":{"action":"accept"}}'
 MODEL: dict[str, Any] = {"credentials": Credentials("x", "m"), "client": a_stateless_client()}
 
@@ -102,6 +104,37 @@ def test_those_who_wait_collect(tmp_path: Path) -> None:
             "ok",
         ]
         assert gated.rig.audit.by_upstream["s"].calls == 2
+        gated.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_proposes_a_call_and_makes_it_too_collects_it(tmp_path: Path, restarted: bool) -> None:
+    """It was told to make the call again for the result: that must not be a second approval."""
+
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        approval = await gated.hold(wipe(proposal=PROPOSED))
+        assert await gated.hold() == approval
+        if restarted:
+            gated.close()
+            gated = Gated(tmp_path, keys=gated.keys)
+        assert await gated.confirm(approval) == WIPED
+        assert await gated.ask() == WIPED
+        assert len(gated.upstream.started) == 1
+        assert (await gated.hold()).id != approval.id
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_only_proposed_was_told_in_the_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        approval = await gated.hold(wipe(proposal=PROPOSED))
+        assert await gated.confirm(approval) == WIPED
+        assert (await gated.hold(wipe(proposal=PROPOSED))).id != approval.id
         gated.close()
 
     asyncio.run(run())

@@ -257,7 +257,8 @@ def _names(face: Face, book: OperationsAt, mine: Iterable[Operation], most: int)
 
 def _servers(seen: Iterable[Operation]) -> str:
     """Whose operations these are."""
-    segments = sorted({one.tool.segment for one in seen if one.native is None})
+    # The node's own tools, and contracts, have no segment.
+    segments = sorted({one.tool.segment for one in seen if one.native is None} - {""})
     if not segments:
         return ""
     shown: list[str] = []

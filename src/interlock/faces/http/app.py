@@ -4,23 +4,21 @@ fare?"""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from interlock.call import Call, Client, Credentials
+from interlock.call import Call
 from interlock.errors import FOREIGN_ORIGIN, InterlockError
-from interlock.faces.http.fast_lane import CERTIFICATE
-from interlock.faces.http.guard import Guard, peer_name
+from interlock.faces.http.answers import JSON, Scope, Send, respond, respond_json
+from interlock.faces.http.guard import Guard
+from interlock.faces.http.plain_requests import call_of, words
 from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
 from interlock.pipeline.authenticate import Unsettled
 from interlock.pipeline.entry import MOST_UNSETTLED, too_many_unsettled
 from interlock.pipeline.pipeline import Pipeline
-from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
-from interlock.protocol.mcp import LATEST_STATELESS, Era
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-_CLIENT = Client(Era.STATELESS, LATEST_STATELESS)
+_NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class NodeApp:
@@ -46,7 +44,7 @@ class NodeApp:
         self.public: dict[str, Callable[[], Any]] = {}
         """What else everybody is told at which path."""
 
-    async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: object, send: Send) -> None:
         fields = dict(scope["headers"])
         path, method = scope["path"], scope["method"]
         public = self._public(path)
@@ -54,21 +52,21 @@ class NodeApp:
         refusal = self.guard.refusal(fields.get(b"host"), origin)
         if refusal is not None:
             foreign = InterlockError(FOREIGN_ORIGIN, refusal)
-            self._pipeline.refused(self._call(scope, fields, method), foreign)
-            await _answer(send, 403, {"error": foreign.failure.name, "message": refusal})
+            self._pipeline.refused(call_of(scope, method, ""), foreign)
+            await _answer(send, 403, words(foreign.failure.name, refusal))
             return
         if public is not None:
             await _tell_everybody(send, method, public())
             return
         if path != "/healthz" and path not in self._shown:
             hint = f"There is nothing here. The MCP endpoint is {self._mcp_path}."
-            await _answer(send, 404, {"error": "not_found", "message": hint})
+            await _answer(send, 404, words("not_found", hint))
         elif method not in ("GET", "HEAD"):
-            await _answer(send, 405, {"error": "method_not_allowed", "message": "Use GET."})
+            await _answer(send, 405, words("method_not_allowed", "Use GET."))
         elif path == "/healthz":
             await _answer(send, 200, {"status": "ok"})
         else:
-            await self._show(path, scope, fields, send)
+            await self._show(path, scope, send)
 
     def _public(self, path: str) -> Callable[[], Any] | None:
         """What stands at a path that is for everybody. None: nothing of that kind."""
@@ -77,23 +75,22 @@ class NodeApp:
             return lambda: metadata.document
         return self.public.get(path)
 
-    async def _show(
-        self, path: str, scope: dict[str, Any], fields: dict[bytes, bytes], send: Send
-    ) -> None:
+    async def _show(self, path: str, scope: Scope, send: Send) -> None:
+        call = call_of(scope, path.removeprefix("/"), "")
         try:
-            await self._admit(scope, fields, path.removeprefix("/"))
+            await self._admit(call)
         except InterlockError as error:
-            body = {"error": error.failure.name, "message": error.message}
-            shown = bearer_of(fields.get(b"authorization")) is not None
+            shown = call.credentials.bearer is not None
             challenge = challenge_of(self.metadata, error, shown=shown)
+            body = words(error.failure.name, error.message)
             await _answer(send, error.failure.http, body, challenge)
             return
         told = self._shown[path]()
         await _answer(send, 200, await told if inspect.isawaitable(told) else told)
 
-    async def _admit(self, scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> None:
+    async def _admit(self, call: Call) -> None:
         try:
-            self._pipeline.admit(self._call(scope, fields, verb))
+            self._pipeline.admit(call)
         except Unsettled as unsettled:
             if self._unsettled >= MOST_UNSETTLED:
                 raise too_many_unsettled() from None
@@ -102,40 +99,24 @@ class NodeApp:
                 await unsettled.settle()
             finally:
                 self._unsettled -= 1
-            self._pipeline.admit(self._call(scope, fields, verb))
-
-    @staticmethod
-    def _call(scope: dict[str, Any], fields: dict[bytes, bytes], verb: str) -> Call:
-        bearer = bearer_of(fields.get(b"authorization"))
-        shown = scope.get("extensions", {}).get(CERTIFICATE, {}).get("names", ())
-        credentials = Credentials(peer_name(scope.get("client")), bearer, certificate=shown)
-        return Call(verb, "http", credentials, _CLIENT)
+            self._pipeline.admit(call)
 
 
 async def _answer(send: Send, status: int, body: Any, challenge: bytes | None = None) -> None:
-    payload = encode_value(body)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(payload)).encode()),
-        (b"cache-control", b"no-store"),
-    ]
+    fields = [_NO_STORE]
     if challenge is not None:
-        headers.append((b"www-authenticate", challenge))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": payload})
+        fields.append((b"www-authenticate", challenge))
+    await respond_json(send, status, body, fields)
 
 
 async def _tell_everybody(send: Send, method: str, document: Any) -> None:
     """A public document, which pages of any origin may read too."""
     payload = encode_value(document) if method in ("GET", "HEAD") else b""
     status = 200 if payload else 204 if method == "OPTIONS" else 405
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(payload)).encode()),
+    fields = [
         (b"cache-control", b"max-age=60"),
         (b"access-control-allow-origin", b"*"),
         (b"access-control-allow-methods", b"GET, HEAD"),
         (b"access-control-allow-headers", b"*"),
     ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": payload})
+    await respond(send, status, payload, JSON, fields)

@@ -85,6 +85,8 @@ def seen(approval: Approval, now: float, outcome: Outcome | None = None) -> dict
         "contract": approval.contract,
         "policy": approval.policy,
     }
+    if approval.meta_shown:
+        shown["meta_text"] = msgspec.json.format(approval.meta_shown, indent=2).decode()
     if outcome is not None:
         shown["result"] = Raw(outcome.result)
         shown["result_text"] = msgspec.json.format(bytes(outcome.result), indent=2).decode()
@@ -105,12 +107,14 @@ def _times(approval: Approval, now: float) -> dict[str, Any]:
 
 def summed_up(approval: Approval, now: float) -> dict[str, Any]:
     """One of many: long arguments are cut, as `arguments_cut` says. Nobody decides by this."""
-    if len(approval.shown) <= _MOST_LISTED and len(approval.description) <= _MOST_LISTED:
+    long = len(approval.shown) + len(approval.meta_shown)
+    if long <= _MOST_LISTED and len(approval.description) <= _MOST_LISTED:
         return {**seen(approval, now), "arguments_cut": False}
-    cut = len(approval.shown) > _MOST_LISTED
+    cut = long > _MOST_LISTED
     brief = msgspec.structs.replace(
         approval,
         shown=NOT_SHOWN if cut else approval.shown,
+        meta_shown=b"" if cut else approval.meta_shown,
         description=approval.description[:_MOST_LISTED],
     )
     shown = {**seen(brief, now), "arguments_cut": cut}

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.call import Call, Caller, Client, Credentials
+from interlock.call import Call, Caller, Credentials
 from interlock.errors import (
     FORBIDDEN,
     FOREIGN_ORIGIN,
@@ -46,21 +46,18 @@ from interlock.faces.http.approval_shown import (
     seen,
     waiting,
 )
-from interlock.faces.http.fast_lane import CERTIFICATE
 from interlock.faces.http.guard import Guard, peer_name
 from interlock.faces.http.pace import Pace
 from interlock.faces.http.page import PAGE, SECURITY, page_files
+from interlock.faces.http.plain_requests import call_of, caller_of, words
 from interlock.pipeline.approval.record import Approval
 from interlock.pipeline.authenticate import LOCAL_PEER
-from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
-from interlock.protocol.mcp import LATEST_STATELESS, Era
 
 BASE: Final = "/approvals"
 LOCAL: Final = "interlock.local"
 """Set in the scope of what comes by the Unix socket of the node's own user."""
 
-_CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
 _MOST_BODY: Final = 64 * 1024
 _MOST_STREAMS: Final = 200
 _PING: Final = 15.0
@@ -230,26 +227,14 @@ class ApprovalsApp:
     async def _caller(self, scope: Scope) -> Caller:
         call = self._call(scope)
         try:
-            try:
-                return self._authenticate(call.credentials)
-            except InterlockError as error:
-                settle = getattr(error, "settle", None)
-                if settle is None:
-                    raise
-                await settle()
-                return self._authenticate(call.credentials)
+            return await caller_of(call, self._authenticate)
         except InterlockError as error:
             self._refused(call, error)
             raise
 
     @staticmethod
     def _call(scope: Scope) -> Call:
-        fields = dict(scope["headers"])
-        peer = LOCAL_PEER if LOCAL in scope else peer_name(scope.get("client"))
-        names = scope.get("extensions", {}).get(CERTIFICATE, {}).get("names", ())
-        bearer = bearer_of(fields.get(b"authorization"))
-        credentials = Credentials(peer, bearer, certificate=names)
-        return Call("approvals", "http", credentials, _CLIENT, name=scope["path"][:200])
+        return call_of(scope, "approvals", peer=LOCAL_PEER if LOCAL in scope else None)
 
     async def _tried(self, scope: Scope, key: str, attempt: Awaitable[T]) -> T:
         """What an attempt comes to. One that is good always counts: whoever guesses keeps nobody
@@ -458,12 +443,11 @@ class ApprovalsApp:
             fields.append((b"retry-after", str(math.ceil(retry / 1000)).encode()))
         if status == 401:
             fields.append((b"www-authenticate", b"Bearer"))
-        body = {"error": error.failure.name, "message": error.message}
-        await respond_json(send, status, body, fields)
+        await respond_json(send, status, words(error.failure.name, error.message), fields)
 
     @staticmethod
     async def _json(send: Send, status: int, word: str, message: str) -> None:
-        await respond_json(send, status, {"error": word, "message": message}, SECURITY)
+        await respond_json(send, status, words(word, message), SECURITY)
 
 
 def _session_of(scope: Scope) -> str | None:

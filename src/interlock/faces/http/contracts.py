@@ -17,21 +17,23 @@ from email.utils import format_datetime
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
-from interlock.call import Call, Caller, Client, Credentials
-from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INVALID_REQUEST, InterlockError
+from interlock.call import Call, Caller, Credentials
+from interlock.errors import FORBIDDEN, INVALID_REQUEST, InterlockError
 from interlock.faces.http.answers import App, Receive, Scope, Send, read_json, respond_json
-from interlock.faces.http.fast_lane import CERTIFICATE
-from interlock.faces.http.guard import Guard, peer_name
-from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
+from interlock.faces.http.guard import Guard
+from interlock.faces.http.plain_requests import (
+    FIELDS,
+    call_of,
+    caller_of,
+    check_origin,
+    turn_away,
+    words,
+)
+from interlock.faces.http.resource_metadata import ResourceMetadata
 from interlock.pipeline.audit import OK, Audit
-from interlock.pipeline.authenticate import Unsettled
-from interlock.protocol.headers import bearer_of
-from interlock.protocol.mcp import LATEST_STATELESS, Era
 
 BASE: Final = "/contracts"
 _VERB: Final = "contracts"
-_CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
-_FIELDS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _LOG, _VALIDATE = "/log", "/validate"
 _MOST_PARAMETERS: Final = 20
 _MOST_ENTRIES: Final = 1000
@@ -136,28 +138,25 @@ class ContractsApp:
         if not ours or not self.enabled or not self._registry.is_there:
             await self._otherwise(scope, receive, send)
             return
-        call = _call_of(scope)
+        call = call_of(scope, _VERB)
         try:
             status, body, ends, told = await self._serve(scope, receive, call)
         except InterlockError as error:
             self._refused(call, error)
-            await self._say(send, error, shown=call.credentials.bearer is not None)
+            await turn_away(send, error, call, self.metadata, data=error.data)
         else:
             self._audit.record(call, OK, 0, told)
-            await respond_json(send, status, body, (*_FIELDS, *_fields_of(ends)))
+            await respond_json(send, status, body, (*FIELDS, *_fields_of(ends)))
 
     async def _serve(self, scope: Scope, receive: Receive, call: Call) -> Answer:
-        fields = dict(scope["headers"])
-        refusal = self.guard.refusal(fields.get(b"host"), fields.get(b"origin"))
-        if refusal is not None:
-            raise InterlockError(FOREIGN_ORIGIN, refusal)
+        check_origin(self.guard, scope)
         await self._admit(call)
         name = scope["path"].removeprefix(BASE).removeprefix("/")
         below = next((one for one in (_LOG, _VALIDATE) if name.endswith(one)), "")
         name = name.removesuffix(below) if below else name
         wanted = "POST" if below == _VALIDATE else "GET"
         if scope["method"] not in (wanted, *(("HEAD",) if wanted == "GET" else ())):
-            return 405, _words("method_not_allowed", f"Use {wanted}."), None, "method not allowed"
+            return 405, words("method_not_allowed", f"Use {wanted}."), None, "method not allowed"
         asked = _parameters(scope["query_string"], _KNOWN[below or ("find" if name else "")])
         if not name:
             body = await self._registry.search(asked)
@@ -177,26 +176,11 @@ class ContractsApp:
 
     async def _admit(self, call: Call) -> None:
         """Raises InterlockError."""
-        try:
-            caller = self._authenticate(call.credentials)
-        except Unsettled as unsettled:
-            await unsettled.settle()
-            caller = self._authenticate(call.credentials)
-        call.caller = caller
+        call.caller = caller = await caller_of(call, self._authenticate)
         if not caller.calls:
             raise InterlockError(
                 FORBIDDEN, f"The token of {caller.name} is not for calling: `may: [call]` lets it."
             )
-
-    async def _say(self, send: Send, error: InterlockError, *, shown: bool) -> None:
-        fields = list(_FIELDS)
-        challenge = challenge_of(self.metadata, error, shown=shown)
-        if challenge is not None:
-            fields.append((b"www-authenticate", challenge))
-        body: dict[str, Any] = _words(error.failure.name, error.message)
-        if error.data:
-            body["data"] = error.data
-        await respond_json(send, error.failure.http, body, fields)
 
 
 def _parameters(query: bytes, known: frozenset[str]) -> dict[str, str]:
@@ -237,15 +221,3 @@ def _fields_of(ends: Deprecated | None) -> Sequence[tuple[bytes, bytes]]:
         link = f'<{ends.migration_uri}>; rel="deprecation"'
         fields.append((b"link", link.encode()))
     return fields
-
-
-def _words(word: str, sentence: str) -> dict[str, Any]:
-    return {"error": word, "message": sentence}
-
-
-def _call_of(scope: Scope) -> Call:
-    fields = dict(scope["headers"])
-    names = scope.get("extensions", {}).get(CERTIFICATE, {}).get("names", ())
-    bearer = bearer_of(fields.get(b"authorization"))
-    credentials = Credentials(peer_name(scope.get("client")), bearer, certificate=names)
-    return Call(_VERB, "http", credentials, _CLIENT, name=scope["path"][:200])

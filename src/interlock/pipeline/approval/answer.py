@@ -77,6 +77,8 @@ def held_result(approval: Approval, url: str | None, *, nobody: bool = False) ->
         "aud": approval.audience,
         "action": approval.action,
     }
+    if approval.meta_shown:
+        content["meta"] = Raw(approval.meta_shown)
     if approval.reason:
         content["reason"] = approval.reason
     if url is not None:

@@ -29,6 +29,7 @@ from interlock.errors import (
 from interlock.pipeline.approval import faults
 from interlock.pipeline.approval.below import Below, Child, unknown
 from interlock.pipeline.approval.gate import Gate
+from interlock.pipeline.approval.held_below import HeldBelow
 from interlock.pipeline.approval.inbox import Entry, Inbox
 from interlock.pipeline.approval.keeping import Keeper, Kept
 from interlock.pipeline.approval.proofs import REFUSE, Proofs, Verdict, invalid
@@ -96,10 +97,13 @@ class Approvals:
             policy_version=policy_version,
             page=self.url_of,
             seals=seals,
-            remember=self._below.remember,
-            show=self._show_below,
+            below=HeldBelow(
+                self._inbox,
+                remember=self._below.remember,
+                show=self._show_below,
+                on_passed=self._over_below,
+            ),
         )
-        self.gate.on_passed_below = self._over_below
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life
@@ -217,7 +221,7 @@ class Approvals:
                     self._over_below(id)
                 raise
             self._over_below(id)
-            await self.gate.answered_below(id, outcome)
+            await self.gate.below.answered(id, outcome)
             return outcome
         verdict = await self._decide(entry, proof)
         if verdict.decision == REFUSE:

@@ -8,12 +8,11 @@ same approval, waits for the call that is under way, or is given what it came to
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from interlock.call import Call, Caller, Credentials, Outcome
+from interlock.call import Call, Credentials, Outcome
 from interlock.catalog.offering import Tool
 from interlock.errors import (
     CONFIRMATION_EXPIRED,
@@ -28,36 +27,39 @@ from interlock.pipeline.approval.answer import (
     accepted,
     held_result,
     marked_as_kept,
-    needed_below,
     opens_pages,
     url_error,
     url_needed,
 )
 from interlock.pipeline.approval.asking_below import leaves_with, may_ask_below
-from interlock.pipeline.approval.below import Answered, unknown
 from interlock.pipeline.approval.ending import (
-    after_below,
     told,
     unwritten,
     with_error,
     with_outcome,
     worth_telling,
 )
-from interlock.pipeline.approval.holding import about, tell_of, written_down
+from interlock.pipeline.approval.held_below import HeldBelow
+from interlock.pipeline.approval.holding import (
+    Whole,
+    about,
+    check_context,
+    sent_along,
+    tell_of,
+    whole,
+    written_down,
+)
 from interlock.pipeline.approval.inbox import Entry, Inbox
 from interlock.pipeline.approval.keeping import Kept
 from interlock.pipeline.approval.record import (
     APPROVED,
     DISPATCHING,
-    DONE,
     EXPIRED,
     PENDING,
     VOID,
     Approval,
     digest_of,
-    exact,
 )
-from interlock.pipeline.approval.shown_below import said_below
 from interlock.pipeline.approval.waiting import MOST_OF_CALLER, MOST_WAITING, Waiting
 from interlock.pipeline.audit import COLLECTED, OK
 from interlock.pipeline.fault import fault
@@ -105,49 +107,44 @@ class Gate:
         policy_version: Callable[[], str],
         page: Callable[[str], str | None],
         seals: Seals,
-        remember: Callable[[str, str, float], None] = lambda *_: None,
-        show: Callable[[Approval], None] = lambda _: None,
+        below: HeldBelow,
     ) -> None:
-        """`page`: the address of one approval's page, where people can reach it. `remember`: told
-        which approval of which upstream a call came back with, and until when that holds. `show`:
-        told what that node said of it."""
+        """`page`: the address of one approval's page, where people can reach it."""
         self._inbox = inbox
         self._node_id = node_id
         self.policy_version = policy_version
         self._page = page
         self._seals = seals
-        self._remember = remember
-        self._show = show
+        self.below = below
         self.anybody: Callable[[], bool] = lambda: True
         """Whether there is somebody whose proof could count."""
         self.on_approved_tool: Callable[[Tool, str], None] = lambda *_: None
         """Told of the tool whose call a human let through, and whose proof that was."""
-        self.on_passed_below: Callable[[str], None] = lambda _: None
-        """Told of an approval below for which a call does not wait any more."""
         inbox.on_ended = self.ended
 
     # -- a call comes
 
     def hold(self, call: Call, decision: Decision) -> None:
         """Stop it, or let it go if it is approved. Raises InterlockError."""
-        arguments = exact(call.arguments)
+        asked = whole(call, call.route)
         if call.approval:
-            self._consume(call, decision, arguments)
+            self._consume(call, decision, asked)
             return
         caller = call.caller
         assert caller is not None
         tool, contract = about(call)
-        digest = digest_of(tool, arguments, contract, caller)
+        digest = digest_of(tool, asked.arguments, contract, caller, asked.meta)
         entry = self._inbox.of_call(caller, digest)
-        if entry is not None and self._goes_on(call, entry, decision, arguments):
+        if entry is not None and self._goes_on(call, entry, decision, asked):
             return
+        check_context(call.route, asked)
         if entry is not None:
             self._inbox.unindex(entry)
         now = self._inbox.wall_clock()
         record = written_down(
             call,
             decision,
-            arguments,
+            asked,
             audience=self._node_id(),
             policy=self.policy_version(),
             created=now,
@@ -156,31 +153,7 @@ class Gate:
         entry = self._inbox.add(record, call.session)
         self._when_written(entry, call)
 
-    def _note_below(self, call: Call, outcome: Outcome) -> None:
-        """A node below may have a gate of its own, and its result say so. It goes up as it is."""
-        needed = needed_below(outcome.result)
-        if needed is not None:
-            self._remember(needed[0], call.upstream, needed[1])
-            assert call.caller is not None
-            tool, _ = about(call)
-            self._show_below(outcome.result, call.upstream, tool, call.caller, call.effect)
-
-    def _waits_below(self, record: Approval) -> None:
-        """The call of this record was stopped by another gate, below."""
-        self._remember(record.below, record.upstream, record.below_until)
-        self._show_below(record.result, record.upstream, record.tool, record.caller, record.effect)
-
-    def _show_below(
-        self, result: bytes, upstream: str, tool: str, caller: Caller, effect: str
-    ) -> None:
-        now = self._inbox.wall_clock()
-        said = said_below(
-            result, upstream=upstream, tool=tool, caller=caller, effect=effect, now=now
-        )
-        if said is not None:
-            self._show(said)
-
-    def _goes_on(self, call: Call, entry: Entry, decision: Decision, arguments: object) -> bool:
+    def _goes_on(self, call: Call, entry: Entry, decision: Decision, asked: Whole) -> bool:
         """The same was asked before. False: that is past, and this is a new call."""
         record = entry.record
         if entry.written is None:
@@ -201,19 +174,21 @@ class Gate:
             # Approved before the node was started anew: this is the call that was waited for.
             call.approval = record.id
             # Sent is what the human saw, and nothing that may stand beside it now.
-            call.arguments, call.extra, call.meta = record.arguments, None, None
+            call.arguments, call.extra, call.meta = (
+                record.arguments, None, sent_along(record.meta)
+            )  # fmt: skip
             if call.route is None:
                 name_as_it_is(call, call.upstream)
-            self._consume(call, decision, arguments)
+            self._consume(call, decision, asked)
         elif not record.over:
             self._wait(call, entry, DISPATCH_WAIT)
         elif record.below:
-            changed = self._changes(record, call, decision, arguments)
+            changed = self._changes(record, call, decision, asked)
             now, keep = self._inbox.wall_clock(), self._inbox.settings.keep
             if not may_ask_below(record, changed, now, keep):
                 return False
             if self._wait(call, entry, DISPATCH_WAIT) and entry.call is None and not entry.writing:
-                self.dispatch(entry, bytes(call.arguments))
+                self.dispatch(entry, bytes(call.arguments), asked.raw_meta)
         elif record.collected or record.state == EXPIRED or not worth_telling(record):
             return False
         else:
@@ -255,6 +230,8 @@ class Gate:
     def _answer(self, call: Call, entry: Entry) -> None:
         """Tell a caller that its call waits. Never raises."""
         record, host = entry.record, self.host
+        if call.proposal is None:
+            entry.asked_plainly = True
         above = bool(call.credentials.known_as) or call.hop is not None
         url = self._page(record.id)
         if url is None or above or not opens_pages(call.client) or accepted(call) is False:
@@ -276,9 +253,9 @@ class Gate:
 
     # -- an approved call
 
-    def dispatch(self, entry: Entry, arguments: bytes | None = None) -> None:
-        """Make the call that was approved. It goes the whole way, as any other does. `arguments`:
-        given where the record has its own no more."""
+    def dispatch(self, entry: Entry, arguments: bytes | None = None, meta: bytes = b"") -> None:
+        """Make the call that was approved. It goes the whole way, as any other does. `arguments`
+        and `meta`: given where the record has its own no more."""
         record = entry.record
         session = entry.session
         client = record.client
@@ -289,6 +266,7 @@ class Gate:
         call = Call(
             TOOLS_CALL, record.face, NOBODY, client, record.name,
             arguments=record.arguments if arguments is None else arguments,
+            meta=sent_along(record.meta if arguments is None else meta),
             session=session, hop=record.hop,
         )  # fmt: skip
         call.caller, call.proposal = record.caller, record.proposal
@@ -297,7 +275,7 @@ class Gate:
         entry.call = call
         self.host.begin(call)
 
-    def _consume(self, call: Call, decision: Decision, arguments: object) -> None:
+    def _consume(self, call: Call, decision: Decision, asked: Whole) -> None:
         """Raises InterlockError when this is not the call that was approved."""
         entry = self._inbox.get(call.approval)
         if entry is None or not leaves_with(entry, call) or entry.writing:
@@ -309,7 +287,7 @@ class Gate:
             call.approval = ""
             raise InterlockError(CONFIRMATION_EXPIRED, "The approval is used for another call.")
         record = entry.record
-        changed = self._changes(record, call, decision, arguments)
+        changed = self._changes(record, call, decision, asked)
         if changed:
             raise InterlockError(
                 CONFIRMATION_EXPIRED,
@@ -341,9 +319,7 @@ class Gate:
 
         self._inbox.step(entry, record.step(DISPATCHING), then)
 
-    def _changes(
-        self, record: Approval, call: Call, decision: Decision, arguments: object
-    ) -> list[str]:
+    def _changes(self, record: Approval, call: Call, decision: Decision, asked: Whole) -> list[str]:
         assert call.caller is not None
         tool, contract = about(call)
         changed = []
@@ -353,7 +329,8 @@ class Gate:
             changed.append("the tool's definition")
         if self.policy_version() != record.policy or decision.action > ACTIONS[record.action]:
             changed.append("the policy")
-        if not changed and digest_of(tool, arguments, contract, call.caller) != record.digest:
+        digest = digest_of(tool, asked.arguments, contract, call.caller, asked.meta)
+        if not changed and digest != record.digest:
             changed.append("the call")
         return changed
 
@@ -364,7 +341,7 @@ class Gate:
         below wants an approval. Told twice, it counts once."""
         if not call.approval:
             if outcome is not None and call.route is not None and call.route.way:
-                self._note_below(call, outcome)
+                self.below.note(call, outcome)
             return
         entry = self._inbox.get(call.approval)
         if entry is None or entry.call is not call:
@@ -386,23 +363,18 @@ class Gate:
         sent: bool = True,
     ) -> None:
         record = entry.record
-        proposed = record.proposal is not None
-        collected = bool(entry.waiters) or proposed or (entry.own and not record.below)
+        # What was proposed is told in the room, and to nobody else unless it was told to come.
+        in_room = record.proposal is not None and not entry.asked_plainly
+        collected = bool(entry.waiters) or in_room or (entry.own and not record.below)
         now = self._inbox.wall_clock()
-        heard, entry.heard_below = entry.heard_below, None
         if outcome is not None:
             done = with_outcome(record, outcome, collected, now)
         else:
             assert error is not None
             done = with_error(record, error, collected, now, sent=sent)
-        if heard is not None and heard[0] == done.below:
-            # It was let through there just after it was asked about.
-            done = after_below(record, heard[1], now)
-            outcome, error = told(done)
-        if record.below and record.below != done.below:
-            self.on_passed_below(record.below)
-        if done.below:
-            self._waits_below(done)
+        settled = self.below.settle(entry, done, now)
+        if settled is not done:
+            outcome, error = told(settled)
         entry.live = False
 
         def then(kept: Kept) -> None:
@@ -411,29 +383,7 @@ class Gate:
                 self._inbox.unindex(entry)
             self._tell(entry, outcome, error)
 
-        self._inbox.step(entry, done, then)
-
-    async def answered_below(self, id: str, outcome: Answered) -> None:
-        """A gate of a node below was passed: what the call came to now is the outcome of whoever
-        let it through here. Raises InterlockError when another node answered than the one at whose
-        gate the call waits."""
-        loop = asyncio.get_running_loop()
-        waiting = [one for one in self._inbox if one.record.below == id]
-        if any(one.record.upstream != outcome.upstream for one in waiting):
-            raise unknown(id)
-        for entry in waiting:
-            record = entry.record
-            if record.below == id and (entry.call is not None or entry.writing):
-                entry.heard_below = (id, outcome)
-            elif record.below == id and record.state == DONE:
-                changed = after_below(record, outcome, self._inbox.wall_clock())
-                if changed.below:
-                    self._waits_below(changed)
-                self._inbox.index(entry)
-                written: asyncio.Future[Kept] = loop.create_future()
-                self._inbox.step(entry, changed, written.set_result)
-                # Not given up by a confirmer who hangs up.
-                await asyncio.shield(written)
+        self._inbox.step(entry, settled, then)
 
     def ended(self, entry: Entry) -> None:
         """A record came to its end without a call."""

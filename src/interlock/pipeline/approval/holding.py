@@ -5,22 +5,70 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+from msgspec import Raw
 
 from interlock.call import Call, Client
-from interlock.catalog.offering import Tool
+from interlock.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.catalog.pinning import approved_digest
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.pipeline.approval.record import (
     Approval,
     canonical,
     digest_of,
+    exact,
     masked,
     new_id,
 )
 from interlock.pipeline.policy.decision import Decision
+from interlock.protocol.jsonrpc import decode_members, encode_members
 
 _log = logging.getLogger("interlock.approvals")
+
+_SENT_ALONG: Final = (META_CONTEXT, META_DRIVER)
+"""What of the `_meta` of a call decides what it does: drivers read it. Everything else is about the
+request that was held, and not about the one that is made for it."""
+
+
+class Whole(NamedTuple):
+    """All of a call that a human lets through, as it can be read in one way only."""
+
+    arguments: Any
+    meta: dict[str, Any] | None = None
+    """What of its `_meta` is sent with it. None: nothing."""
+    raw_meta: bytes = b""
+
+
+def brought_along(call: Call, route: object) -> dict[str, Raw]:
+    """What of its `_meta` decides what a call does. `route`: what is called."""
+    given = call.meta
+    if given is None or not isinstance(route, Tool) or route.upstream != CONTRACTS:
+        return {}
+    return {name: given[name] for name in _SENT_ALONG if name in given}
+
+
+def whole(call: Call, route: object) -> Whole:
+    """All of it. `route`: what is called. Raises InterlockError."""
+    arguments, along = exact(call.arguments), brought_along(call, route)
+    if not along:
+        return Whole(arguments)
+    raw = encode_members(along)
+    return Whole(arguments, exact(raw), raw)
+
+
+def check_context(route: object, asked: Whole) -> None:
+    """No human is asked about a call of a contract that would be refused for its context. Raises
+    InterlockError."""
+    check = route.check_context if isinstance(route, Tool) else None
+    if check is not None:
+        context = (asked.meta or {}).get(META_CONTEXT)
+        check({} if context is None else context)
+
+
+def sent_along(raw_meta: bytes) -> dict[str, Raw] | None:
+    """The `_meta` of a call that is made for an approval."""
+    return decode_members(raw_meta) if raw_meta else None
 
 
 def about(call: Call) -> tuple[str, str]:
@@ -34,14 +82,14 @@ def about(call: Call) -> tuple[str, str]:
 def written_down(
     call: Call,
     decision: Decision,
-    arguments: Any,
+    asked: Whole,
     *,
     audience: str,
     policy: str,
     created: float,
     expires: float,
 ) -> Approval:
-    """The record of a call that waits from now on. `arguments`: its own, read."""
+    """The record of a call that waits from now on. `asked`: all of it, read."""
     route, caller, client = call.route, call.caller, call.client
     assert caller is not None
     tool, contract = about(call)
@@ -60,11 +108,13 @@ def written_down(
         route=tuple(tool.split(".")) if call.hop is None else call.hop.route,
         hop=call.hop,
         arguments=bytes(call.arguments),
-        shown=shown(arguments),
+        shown=shown(asked.arguments),
+        meta=asked.raw_meta,
+        meta_shown=shown(asked.meta) if asked.meta else b"",
         capability=b"{}" if listed is None else bytes(listed.capability()),
         effect=call.effect,
         description="" if listed is None else listed.description,
-        digest=digest_of(tool, arguments, contract, caller),
+        digest=digest_of(tool, asked.arguments, contract, caller, asked.meta),
         contract=contract,
         policy=policy,
         rule=decision.rule,

@@ -49,7 +49,8 @@ Told = Callable[["Outcome | None", "InterlockError | None"], None]
 
 def size(record: Approval) -> int:
     """How many bytes of it there may be many of."""
-    return len(record.arguments) + len(record.shown) + len(record.result)
+    asked = len(record.arguments) + len(record.meta)
+    return asked + len(record.shown) + len(record.meta_shown) + len(record.result)
 
 
 def _trim(entries: list[Entry], most: int, newest: Approval | None) -> None:
@@ -74,6 +75,7 @@ class Entry:
     """A record, and what there is beside it for as long as the process lives."""
 
     __slots__ = (
+        "asked_plainly",
         "call",
         "early",
         "heard_below",
@@ -103,6 +105,9 @@ class Entry:
         self.timer: Any = None
         self.session: ClientSession | None = None
         self.url_offered = False
+        self.asked_plainly = written is not None
+        """Whether its caller was told of it outside of a room, too, and comes for what it came to.
+        Of one from before a restart nobody knows: it may."""
         self.live = False
         """Whether somebody has just approved it, and it is about to be dispatched."""
         self.call: Call | None = None

@@ -11,6 +11,7 @@ import json
 import math
 import secrets
 import string
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -109,13 +110,17 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly as they came. Empty once the call can no longer be made."""
     shown: bytes
     """The same as JSON for people, secrets masked. `NOT_SHOWN`: not kept any more."""
+    meta: bytes = b""
+    """What of its `_meta` is sent with it, a JSON object. Empty: nothing, or no longer."""
+    meta_shown: bytes = b""
+    """The same for people."""
     capability: bytes
     """The tool's capability annotation, raw JSON."""
     effect: str
     description: str
 
     digest: str
-    """What a proof is about: tool, arguments, contract and caller."""
+    """What a proof is about: tool, arguments, contract and caller, and what is sent with it."""
     contract: str
     """The digest of the tool's definition."""
     policy: str
@@ -180,17 +185,19 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"an approval cannot go from {self.state} to {state}")
         if state in ENDS:
             # Nothing can be called with them any more, and they may hold secrets.
-            changes["arguments"] = b""
+            changes["arguments"] = changes["meta"] = b""
         if state in (EXPIRED, VOID):
             # Nothing happened, and nobody has to know with what.
-            changes["shown"] = NOT_SHOWN
+            changes["shown"], changes["meta_shown"] = NOT_SHOWN, b""
         return replace(self, state=state, **changes)
 
     def without_bulk(self) -> Approval:
         """The same, without what takes room: that it was executed can still be told."""
         if not self.result:
-            return replace(self, shown=NOT_SHOWN)
-        return replace(self, shown=NOT_SHOWN, result=_NOT_KEPT, era=Era.SESSION.value)
+            return replace(self, shown=NOT_SHOWN, meta_shown=b"")
+        return replace(
+            self, shown=NOT_SHOWN, meta_shown=b"", result=_NOT_KEPT, era=Era.SESSION.value
+        )
 
 
 def new_id() -> str:
@@ -239,10 +246,15 @@ def canonical(value: Any) -> bytes:
         ) from None
 
 
-def digest_of(tool: str, arguments: Any, contract: str, caller: Caller) -> str:
-    """What a proof is about, as hex SHA-256 over canonical JSON."""
+def digest_of(
+    tool: str, arguments: Any, contract: str, caller: Caller, meta: Mapping[str, Any] | None = None
+) -> str:
+    """What a proof is about, as hex SHA-256 over canonical JSON. `meta`: what of the call's `_meta`
+    is sent with it."""
     whose = [caller.name, caller.above] if caller.above else caller.name
     whole = {"tool": tool, "arguments": arguments, "contract": contract, "caller": whose}
+    if meta:
+        whole["meta"] = meta
     return sha256(canonical(whole)).hexdigest()
 
 
@@ -301,6 +313,8 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         "aud": approval.audience,
         "note": approval.note,
     }
+    if approval.meta_shown:
+        seen["meta"] = json.loads(approval.meta_shown)
     if url is not None:
         seen["url"] = url
     if approval.at:

@@ -41,6 +41,7 @@ class _Said(msgspec.Struct, frozen=True):
     route: Annotated[list[_Text], Meta(max_length=64)] = []
     action: _Name = CONFIRM
     reason: _Text = ""
+    meta: dict[str, Any] = {}
 
 
 def said_below(
@@ -52,10 +53,11 @@ def said_below(
         raw = decode_members(result)["structuredContent"]
         said = msgspec.json.decode(raw, type=_Said, strict=True)
         shown, capability = canonical(said.arguments), canonical(said.capability)
+        meta = canonical(said.meta) if said.meta else b""
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     expires = seconds_of(said.expires_at)
-    if expires <= now or len(shown) > _MOST_ARGUMENTS or len(capability) > _MOST_ARGUMENTS:
+    if expires <= now or max(len(shown), len(capability), len(meta)) > _MOST_ARGUMENTS:
         return None
     return Approval(
         id=said.confirmation_id,
@@ -70,6 +72,7 @@ def said_below(
         route=tuple(said.route),
         arguments=b"",
         shown=shown,
+        meta_shown=meta,
         capability=capability,
         effect=effect,
         description="",

@@ -18,6 +18,7 @@ from interlock.config.aql import OperationConfig
 from interlock.config.redaction import MASK, redact
 from interlock.errors import InterlockError, ProtocolError
 from interlock.pipeline.approval.approvals import Approvals
+from interlock.pipeline.approval.holding import whole
 from interlock.pipeline.approval.record import (
     APPROVED,
     EXPIRED,
@@ -25,7 +26,6 @@ from interlock.pipeline.approval.record import (
     VOID,
     Approval,
     digest_of,
-    exact,
     masked,
     utc,
 )
@@ -332,7 +332,9 @@ def _digest(call: Call, operation: Operation) -> str:
     """What the approval of a call would be about."""
     assert call.caller is not None
     tool = operation.tool
-    return digest_of(tool.canonical, exact(call.arguments), approved_digest(tool), call.caller)
+    given = whole(call, tool)
+    digest = approved_digest(tool)
+    return digest_of(tool.canonical, given.arguments, digest, call.caller, given.meta)
 
 
 def invalid() -> AqlError:

@@ -21,7 +21,7 @@ from interlock.catalog.drivers.resolver import Candidate, Decision, Machine, Wor
 from interlock.catalog.drivers.resolver_cache import ResolverCache
 from interlock.catalog.drivers.versions import Deprecation, Versions
 from interlock.catalog.effects import EffectLevel
-from interlock.catalog.offering import Tool
+from interlock.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.errors import (
     AUTH_REQUIRED,
     CONFIRMATION_EXPIRED,
@@ -39,12 +39,7 @@ from interlock.upstreams.drivers.rows import Rows
 from interlock.upstreams.drivers.waking import WakingExchange
 from interlock.upstreams.drivers.who_asked import Asker, asker_of, gone
 
-KEY: Final = "drivers:"
-"""The upstream of every contract. No server can have this key."""
-META_DRIVER: Final = "dev.interlock/driver"
-"""In the `_meta` of a call: the driver that it has to go to."""
-META_CONTEXT: Final = "dev.interlock/context"
-"""Likewise: what the contract's context schema asks for."""
+KEY: Final = CONTRACTS
 
 
 class Served(Struct):

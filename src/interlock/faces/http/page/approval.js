@@ -67,6 +67,8 @@ export async function approval(id) {
         make("p", { class: "words" }, visible(view.description || "The tool says nothing of itself."))),
       view.arguments_text ? make("section", { class: "card" },
         make("h2", {}, "With exactly these arguments"), argumentsShown()) : null,
+      view.meta_text ? make("section", { class: "card" },
+        make("h2", {}, "And with this beside them"), besideShown()) : null,
       make("section", { class: "card" }, pairs([
         ["Asked by", `${caller} (${KINDS[view.caller.kind] || view.caller.kind})`],
         ["Held by", view.at ? `the node ${view.at} below, which says all of this itself` : ""],
@@ -89,6 +91,13 @@ export async function approval(id) {
     const shown = json(view.arguments_text, view.mask);
     shown.id = "arguments";
     shown.setAttribute("aria-label", "Arguments");
+    return shown;
+  }
+
+  function besideShown() {
+    const shown = json(view.meta_text, view.mask);
+    shown.id = "beside";
+    shown.setAttribute("aria-label", "What is sent beside the arguments");
     return shown;
   }
 
