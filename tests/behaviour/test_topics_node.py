@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
@@ -46,24 +47,31 @@ def token(name: str) -> str:
 class Office:
     """A node with a topic, its ledger, and its clerk, whose key is an anchor."""
 
-    def __init__(self, world: World, record: str = "off") -> None:
+    def __init__(self, world: World, record: str = "off", pipe: Path | None = None) -> None:
+        """`pipe`: what the tool does is over once somebody opens it."""
         self.world = world
         self.file = world.cwd / "ledger"
         self.key = OKPKey.generate_key("Ed25519")
         (world.cwd / "clerk.pem").write_bytes(self.key.as_pem(private=False))
+        self._pipe = pipe
+        self.configure(record)
+        self.start()
+
+    def configure(self, record: str) -> None:
+        """Write the config; a running node takes it up."""
         seats = [
             {"callers": [name], "capabilities": CAPABILITIES[name], "profile": "response_only"}
             if name == "worker"
             else {"callers": [name], "capabilities": [*CAPABILITIES[name], "chat"]}
             for name in NAMES
         ]
-        world.config(
-            {"ledger": {"command": sys.executable, "args": [str(LEDGER), str(self.file)]}},
+        arguments = [str(one) for one in (LEDGER, self.file, self._pipe) if one is not None]
+        self.world.config(
+            {"ledger": {"command": sys.executable, "args": arguments}},
             tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in NAMES],
-            approvals={"anchors": [{"name": "clerk", "key": str(world.cwd / "clerk.pem")}]},
+            approvals={"anchors": [{"name": "clerk", "key": str(self.world.cwd / "clerk.pem")}]},
             topics={"rooms": {TOPIC: {"node": NODE, "seats": seats, "record": record}}},
         )
-        self.start()
 
     def start(self) -> None:
         self.node = self.world.up(**{f"T_{name}": token(name) for name in NAMES})
@@ -318,6 +326,40 @@ def test_a_proposal_outlives_the_node(office: Office) -> None:
     office.node.end(signal.SIGKILL)
     office.start()
     asyncio.run(after())
+    assert office.pressed() == [["press", {"button": "red"}]]
+
+
+def test_an_answer_outlives_a_new_seat_of_the_node(world: World, tmp_path: Path) -> None:
+    """The config changes while what a human let through is under way."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    office = Office(world, pipe=pipe)
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            proposal, shown = await proposed(office, peers)
+            path = f"/approvals/{shown['id']}"
+            approving = asyncio.create_task(
+                asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
+            )
+            human = peers["human"]
+            request = await human.until(lambda one: one.get("correlation_id") == proposal)
+            while request["kind"] == "chat":
+                request = await human.until(lambda one: one.get("correlation_id") == proposal)
+            office.configure(record="heads")
+            for event in ("leave", "join"):
+                await human.until(
+                    lambda one, event=event: (  # type: ignore[misc]
+                        one["payload"].get("event") == event
+                        and one["payload"]["participant"]["id"] == NODE
+                    )
+                )
+            await asyncio.to_thread(pipe.write_bytes, b"")
+            response = await human.until(lambda one: one.get("correlation_id") == request["id"])
+            assert response["payload"]["result"]["content"][0]["text"] == "press: done"
+            assert (await approving)[0] == 200
+
+    asyncio.run(run())
     assert office.pressed() == [["press", {"button": "red"}]]
 
 

@@ -38,7 +38,7 @@ def _join(node: Running, lane: type[FastLane]) -> LegacySse:
     face = LegacySse(
         guard=inner._face.guard,
         pipeline=inner.pipeline,
-        hello=inner._hello,
+        hello=inner.introducing.hello,
         listeners=inner._listeners,
         answering=inner._face.answering,
         most=1_000,

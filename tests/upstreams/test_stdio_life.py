@@ -13,7 +13,7 @@ import pytest
 from interlock.call import UpstreamGoneError
 from interlock.config import ServerConfig
 from interlock.errors import UPSTREAM_LOST
-from interlock.upstreams import supervisor as supervising
+from interlock.upstreams import pauses
 from interlock.upstreams.links import stdio
 from interlock.upstreams.links.stdio import StdioLink
 from interlock.upstreams.supervisor import State
@@ -136,10 +136,10 @@ def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -> None
     async def body() -> None:
         async with kept(process("--exit", "1", "--starts", str(log))) as one:
             await one.until(lambda: len(one.naps.taken) == 11)
-            first = supervising.RETRY_FIRST
-            expected = [min(first * 2**n, supervising.RETRY_AT_MOST) for n in range(11)]
+            first = pauses.RETRY_FIRST
+            expected = [min(first * 2**n, pauses.RETRY_AT_MOST) for n in range(11)]
             assert one.naps.taken[:11] == pytest.approx(expected)
-            assert one.naps.taken[10] == supervising.RETRY_AT_MOST
+            assert one.naps.taken[10] == pauses.RETRY_AT_MOST
             assert one.states == [State.FAILED]
 
     run(body)
@@ -149,7 +149,7 @@ def test_the_wait_is_jittered() -> None:
     async def body() -> None:
         async with kept(process("--exit", "1"), jitter=0.0) as one:
             await one.until(lambda: len(one.naps.taken) == 3)
-            first = supervising.RETRY_FIRST
+            first = pauses.RETRY_FIRST
             assert one.naps.taken[:3] == pytest.approx([first / 2, first, first * 2])
 
     run(body)

@@ -1,4 +1,4 @@
-"""uvicorn, run by the node: on a socket that is already bound, without its signal handling."""
+"""uvicorn, run by us: on a socket that is already bound, without its signal handling."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from collections.abc import Generator
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.channels.tls import load_ca, load_certificate
 from interlock.errors import CONFIG, InterlockError
-from interlock.faces.http.fast_lane import KEEP_ALIVE, FastLane
+from interlock.faces.http.fast_lane import KEEP_ALIVE
 
 GRACEFUL: Final = 5
 _BACKLOG: Final = 2048
 
 
 class _Server(uvicorn.Server):
-    """Signals are the node's business: it has more to end than HTTP."""
+    """Signals are the business of whoever runs it: a node has more to end than HTTP."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -29,7 +30,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """The node's HTTP listener."""
+    """An HTTP listener of ours: a node's, or that of a registry by itself."""
 
     def __init__(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None:
         """With `ssl_context` (see `tls_context`) nothing but TLS is spoken."""
@@ -40,7 +41,7 @@ class HttpServer:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, lane: type[FastLane], app: Any) -> None:
+    async def start(self, lane: type[HttpToolsProtocol], app: Any) -> None:
         context = self._ssl_context
         config = uvicorn.Config(
             app,
@@ -107,7 +108,10 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.close()
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if exc.errno == errno.EADDRINUSE:
-            advice = "Another program listens there, perhaps another node: choose a free port."
+            advice = (
+                "Another program listens there, perhaps another node: stop it, or choose a free "
+                "port with `listen` in the config or --listen."
+            )
         else:
             advice = "Set `listen` to an address of this machine."
         raise InterlockError(

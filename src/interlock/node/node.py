@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock import __version__
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.introduction import merge
 from interlock.catalog.offering import CONTRACTS
 from interlock.config import Config, ConfigChange, diff
 from interlock.config.aql_environment import with_environment
-from interlock.faces.mcp.hello import Hello, Introduction
 from interlock.faces.mcp.listeners import Listeners
 from interlock.faces.mcp.sessions import Sessions
 from interlock.faces.mcp.stream import McpStream
-from interlock.node.access_watch import Revoked
 from interlock.node.aql import Aql
 from interlock.node.automation import Automation
 from interlock.node.contracts import Contracts
@@ -31,7 +26,8 @@ from interlock.node.doors import Doors
 from interlock.node.driver_folders import DriverFolders, make_drivers
 from interlock.node.faring import node_status, node_tree
 from interlock.node.hops import KEYS_PATH, Hops
-from interlock.node.identity import EverybodyBut
+from interlock.node.introducing import OWN_INFO, Introducing
+from interlock.node.leaving import Leaving
 from interlock.node.places import (
     journal_path,
     make_private,
@@ -65,14 +61,8 @@ if TYPE_CHECKING:
     from interlock.node.drivers import Drivers
     from interlock.upstreams.oauth.sign_in import Browser
 
-_log = logging.getLogger("interlock.node")
-
-SWEEP: Final = 60.0
-"""How often quiet sessions are looked for."""
 LAST_CALLS: Final = 2.0
 """How long calls under way may still take when the node stops."""
-
-OWN_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
 
 
 class Node:
@@ -118,8 +108,8 @@ class Node:
             base_dir=base_dir,
             catalog=self.catalog,
             audit=self.audit,
-            on_revoked=self._revoked,
-            on_expired=self._expired,
+            on_revoked=lambda names: self.leaving.revoked(names),
+            on_expired=lambda names: self.leaving.expired(names),
             on_held=lambda held: self.audit.record_held(held.tool, held.message),
         )
         self.breakers = Breakers(
@@ -134,8 +124,8 @@ class Node:
             breakers=self.breakers,
             audit=self.audit,
             keyring=self._keyring,
-            on_shown=self._shown,
-            on_changed=self.about_changed,
+            on_shown=lambda supervisor: self.introducing.shown(supervisor),
+            on_changed=lambda: self.introducing.refresh(),
         )
         self.driver_folders = DriverFolders(config, base_dir, partial(make_drivers, self))
         seals = Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
@@ -160,12 +150,17 @@ class Node:
         )
         self.pipeline.latency_in_results = config.latency_in_results
         self._listeners = Listeners(self.pipeline.subscriptions)
-        self._hello = Hello(self._introduce)
+        self.introducing = Introducing(
+            self.roster,
+            self.driver_folders,
+            pipeline=self.pipeline,
+            listeners=self._listeners,
+            on_changed=lambda: self.tree.refresh(),
+        )
         self._sessions = Sessions(
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
         self.catalog.on_change(self._listeners.changed)
-        self._sweeper: asyncio.TimerHandle | None = None
         self.tree = Tree(
             config,
             environ=environ,
@@ -175,7 +170,7 @@ class Node:
             pipeline=self.pipeline,
             audit=self.audit,
             catalog=self.catalog,
-            introduce=self._introduce,
+            introduce=self.introducing.introduce,
             listeners=self._listeners,
             upstreams=self.roster.upstreams,
             begin=self.roster.begin_registered,
@@ -219,7 +214,7 @@ class Node:
             seals=seals,
             registered=lambda key: key not in self.config.servers,
         )
-        self._hello.about_operations = self.aql.instructions
+        self.introducing.hello.about_operations = self.aql.instructions
         self.automation = Automation(
             config,
             environ=environ,
@@ -234,7 +229,7 @@ class Node:
             catalog=self.catalog,
             audit=self.audit,
             approvals=approving.approvals,
-            hello=self._hello,
+            hello=self.introducing.hello,
             own_info=self.own_info,
             roster=self.roster,
             recorder=self._journal,
@@ -254,7 +249,7 @@ class Node:
             environ=environ,
             base_dir=base_dir,
             pipeline=self.pipeline,
-            hello=self._hello,
+            hello=self.introducing.hello,
             listeners=self._listeners,
             sessions=self._sessions,
             shown={
@@ -269,6 +264,15 @@ class Node:
                 guard, self.contracts.app(guard, self.topics.app(guard, app))
             ),
         )
+        self.leaving = Leaving(
+            sessions=self._sessions,
+            listeners=self._listeners,
+            doors=self.doors,
+            approving=approving,
+            tree=self.tree,
+            topics=self.topics,
+            pipeline=self.pipeline,
+        )
 
     # -- life
 
@@ -282,7 +286,7 @@ class Node:
             self.roster.begin(key, server)
         self.driver_folders.start()
         self.topics.start()
-        self._choose_transparent()
+        self.introducing.choose_transparent()
 
     def register(self) -> None:
         """Begin to look for the parent of the config, if there is one."""
@@ -293,7 +297,7 @@ class Node:
         self.trust.start()
         self.aql.start()
         url = await self.doors.listen()
-        self._sweep_sessions()
+        self.leaving.sweep()
         identity = self.trust.identity
         identity.listening_at(url)
         self.driver_folders.listening_at(url)
@@ -338,8 +342,7 @@ class Node:
         self.doors.let_nobody_in()
         if self.trust.approving is not None:
             self.trust.approving.let_go()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self.leaving.close()
         self._listeners.close()
         await self.pipeline.drain(LAST_CALLS)
         await self.topics.close()
@@ -355,10 +358,6 @@ class Node:
         await self._keyring.close()
         if self._journal is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
-
-    def _sweep_sessions(self) -> None:
-        self._sessions.sweep()
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep_sessions)
 
     # -- change while running
 
@@ -385,8 +384,7 @@ class Node:
         self.breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
         self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
         # Who is no longer known hears nothing more, also on what is open already.
-        self._sessions.end_of(identity)
-        self._end_listening(identity)
+        self.leaving.all_but(identity)
         self._tell_where_tokens_are()
         self.catalog.configure(page_size=config.page_size)
         self.pipeline.latency_in_results = config.latency_in_results
@@ -397,7 +395,7 @@ class Node:
         await self.driver_folders.configure(config)
         self.automation.configure(config)
         self.topics.configure(config, self.doors.guard)
-        self._choose_transparent()
+        self.introducing.choose_transparent()
         return change
 
     def _tell_where_tokens_are(self) -> None:
@@ -406,54 +404,11 @@ class Node:
         self.topics.tell_where_tokens_are(metadata)
         self.contracts.tell_where_tokens_are(metadata)
 
-    def _choose_transparent(self) -> None:
-        shown_as_itself = [
-            key
-            for key, one in self.roster.supervisors.items()
-            if one.server.expose == "transparent"
-        ]
-        self.pipeline.transparent = shown_as_itself[0] if shown_as_itself else None
-        self.about_changed()
-
-    def _shown(self, supervisor: Supervisor) -> None:
-        if supervisor.key == self.pipeline.transparent:
-            # Whoever sees it as itself hears what it announces, even if its list reads as before.
-            self._listeners.changed(supervisor.announced)
-
-    def about_changed(self) -> None:
-        self._hello.refresh()
-        self.tree.refresh()
-
     # -- parts
 
     @property
     def drivers(self) -> Drivers:
         return self.driver_folders.drivers
-
-    def _revoked(self, names: Revoked) -> None:
-        """Their tokens do not count any more: everything of theirs ends now."""
-        rest = EverybodyBut(names)
-        self._sessions.end_of(rest)
-        self._end_listening(rest)
-        self.tree.dismiss(names)
-        self.topics.end_of(names)
-        for call in list(self.pipeline.under_way()):
-            if call.caller is not None and names.ends(call.caller):
-                self.pipeline.cancel(call, "The caller's token was revoked.")
-
-    def _expired(self, names: frozenset[str]) -> None:
-        """Their tokens ran out: sessions wait for a new one, but nothing more is told."""
-        rest = EverybodyBut(names)
-        self._sessions.hang_up_on_all_but(rest)
-        self._end_listening(rest)
-        self.topics.end_of(names)
-
-    def _end_listening(self, callers: Container[str]) -> None:
-        """Only these callers are known: open streams of others end."""
-        self._listeners.end_of(callers)
-        self.doors.end_of(callers)
-        if self.trust.approving is not None:
-            self.trust.approving.end_of(callers)
 
     def nodes_below(self) -> dict[str, Peer]:
         """The nodes that are registered here now, by the keys of their upstreams."""
@@ -464,12 +419,6 @@ class Node:
             and (supervisor := self.roster.supervisors.get(key)) is not None
             and supervisor.peer is not None
         }
-
-    def _introduce(self) -> Introduction:
-        merged = merge([*self.roster.voices(), *self.driver_folders.voices()])
-        return Introduction(
-            merged.server_info or OWN_INFO, merged.capabilities, merged.instructions
-        )
 
     # -- how it fares
 

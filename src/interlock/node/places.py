@@ -271,7 +271,8 @@ def make_private(folder: Path) -> None:
         raise InterlockError(
             CONFIG,
             f"The folder {folder} cannot be made: {reason}. "
-            "Set `state_dir` to a folder that this user can write.",
+            "Set `state_dir` in the config, or $XDG_STATE_HOME, to a folder that this user can "
+            "write to.",
         ) from None
     if not is_trusted(folder):
         raise InterlockError(

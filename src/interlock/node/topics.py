@@ -21,6 +21,7 @@ from interlock.faces.mcp.hello import Hello
 from interlock.faces.topics.admin import AdminApp
 from interlock.faces.topics.door import Door
 from interlock.faces.topics.node_seat import NodeSeat
+from interlock.faces.topics.proposing import Fulfilments
 from interlock.faces.topics.recorder import seat_recorder
 from interlock.node.roster import Roster
 from interlock.node.status import TopicStatus
@@ -63,6 +64,8 @@ class Topics:
         self._roster = roster
         self._recorder = recorder
         self._seats: dict[str, NodeSeat] = {}
+        self._fulfilments: dict[str, Fulfilments] = {}
+        """By room: what goes on when a new config gives the node another seat there."""
         self._upstreams: dict[str, RoomUpstreams] = {}
         self._app: AdminApp | None = None
         self.gateway = Gateway(
@@ -101,7 +104,7 @@ class Topics:
             upgrade.refuse(404, "There are no topics here.")
 
     def app(self, guard: Guard, otherwise: App) -> App:
-        """What serves /admin/participants, and leaves all other paths to `otherwise`."""
+        """What serves the admin paths, and leaves all others to `otherwise`."""
         self._app = AdminApp(
             self.gateway,
             guard=guard,
@@ -191,6 +194,7 @@ class Topics:
             call_soon=loop.call_soon,
             new_id=_new_id,
             now=_now,
+            fulfilments=self._fulfilments.setdefault(room.name, {}),
         )
         if settings.upstreams:
             upstreams = self._upstreams[room.name] = RoomUpstreams(
@@ -211,6 +215,8 @@ class Topics:
         seat = self._seats.pop(room.name, None)
         if seat is not None:
             seat.close()
+        if self.gateway.rooms.get(room.name) is not room:
+            self._fulfilments.pop(room.name, None)
 
 
 def _new_id() -> str:

@@ -1,10 +1,13 @@
-"""Waiting: for the first of several things, and before a stream that ended is opened again."""
+"""Waiting: for the first of several things, before a stream that ended is opened again, and before
+an upstream that failed is tried again."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
 
+RETRY_FIRST: Final = 0.1
+RETRY_AT_MOST: Final = 30.0
 REOPEN_AFTER: Final = 1.0
 REOPEN_SOONEST: Final = 0.05
 REOPEN_AT_MOST: Final = 60.0

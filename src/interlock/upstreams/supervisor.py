@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from interlock.call import Call, ClientSession, UpstreamGoneError
 from interlock.config import ServerConfig
@@ -34,14 +34,13 @@ from interlock.protocol.mcp import LOG_LEVELS, META_LOG_LEVEL, RELAYED, Era, wit
 from interlock.upstreams.connect import Connects
 from interlock.upstreams.hearing import Hearing
 from interlock.upstreams.letting_go import LettingGo
-from interlock.upstreams.listing import KINDS, RawOffer, list_offer
+from interlock.upstreams.listing import RawOffer
+from interlock.upstreams.pauses import RETRY_AT_MOST, RETRY_FIRST
 from interlock.upstreams.peer import Peer
-from interlock.upstreams.private import NoSessionsError, PrivatePeers, key_of, set_level
-from interlock.upstreams.sharing import Private, private_for
+from interlock.upstreams.private import PrivatePeers, key_of, set_level
+from interlock.upstreams.relisting import CallLater, Relisting
+from interlock.upstreams.sharing import Private, denied, open_private, private_for
 
-RETRY_FIRST: Final = 0.1
-RETRY_AT_MOST: Final = 30.0
-LIST_TIMEOUT: Final = 30.0
 HEARD_WITHIN: Final = 1.0
 """How long a server may take to acknowledge that it will tell of changes, before it is listed."""
 
@@ -53,10 +52,6 @@ class State(Enum):
     READY = "ready"
     DEGRADED = "degraded"
     FAILED = "failed"
-
-
-class Handle(Protocol):
-    def cancel(self) -> None: ...
 
 
 class Supervisor:
@@ -78,7 +73,7 @@ class Supervisor:
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        call_later: Callable[[float, Callable[[], None]], Handle] | None = None,
+        call_later: CallLater | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`prepare` is given each new main connection before anything is read on it."""
@@ -91,10 +86,7 @@ class Supervisor:
         """Why it is not ready, in a sentence."""
         self.since = wall_clock()
         self.restarts = 0
-        self.lists = 0
         self.peer: Peer | None = None
-        self.offer = RawOffer()
-        """What it listed last, as it came."""
         self.stderr: deque[str] = connector.stderr
         self._connector = connector
         self._on_offer = on_offer
@@ -106,16 +98,19 @@ class Supervisor:
         self._prepare = prepare
         self._clock = clock
         self._wall_clock = wall_clock
-        self._call_later = call_later
-        self._list_timer: Handle | None = None
         self._sleep = sleep
         self._jitter = jitter
         self._ready = asyncio.Event()
         self._settled = asyncio.Event()
-        self._relist = asyncio.Event()
-        self._stale: set[str] = set()
-        self.announced: frozenset[str] = KINDS
-        """Which of its lists were new when it listed last."""
+        self._relisting = Relisting(
+            key,
+            connector,
+            on_read=lambda: self._report(self._on_offer),
+            sleep=sleep,
+            call_later=call_later,
+        )
+        self.relist = self._relisting.soon
+        """Has one of its lists read again, or all of them."""
         self._hearing: Hearing | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._level: str | None = None
@@ -125,7 +120,7 @@ class Supervisor:
         self._takes_levels = False
         self.private = PrivatePeers(
             key,
-            self._connect_privately,
+            lambda promises: open_private(connector, self.server, key, self.peer, promises),
             clock=clock,
             sleep=sleep,
             on_changed=self.relist,
@@ -143,6 +138,21 @@ class Supervisor:
     def listed(self) -> bool:
         """Whether anything of it is shown, be it degraded."""
         return self._listed
+
+    @property
+    def offer(self) -> RawOffer:
+        """What it listed last, as it came."""
+        return self._relisting.offer
+
+    @property
+    def announced(self) -> frozenset[str]:
+        """Which of its lists were new when it listed last."""
+        return self._relisting.announced
+
+    @property
+    def lists(self) -> int:
+        """How often it has listed what it offers."""
+        return self._relisting.count
 
     @property
     def is_http(self) -> bool:
@@ -260,11 +270,6 @@ class Supervisor:
         self._unlist()
         self._enter(State.FAILED)
 
-    def relist(self, kind: str | None = None) -> None:
-        """Read the list again, soon, or all of them. Called as often as anybody likes."""
-        self._stale |= KINDS if kind is None else {kind}
-        self._relist.set()
-
     async def _supervise(self) -> None:
         wait = RETRY_FIRST
         lost_at: float | None = None
@@ -300,11 +305,10 @@ class Supervisor:
             wait = min(wait * 2, RETRY_AT_MOST)
 
     async def _connect(self) -> tuple[Peer, RawOffer]:
-        peer = await self._connector.connect(without(RELAYED, self._denied()))
+        peer = await self._connector.connect(without(RELAYED, denied(self.server)))
         try:
             # What is announced while the list is being read counts already.
-            self._relist.clear()
-            self._stale.clear()
+            self._relisting.forget_news()
             peer.back = self._back
             peer.on_changed = self.relist
             peer.on_updated = self._updated
@@ -317,9 +321,7 @@ class Supervisor:
                 # First heard, then read: a change in between would be missed for good.
                 self._hear(hearing)
                 await hearing.until_open(HEARD_WITHIN)
-            offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=self._connector.kinds)
-            self._connector.vet(offer)
-            return peer, offer
+            return peer, await self._relisting.read(peer)
         except BaseException:
             await self._hear_no_more()
             await self._let_go(peer)
@@ -333,38 +335,6 @@ class Supervisor:
         if watcher is not None:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
-
-    async def _connect_privately(self, promises: bytes) -> Peer:
-        """A connection for one client. Raises NoSessionsError when the server has none to give."""
-        main = self.peer
-        spoken = None if main is None else main.era
-        try:
-            peer = await self._connector.connect(
-                without(promises, self._denied()), session_first=True
-            )
-        except InterlockError as refused:
-            if spoken is not Era.STATELESS or self.server.sessions == "private":
-                raise
-            # The main connection works: better that than nothing.
-            none = NoSessionsError(refused.failure, refused.message)
-            gone = refused if isinstance(refused, UpstreamGoneError) else None
-            none.lasting = gone is None or 400 <= gone.status < 500
-            raise none from None
-        if (
-            spoken is Era.STATELESS
-            and not peer.link.session_offered
-            and self.server.sessions != "private"
-        ):
-            # It speaks the older wire too, but remembers nobody: then the newer one is better.
-            await peer.close()
-            raise NoSessionsError(UPSTREAM_UNAVAILABLE, f"{self.key} gives no sessions.")
-        return peer
-
-    def _denied(self) -> frozenset[str]:
-        """What this server may not ask for, and so is not promised."""
-        ask = self.server.ask
-        settings = {"sampling": ask.sampling, "elicitation": ask.elicitation, "roots": ask.roots}
-        return frozenset(name for name, may in settings.items() if may == "deny")
 
     def _updated(self, uri: str, whose: object | None = None) -> None:
         if self._on_updated is not None:
@@ -384,14 +354,14 @@ class Supervisor:
         self._became_ready(peer, offer)
         if self._watcher is None and self._hearing is not None:
             self._hear(self._hearing)
-        lister = asyncio.create_task(self._keep_listed(peer), name=f"list:{self.key}")
+        lister = asyncio.create_task(self._relisting.keep(peer), name=f"list:{self.key}")
         try:
             await asyncio.shield(peer.closed)
         finally:
             peer.on_lost = peer.on_changed = peer.on_updated = None
             self.peer = None
             self._ready.clear()
-            self._forget_list_timer()
+            self._relisting.not_in_time()
             lister.cancel()
             await asyncio.gather(lister, return_exceptions=True)
             await self._hear_no_more()
@@ -408,12 +378,10 @@ class Supervisor:
         self.peer = peer
         self._capabilities = peer.capabilities
         self.problem = None
-        self.lists += 1
         self._listed = True
-        self.offer = offer
-        self.announced = KINDS
+        self._relisting.take(offer)
         self._report(self._on_offer)
-        self._list_again_in_time()
+        self._relisting.in_time()
         self._enter(State.READY)
         self._ready.set()
         self._settled.set()
@@ -447,44 +415,6 @@ class Supervisor:
             self._listed = False
             self._capabilities = {}
             self._report(self._on_withdrawn)
-
-    def _list_again_in_time(self) -> None:
-        """A list is believed for so long only."""
-        self._forget_list_timer()
-        ttl = self._connector.list_ttl
-        if ttl is not None:
-            later = self._call_later or asyncio.get_running_loop().call_later
-            self._list_timer = later(ttl, self.relist)
-
-    def _forget_list_timer(self) -> None:
-        if self._list_timer is not None:
-            self._list_timer.cancel()
-            self._list_timer = None
-
-    async def _keep_listed(self, peer: Peer) -> None:
-        wait = RETRY_FIRST
-        while True:
-            await self._relist.wait()
-            self._relist.clear()
-            stale, self._stale = frozenset(self._stale or KINDS) & self._connector.kinds, set()
-            try:
-                offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=stale, before=self.offer)
-                self._connector.vet(offer)
-            except InterlockError as error:
-                _log.warning("%s: its new list could not be read: %s", self.key, error.message)
-                # What is shown is out of date for as long as this fails.
-                self._stale |= stale
-                self._relist.set()
-                wait = min(wait * 2, RETRY_AT_MOST)
-            else:
-                self.offer = offer
-                self.lists += 1
-                self.announced = stale
-                self._report(self._on_offer)
-                self._list_again_in_time()
-                wait = RETRY_FIRST
-            # An upstream that announces a change whenever it is asked must not keep us busy.
-            await self._sleep(wait)
 
     def _enter(self, state: State) -> None:
         if state is not self.state:

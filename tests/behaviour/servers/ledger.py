@@ -1,8 +1,9 @@
 """An MCP server that cannot take anything back: what it is told to do it writes into a file.
 
-    python ledger.py FILE
+    python ledger.py FILE [PIPE]
 
-Each execution is one line of the file, on disk before the answer. Only the standard library.
+Each execution is one line of the file, on disk before the answer, which waits for somebody to open
+the pipe, if there is one. Only the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TOOLS = [
 ]
 
 
-def answer(method: str, params: dict[str, Any], path: str) -> dict[str, Any] | None:
+def answer(method: str, params: dict[str, Any], path: str, pipe: str = "") -> dict[str, Any] | None:
     if method == "initialize":
         return {
             "protocolVersion": params["protocolVersion"],
@@ -52,17 +53,19 @@ def answer(method: str, params: dict[str, Any], path: str) -> dict[str, Any] | N
             os.write(ledger, line)
             os.fsync(ledger)
             os.close(ledger)
+            if pipe:
+                os.close(os.open(pipe, os.O_RDONLY))
         return {"content": [{"type": "text", "text": f"{params['name']}: done"}]}
     return None
 
 
 def main() -> None:
-    path = sys.argv[1]
+    path, *pipe = sys.argv[1:]
     for line in sys.stdin:
         message = json.loads(line)
         if "id" not in message or "method" not in message:
             continue
-        result = answer(message["method"], message.get("params", {}), path)
+        result = answer(message["method"], message.get("params", {}), path, *pipe)
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         if result is None:
             reply["error"] = {"code": -32601, "message": "There is no such method."}

@@ -41,7 +41,7 @@ class Parent:
         node = self.running.node
         return AxConversation(
             pipeline=node.pipeline,
-            hello=node._hello,
+            hello=node.introducing.hello,
             listeners=node._listeners,
             send=lambda data: self.sent.append(json.loads(data)),
             peer="loopback",

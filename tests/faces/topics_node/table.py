@@ -76,12 +76,19 @@ class Guest:
         *,
         id: str = "",
         correlation_id: str | None = None,
+        ts: str = "",
     ) -> str:
         """Returns the id of the envelope. `payload`: JSON, or raw bytes."""
         id = id or f"{self.id}-{self._numbers()}"
         raw = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         text = write_envelope(
-            id=id, sender=self.id, kind=kind, payload=raw, to=to, correlation_id=correlation_id
+            id=id,
+            sender=self.id,
+            kind=kind,
+            payload=raw,
+            to=to,
+            correlation_id=correlation_id,
+            ts=ts,
         )
         assert self._table.gateway.say(self.member, text) is not None, self.heard[-1]
         return id

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from interlock.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED, CONFIRMATION_REQUIRED
 from interlock.faces.topics.node_seat import MOST_IDS
 from interlock.pipeline.approval.record import Approval
 from interlock.pipeline.policy import Action
 from interlock.pipeline.policy.decision import decision
 from tests.faces.topics_node.table import PROPOSES, Guest, Table
+from tests.pipeline.calls import tool_call
 
 FILE = {"path": "a.txt", "text": "hello"}
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
@@ -74,6 +76,86 @@ def test_what_waits_since_before_a_restart_is_made_once_as_well(tmp_path: Path) 
         answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
         assert answer["error"]["data"]["confirmation_id"] == approval.id
         assert table.gated.upstream.started == []
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_who_fulfils_it_by_asking_everybody_does_not_have_it_made_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+        proposal, approval = await proposed(table, ada)
+        to_all = bob.call("s.write_file", FILE, to=(), correlation_id=proposal)
+        await bob.answered(bob.request("ping"))
+        assert table.gated.upstream.started == []
+        await table.gated.confirm(approval)
+        await ada.until(lambda: bool(ada.of("mcp/response:tools/call")))
+        again = bob.call("s.write_file", FILE, to=(), correlation_id=proposal)
+        await bob.answered(bob.request("ping", rpc=2))
+        assert len(table.gated.upstream.started) == 1
+        # Somebody else may be meant, so nothing is said about it.
+        assert bob.about(to_all) == bob.about(again) == []
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_made_before_a_restart_is_not_made_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        before = Table(tmp_path)
+        ada = before.let_in("ada", PROPOSES)
+        proposal, approval = await proposed(before, ada)
+        await before.gated.confirm(approval)
+        await ada.until(lambda: bool(ada.of("mcp/response:tools/call")))
+        before.close()
+        table = Table(tmp_path, keys=before.gated.keys)
+        bob = table.let_in("bob")
+        answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
+        assert answer["error"]["code"] == ALREADY_DECIDED.code
+        assert table.gated.upstream.started == []
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_the_id_of_what_waits_since_before_a_restart_is_not_free(tmp_path: Path) -> None:
+    async def run() -> None:
+        before = Table(tmp_path)
+        proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
+        before.close()
+        table = Table(tmp_path, keys=before.gated.keys)
+        eve = table.let_in("eve", PROPOSES)
+        eve.propose("s.write_file", {"path": "another"}, id=proposal)
+        await eve.until(lambda: bool(eve.of("chat")))
+        assert "was there before" in eve.of("chat")[0]["payload"]["text"]
+        assert [one.id for one in table.gated.approvals.pending()] == [approval.id]
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_what_its_caller_was_to_collect_elsewhere_is_not_lost(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+        ada = table.let_in("ada", PROPOSES)
+        elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+        approval = await table.gated.hold(elsewhere)
+        confirming = asyncio.ensure_future(
+            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+        )
+        (await table.gated.reached()).answer(**SEEN)
+        await confirming
+        proposal = ada.propose("s.write_file", FILE)
+        assert "was not made again" in await ada.chat(proposal)
+        await ada.until(lambda: bool(ada.of("mcp/response:")))
+        [fulfilment], [response] = ada.of("mcp/request:"), ada.of("mcp/response:")
+        assert fulfilment["correlation_id"] == proposal
+        approved = fulfilment["payload"]["params"]["_meta"]["interlock/approval"]
+        assert approved == {"by": "clerk", "proof": "operator"}
+        assert response["correlation_id"] == fulfilment["id"]
+        assert response["payload"]["result"]["content"] == SEEN["content"]
+        assert len(table.gated.upstream.started) == 1
         table.close()
 
     asyncio.run(run())

@@ -441,7 +441,7 @@ def test_a_gate_below_that_is_passed_answers_the_fulfilment(tmp_path: Path) -> N
         await stopped_below(table, ada)
         raw = json.dumps(WIPED).encode()
         outcome = Answered(raw, Era.SESSION, glance_at(Raw(raw)), upstream="s")
-        await table.gated.approvals.gate.answered_below("B" * 20, outcome)
+        await table.gated.approvals.gate.below.answered("B" * 20, outcome)
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         [fulfilment], [response] = ada.of("mcp/request:"), ada.of("mcp/response:")
         assert response["correlation_id"] == fulfilment["id"]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from interlock.call import Credentials
 from interlock.config.topics import TopicConfig
@@ -17,6 +19,7 @@ from interlock.faces.topics.recorder import (
     MOST_OF_A_TEXT,
     RECORDER,
     RecorderSeat,
+    _Beginning,
     seat_recorder,
 )
 from interlock.pipeline.topics.seat import Batch
@@ -138,6 +141,20 @@ def test_no_word_of_a_head_is_a_secret(whole: bool, tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_is_said_of_a_password_is_not_written_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": "log in with password=hunter2hunter2, then deploy"})
+        [row] = await recorded.rows()
+        assert "hunter2" not in row["detail"]
+        assert "log in with password=***" in row["detail"]
+        assert "then deploy" in row["detail"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
 def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
     async def run() -> None:
         recorded = Recorded(tmp_path, whole=True)
@@ -162,6 +179,8 @@ def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
         b'{"text":"the plan","number":1e999}',
         b'{"text":"the plan","number":%b}' % (b"9" * 10_000),
         b'{"pad":"%b","text":"the plan"}' % (b"x" * 200_000),
+        b'{"text":"the plan","pad":%b%b}' % (b"[" * 900, b"]" * 900),
+        b'{"text":"the plan","pad":[%b{}]}' % (b"{}," * 300_000),
     ],
 )
 def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path) -> None:
@@ -176,6 +195,49 @@ def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path)
         recorded.table.close()
 
     asyncio.run(run())
+
+
+def test_nobody_gets_out_of_the_record_by_a_time_that_is_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The gateway passes it on, so it is written down."""
+
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": "the plan"}, ts="yesterday")
+        [row] = await recorded.rows()
+        assert row["detail"].endswith('payload={"text":"the plan"}')
+        recorded.table.close()
+
+    asyncio.run(run())
+    assert caplog.text == ""
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.sampled_from([None, 0, 2]), st.booleans())
+def test_what_is_short_is_kept_as_it_is(value: Any, indent: int | None, ascii: bool) -> None:
+    source = json.dumps(value, indent=indent, ensure_ascii=ascii)
+    beginning = _Beginning(source, MOST_KEPT)
+    assert beginning.read() == value
+    assert not beginning.cut
+
+
+@pytest.mark.parametrize("one", ["{}", "[]", "0", '"x"', '{"a":[{}]}', "null", " " * 50 + "0"])
+def test_no_more_is_read_than_is_kept(one: str) -> None:
+    """What takes long for one message, everybody waits for."""
+    source = '{"text":"the plan","pad":[' + (one + ",") * MOST_KEPT + "and this is no JSON at all"
+    beginning = _Beginning(source, MOST_OF_A_TEXT)
+    assert beginning.read()["text"] == "the plan"
+    assert beginning.cut
 
 
 @pytest.mark.parametrize("cut", [MOST_OF_A_TEXT, 2 * MOST_OF_A_TEXT, MOST_KEPT])

@@ -93,6 +93,8 @@ class Worker:
         self.room = room
         self.id = id
         self.tools = ["write_file"]
+        self.nodes: dict[str, int] = {}
+        """How many nodes a tool says that it came through."""
         self.info: dict[str, Any] | None = {"name": "worker", "version": "1"}
         """None: it answers no `initialize`."""
         self.asked: list[Said] = []
@@ -118,7 +120,12 @@ class Worker:
                 "serverInfo": self.info,
             }
         elif method == "tools/list":
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in self.tools]
+            tools: list[dict[str, Any]] = [
+                {"name": name, "inputSchema": {"type": "object"}} for name in self.tools
+            ]
+            for tool in tools:
+                if tool["name"] in self.nodes:
+                    tool["_meta"] = {"x-mcpax-hops": self.nodes[tool["name"]]}
             answer["result"] = {"tools": tools}
         elif method == "resources/list":
             answer["result"] = {"resources": [{"uri": "file:///a", "name": "a"}]}

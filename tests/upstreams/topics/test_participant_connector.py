@@ -13,7 +13,11 @@ from interlock.call import UpstreamGoneError
 from interlock.config.topics import ParticipantUpstream
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.upstreams.supervisor import State, Supervisor
-from interlock.upstreams.topics.participant_connector import ParticipantConnector, key_of
+from interlock.upstreams.topics.participant_connector import (
+    MOST_NODES,
+    ParticipantConnector,
+    key_of,
+)
 from interlock.upstreams.topics.room_upstreams import RoomUpstreams, server_of
 from tests.upstreams.harness import OWN_INFO, Kept, Naps, run
 from tests.upstreams.topics.room import Room, Worker
@@ -103,7 +107,6 @@ def test_who_was_there_before_the_node_is_in_its_welcome() -> None:
         kept.room.welcomes(("worker", [ALL]))
         await kept.ready()
         # Told again that it is there, with the same rights: nothing is new.
-        kept.room.joins("worker", ALL)
         kept.room.welcomes(("worker", [ALL]))
         assert kept.supervisor.peer is not None
         # A welcome without it: it left while nobody heard.
@@ -185,6 +188,29 @@ def test_it_leaves_in_the_middle_of_a_call_and_its_tools_stay_for_the_grace() ->
     run(body)
 
 
+def test_another_connection_of_it_is_asked_anew() -> None:
+    """It was started again, and takes the place of the one that was asked."""
+
+    async def body() -> None:
+        kept = InRoom()
+        kept.room.joins("worker", ALL)
+        await kept.ready()
+        kept.room.on_said = None
+        sent = kept.start("write_file")
+        kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
+        kept.worker.tools = ["another_tool"]
+        kept.room.joins("worker", ALL)
+        with pytest.raises(UpstreamGoneError, match="another connection") as lost:
+            await sent
+        assert lost.value.sent
+        await kept.until(lambda: len(kept.listed) == 2)
+        assert kept.listed[-1] == ["another_tool"]
+        assert kept.timers == []
+        await kept.supervisor.end()
+
+    run(body)
+
+
 def test_back_within_the_grace_nothing_is_withdrawn() -> None:
     async def body() -> None:
         kept = InRoom()
@@ -241,6 +267,43 @@ def test_another_node_is_refused_unless_the_config_names_what_is_wanted(allow: l
             await kept.tried()
             assert "is a node itself" in (kept.supervisor.problem or "")
             assert kept.listed == []
+        await kept.supervisor.end()
+
+    run(body)
+
+
+def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
+    async def body() -> None:
+        kept = InRoom()
+        kept.rest.hold()
+        kept.worker.nodes = {"write_file": 1}
+        # It may not even answer `initialize`.
+        kept.room.joins("worker", "mcp/response:tools/*")
+        await kept.tried()
+        assert "is a node itself" in (kept.supervisor.problem or "")
+        assert kept.listed == []
+        await kept.supervisor.end()
+
+    run(body)
+
+
+def test_two_nodes_that_show_each_other_are_done_at_some_time() -> None:
+    async def body() -> None:
+        kept = InRoom(ParticipantUpstream(allow=["write_*"]))
+        kept.worker.nodes = {"write_file": 1, "other": MOST_NODES + 1}
+        kept.worker.tools.append("other")
+        kept.room.joins("worker", ALL)
+        await kept.ready()
+        assert len(kept.listed) == 1
+        kept.naps.hold()
+        kept.worker.tools.append("write_it_again")
+        kept.worker.nodes["write_it_again"] = MOST_NODES + 1
+        said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        kept.room.hear("worker", "mcp/request:notifications/tools/list_changed", said, to=())
+        await kept.until(lambda: kept.naps.sleeping)
+        # What was listed before stays, and nothing is added to it.
+        assert len(kept.listed) == 1
+        assert kept.supervisor.state is State.READY
         await kept.supervisor.end()
 
     run(body)

@@ -6,13 +6,15 @@ listen (a participant that is an upstream here) is told by `on_heard`. It believ
 hears: a kind that says something else than its payload, or an id that was there before, leads
 nowhere and is counted against its sender.
 
-Nothing is done while the room delivers: messages are taken in the loop's next turn. Whose message
-it was is looked up at once, though, since somebody else may have that seat a moment later.
+Nothing is done while the room delivers: messages are taken in the loop's next turns, so many in
+each, since there are others whom the node serves. Who has it fall far behind is let go. Whose
+message it was is looked up at once, though, since somebody else may have that seat a moment later.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -28,7 +30,7 @@ from interlock.errors import (
 )
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.topics.asking import Asking
-from interlock.faces.topics.proposing import Proposing
+from interlock.faces.topics.proposing import Fulfilments, Proposing
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
@@ -46,16 +48,22 @@ from interlock.protocol.mcpx.payloads import (
     Request,
     read_content,
 )
-from interlock.protocol.mcpx.words import GATEWAY, LEAVE, LONGEST, PRESENCE
+from interlock.protocol.mcpx.words import BUSY, GATEWAY, LEAVE, LONGEST, PRESENCE
 
 INSIDE: Final = Credentials("inside")
 """What the node's own members come with. It authenticates as nobody: no call is made with it."""
 CAPABILITIES: Final = ("mcp/*", kinds.CHAT)
 MOST_IDS: Final = 4_096
 """So many ids of messages are remembered."""
+MOST_IN_TURN: Final = 32
+"""Requests and proposals that are taken in one turn of the loop."""
+MOST_BEHIND: Final = 1_000
+"""So many requests and proposals of one participant wait to be taken."""
+MOST_BYTES_BEHIND: Final = 16 * 1024 * 1024
 
 _FOR_NODES: Final = (f"{kinds.REQUEST}:", f"{kinds.PROPOSAL}:")
 """How the kinds begin that a node does something about."""
+_RESPONSE: Final = f"{kinds.RESPONSE}:"
 
 _log = logging.getLogger("interlock.faces.topics")
 
@@ -77,6 +85,12 @@ def _check_granted(member: Member, head: Head, content: Request | Proposal) -> N
         )
 
 
+def _known_by(head: Head) -> str | tuple[str, str]:
+    """By what a message is the same as another. Answers are told apart by who gave them: nobody
+    silences another by an id that it will take."""
+    return (head.sender, head.id) if head.kind.startswith(_RESPONSE) else head.id
+
+
 class NodeSeat:
     """The node's place in one room."""
 
@@ -94,8 +108,10 @@ class NodeSeat:
         call_soon: Callable[[Callable[[], None]], Any],
         new_id: Callable[[], str],
         now: Callable[[], str],
+        fulfilments: Fulfilments | None = None,
     ) -> None:
-        """It takes its seat at once. `now`: the time as RFC 3339."""
+        """It takes its seat at once. `now`: the time as RFC 3339. `fulfilments`: what whoever had
+        the seat before began, and what is begun here."""
         self.id = id
         self.topic = room.name
         self.on_heard: list[Heard] = []
@@ -105,11 +121,18 @@ class NodeSeat:
         self._call_soon = call_soon
         self._new_id = new_id
         self._now = now
-        self._ids: dict[str, None] = {}
-        self._arrived: list[tuple[Member | None, Head, bytes]] = []
+        self._ids: dict[str | tuple[str, str], None] = {}
+        self._arrived: deque[tuple[Member | None, Head, bytes]] = deque()
+        self._taking = False
+        self._behind: dict[Member, tuple[int, int]] = {}
+        """Of whom requests and proposals wait to be taken: how many, and their bytes."""
+        self._let_go: set[Member] = set()
+        """Whose messages are not taken any more, until it is heard that it left."""
         self._closed = False
         self._asking = Asking(self, pipeline, catalog=catalog, hello=hello)
-        self._proposing = Proposing(self, pipeline, approvals, hello=hello, audit=audit)
+        self._proposing = Proposing(
+            self, pipeline, approvals, hello=hello, audit=audit, fulfilments=fulfilments
+        )
         self._member = gateway.enter(
             room.name,
             Participant(id, CAPABILITIES, DIRECTED),
@@ -167,28 +190,58 @@ class NodeSeat:
         id may be another's already, who must not answer for it."""
         if self._closed:
             return
-        members, arrived = self._room.members, self._arrived
-        if not arrived:
+        members = self._room.members
+        for sender, head, text in zip(batch.senders, batch.heads, batch.texts, strict=True):
+            if sender is None or (
+                members.get(sender.id) is sender and self._may_wait(sender, head, text)
+            ):
+                self._arrived.append((sender, head, text))
+        self._take_soon()
+
+    def _take_soon(self) -> None:
+        if self._arrived and not self._taking:
+            self._taking = True
             self._call_soon(self._take)
-        arrived.extend(
-            (sender, head, text)
-            for sender, head, text in zip(batch.senders, batch.heads, batch.texts, strict=True)
-            if sender is None or members.get(sender.id) is sender
-        )
+
+    def _may_wait(self, sender: Member, head: Head, text: bytes) -> bool:
+        """False: so much of this participant waits that it has to go."""
+        if sender.inside or not head.kind.startswith(_FOR_NODES):
+            return True
+        if sender in self._let_go:
+            return False
+        messages, size = self._behind.get(sender, (0, 0))
+        if messages >= MOST_BEHIND or size + len(text) > MOST_BYTES_BEHIND:
+            self._let_go.add(sender)
+            why = f"You ask more of {self.id} than it can take: wait for its answers."
+            self._call_soon(lambda: self._gateway.let_go(sender, why, BUSY))
+            return False
+        self._behind[sender] = messages + 1, size + len(text)
+        return True
 
     def _take(self) -> None:
-        arrived, self._arrived = self._arrived, []
-        for member, head, text in arrived:
-            if self._closed:
-                return
+        self._taking = False
+        left = MOST_IN_TURN
+        while left and self._arrived and not self._closed:
+            member, head, text = self._arrived.popleft()
+            if head.kind.startswith(_FOR_NODES) and member is not None and not member.inside:
+                left -= 1
+                self._no_longer_behind(member, len(text))
+            if member is not None and member in self._let_go:
+                continue
             try:
                 self._hear(member, head, text)
             except Exception:
                 # One message is not worth the others.
                 _log.exception("a message in the topic %s could not be taken", self.topic)
+        self._take_soon()
+
+    def _no_longer_behind(self, member: Member, size: int) -> None:
+        messages, bytes = self._behind.pop(member, (1, size))
+        if messages > 1:
+            self._behind[member] = messages - 1, bytes - size
 
     def _hear(self, member: Member | None, head: Head, text: bytes) -> None:
-        if head.sender != GATEWAY and not (self._is_new(head.id) and self._is_free(head)):
+        if head.sender != GATEWAY and not (self._is_new(_known_by(head)) and self._is_free(head)):
             self._count(member, head, "its id was there before")
             self._tell_of_reuse(member, head)
             return
@@ -215,12 +268,13 @@ class NodeSeat:
         if isinstance(content, Presence):
             # Only a gateway says that: whatever else claims to be one was a lie.
             if content.event == LEAVE:
+                self._let_go = {one for one in self._let_go if one.id != content.participant.id}
                 self._asking.left(content.participant.id)
         elif member is None or member.inside:
             # Nobody knows who said it, or it is the node's own: neither makes calls.
             return
         elif isinstance(content, Request):
-            if for_us and self._is_made_here(member, head, content):
+            if self._is_made_here(member, head, content):
                 return
             self._asking.request(member, head, content)
         elif isinstance(content, Notification):
@@ -230,8 +284,8 @@ class NodeSeat:
             self._proposing.propose(member, head, content)
 
     def _is_made_here(self, member: Member, head: Head, request: Request) -> bool:
-        """Somebody fulfils a proposal that the node makes itself: it is told so, and that is all.
-        Nothing is made twice because two looked at it."""
+        """Somebody fulfils a proposal that the node makes itself: it is told so if it asked the
+        node, and that is all. Nothing is made twice because two looked at it."""
         if head.correlation_id is None or request.method != TOOLS_CALL:
             return False
         try:
@@ -255,7 +309,7 @@ class NodeSeat:
             said = f"A message of yours was dropped: its id {head.id!r} was there before. Each "
             self._proposing.chat(member.id, None, f"{said}message needs an id of its own.")
 
-    def _is_new(self, id: str) -> bool:
+    def _is_new(self, id: str | tuple[str, str]) -> bool:
         """Whether no message had this id, as far as is remembered."""
         ids = self._ids
         if id in ids:

@@ -7,12 +7,14 @@ No message of the room decides anything. What comes to no call (refused, expired
 the proposer in a chat message: the draft has no other word for it.
 
 What the room says here follows from the steps of the approval's record alone, so it goes on where
-it was after a restart. Nothing of it is kept but which request belongs to which approval.
+it was after a restart, and knows what it made as long as the inbox does. Nothing of it is kept but
+which request belongs to which approval.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from interlock.call import (
@@ -32,13 +34,21 @@ from interlock.errors import (
     INTERNAL,
     PAYLOAD_TOO_LARGE,
     SHUTTING_DOWN,
+    TOO_BUSY,
     UPSTREAM_LOST,
     UPSTREAM_PROTOCOL,
     InterlockError,
 )
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.mcp.writing import write_error
-from interlock.faces.topics.asking import as_in_a_room, call_of, client_of, response_kind, result_of
+from interlock.faces.topics.asking import (
+    MOST_OF_ONE,
+    as_in_a_room,
+    call_of,
+    client_of,
+    response_kind,
+    result_of,
+)
 from interlock.faces.topics.noting import Noting
 from interlock.pipeline.approval.answer import needed_below
 from interlock.pipeline.approval.approvals import Approvals
@@ -75,6 +85,9 @@ never be."""
 MOST_KNOWN: Final = 1_000
 """So many proposals are remembered: the last ones, with what they became. Those that wait are in
 the inbox."""
+Fulfilments = dict[str, tuple[str, bytes]]
+"""By the id of an approval whose call is under way: the envelope of the request that the room saw,
+and its JSON-RPC id."""
 _MADE: Final = " "
 """In place of an approval's id: a rule let it through."""
 _LONGEST_CHAT: Final = 2_000
@@ -108,9 +121,11 @@ class Proposing:
         *,
         hello: Hello,
         audit: Audit | None,
+        fulfilments: Fulfilments | None = None,
     ) -> None:
-        """`approvals`: where a human decides. None: nobody can be asked, and the pipeline says
-        so."""
+        """`approvals`: where a human decides. None: nobody can be asked, and the pipeline says so.
+        `fulfilments`: what the room saw of calls that are under way, kept for whoever has the
+        node's seat next."""
         self._seat = seat
         self._pipeline = pipeline
         self._approvals = approvals
@@ -118,11 +133,14 @@ class Proposing:
         self._noting = Noting(audit)
         self._known: dict[str, str] = {}
         """By the id of a proposal: its approval. Empty: it has none yet."""
-        self._fulfilments: dict[str, tuple[str, bytes]] = {}
-        """By the id of an approval whose call is under way: the envelope of the request that the
-        room saw, and its JSON-RPC id."""
+        self._under_way: Counter[str] = Counter()
+        """How many proposals of a participant the pipeline has, and did not answer yet."""
+        self._fulfilments: Fulfilments = {} if fulfilments is None else fulfilments
         self._number = 0
         self._stop = None if approvals is None else approvals.watch(self._stepped)
+        for record in reversed([] if approvals is None else approvals.recent(MOST_KNOWN)):
+            if record.proposal is not None and record.proposal.topic == seat.topic:
+                self._remember(record.proposal, record.id)
 
     def close(self) -> None:
         """The node leaves the room: from now on the inbox and the journal have it alone."""
@@ -144,11 +162,17 @@ class Proposing:
             return
         proposed = Proposed(self._seat.topic, head.id, member.id)
         try:
+            if self._under_way[member.id] >= MOST_OF_ONE:
+                raise InterlockError(
+                    TOO_BUSY,
+                    f"{MOST_OF_ONE} proposals of yours are under way in this topic: wait for some.",
+                )
             call = call_of(member, proposal)
         except InterlockError as error:
             self._not_taken(proposed, member.caller, error)
             return
         self._remember(proposed, "")
+        self._under_way[member.id] += 1
         call.context = member.caller
         # Only what a human sees is made: the name and the arguments.
         call.meta = None
@@ -160,6 +184,9 @@ class Proposing:
         """The pipeline has it: usually it waits now."""
         proposed = call.proposal
         assert proposed is not None
+        self._under_way[proposed.by] -= 1
+        if not self._under_way[proposed.by]:
+            del self._under_way[proposed.by]
         if error is not None:
             if _may_have_run(call, error):
                 self._made_at_once(call, proposed, None, error)
@@ -171,15 +198,7 @@ class Proposing:
         if needed is not None:
             self._waits(call, proposed, needed[0])
         elif call.approval:
-            self.chat(
-                proposed.by,
-                proposed.id,
-                f"The identical call of {_named(call)} was made already, for approval "
-                f"{call.approval}: it was not made again. Propose it once more if it is to be.",
-            )
-            self._remember(proposed, call.approval)
-            told_of = f"{_named(call)} approval:{call.approval}"
-            self._noting.in_vain(proposed, call.context, "told", told_of)
+            self._made_before(call, proposed, outcome)
         else:
             self._made_at_once(call, proposed, outcome, None)
 
@@ -209,6 +228,26 @@ class Proposing:
         self.chat(proposed.by, proposed.id, said)
         note(proposed, call.context, word, f"{_named(call)} approval:{approval}")
 
+    def _made_before(self, call: Call, proposed: Proposed, outcome: Outcome) -> None:
+        """Its caller has made the identical call, here or elsewhere, and collects what it came to.
+        That is told once: where the room has not seen it, it sees it now."""
+        self.chat(
+            proposed.by,
+            proposed.id,
+            f"The identical call of {_named(call)} was made already, for approval "
+            f"{call.approval}: it was not made again. Propose it once more if it is to be.",
+        )
+        self._remember(proposed, call.approval)
+        told_of = f"{_named(call)} approval:{call.approval}"
+        self._noting.in_vain(proposed, call.context, "told", told_of)
+        record = None if self._approvals is None else self._approvals.find(call.approval)
+        if record is None or record.proposal is not None:
+            return
+        arguments = bytes(call.arguments)
+        fulfilment = self._request(proposed, call.name, arguments, record.by, record.proof)
+        if fulfilment is not None:
+            self._respond(fulfilment, proposed, call.name, outcome, None)
+
     def _not_taken(self, proposed: Proposed, caller: Caller, error: InterlockError) -> None:
         """Nothing was made of it, nor will be."""
         self._known.pop(proposed.id, None)
@@ -226,6 +265,9 @@ class Proposing:
         self._noting.note(proposed, call.context, "fulfilled", by)
         if fulfilment is not None:
             self._respond(fulfilment, proposed, call.name, outcome, error)
+        else:
+            said = f"{_named(call)} was called, by a rule that a human accepted. That is too long"
+            self.chat(proposed.by, proposed.id, f"{said} to be shown in a topic.")
 
     # -- somebody else fulfils it
 
@@ -253,10 +295,13 @@ class Proposing:
         if approval == _MADE or (
             record is not None and record.state in (DONE, LOST) and not record.below
         ):
+            became = "was made by the node already"
+            if record is not None and record.state == LOST:
+                became = "was let through here, and whether it was made is not known"
             raise InterlockError(
                 ALREADY_DECIDED,
-                "The proposal that you name was made by the node already: it is not made again. "
-                "Ask without `correlation_id` if it is to be.",
+                f"The proposal that you name {became}: it is not made again. Ask without "
+                "`correlation_id` if it is to be.",
             )
         if record is not None and record.state in (PENDING, APPROVED, DISPATCHING):
             url = None if self._approvals is None else self._approvals.url_of(record.id)
@@ -388,7 +433,10 @@ class Proposing:
     def _remember(self, proposed: Proposed, approval: str) -> None:
         self._known.pop(proposed.id, None)
         if len(self._known) >= MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+            # The oldest of those that are over: who proposes much makes nobody's be forgotten.
+            oldest = next(iter(self._known))
+            over = (one for one in self._known if not self.is_open(one))
+            del self._known[next(over, oldest)]
         self._known[proposed.id] = approval
 
 

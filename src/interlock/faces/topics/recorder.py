@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from interlock.call import Caller
-from interlock.config.redaction import MASK
+from interlock.config.redaction import MASK, redact
 from interlock.faces.topics.node_seat import INSIDE
 from interlock.faces.topics.noting import plain
 from interlock.pipeline.approval.record import masked
@@ -23,7 +23,7 @@ from interlock.pipeline.topics.gateway import Gateway
 from interlock.pipeline.topics.room import Room
 from interlock.pipeline.topics.seat import Batch, Participant
 from interlock.ports import Recorder
-from interlock.protocol.mcpx.envelope import Head, read_envelope
+from interlock.protocol.mcpx.envelope import Head, read_envelope, read_payload
 from interlock.protocol.mcpx.payloads import Presence, read_content
 from interlock.protocol.mcpx.words import PRESENCE, WELCOME
 
@@ -40,6 +40,12 @@ _MOST_NAMED: Final = 10
 
 _BEARER: Final = re.compile(r"\b(bearer)\s+\S+", re.IGNORECASE)
 _LONGEST_NUMBER: Final = 40
+_DEEPEST: Final = 100
+"""What is nested deeper is not read: nobody could."""
+_BETWEEN: Final = re.compile(r"[ \t\n\r,:]*")
+_WORD: Final = re.compile(r"[^ \t\n\r,\]}]+")
+_decode_text: Final = json.JSONDecoder().raw_decode
+_LITERALS: Final = {"true": True, "false": False, "null": None}
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@+-]+", re.ASCII)
 _log = logging.getLogger("interlock.faces.topics")
 
@@ -133,60 +139,95 @@ def _presence(text: bytes) -> str:
 def _payload(text: bytes) -> str:
     """What was said, for people: on one line, and without its secrets. Nobody gets out of the
     record by saying much, or by saying it in a way that can be read in two."""
-    payload = bytes(read_envelope(text).payload)
-    try:
-        value = json.loads(
-            payload, object_pairs_hook=_members, parse_int=_number, parse_float=_number
-        )
-        kept = _Beginning(MOST_OF_A_TEXT if len(payload) > MOST_KEPT else MOST_KEPT).of(value)
-        shown = json.dumps(masked(kept), separators=(",", ":"), ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return f"payload=(not kept: {len(payload)} bytes that cannot be shown)"
-    if len(payload) > MOST_KEPT:
+    payload = bytes(read_payload(text))
+    long = len(payload) > MOST_KEPT
+    beginning = _Beginning(payload.decode(), MOST_OF_A_TEXT if long else MOST_KEPT)
+    shown = json.dumps(masked(beginning.read()), separators=(",", ":"), ensure_ascii=False)
+    if long or beginning.cut:
         return f"payload={shown[:MOST_KEPT]}… ({len(payload)} bytes)"
     return f"payload={shown[:MOST_KEPT]}"
 
 
 class _Beginning:
-    """The first part of a value: so much of it, and so much of each text, that no long one hides
-    what stands behind it. Nothing else is looked through for secrets: that takes its time."""
+    """The first part of a JSON text that the gateway took: so much of it, and so much of each text
+    in it that no long one hides what stands behind it. Nothing else is read, or looked through for
+    secrets: that takes its time, and everybody in all rooms would wait."""
 
-    def __init__(self, most_of_a_text: int) -> None:
+    def __init__(self, source: str, most_of_a_text: int) -> None:
+        self._source = source
+        self._at = 0
         self._most = most_of_a_text
         self._left = MOST_KEPT
+        self._depth = 0
 
-    def of(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {self._text(name): self.of(one) for name, one in value.items() if self._left > 0}
-        if isinstance(value, list):
-            return [self.of(one) for one in value if self._left > 0]
-        if isinstance(value, str):
-            return self._text(value)
+    @property
+    def cut(self) -> bool:
+        """Whether there was more than is kept, or so much that nobody looked."""
+        return self._left <= 0
+
+    def read(self) -> Any:
+        """The value that comes next."""
+        first = self._next()
+        if first == '"':
+            return self._text()
+        if first in "[{":
+            return self._within(self._members if first == "{" else self._items)
+        word = _WORD.match(self._source, self._at)
+        assert word is not None
+        self._at = word.end()
+        value = _LITERALS[word[0]] if word[0] in _LITERALS else _number(word[0])
         self._left -= len(str(value)) + 1
         return value
 
-    def _text(self, text: str) -> str:
+    def _next(self) -> str:
+        """How the next value begins, or what ends them."""
+        between = _BETWEEN.match(self._source, self._at)
+        assert between is not None
+        self._at = between.end()
+        return self._source[self._at]
+
+    def _within(self, read: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._depth >= _DEEPEST:
+            self._left = 0
+            return "…"
+        self._depth += 1
+        self._at += 1
+        value = read()
+        # Where the rest is not read any more, this does not matter.
+        self._at += 1
+        self._depth -= 1
+        return value
+
+    def _items(self) -> list[Any]:
+        items: list[Any] = []
+        while self._left > 0 and self._next() != "]":
+            items.append(self.read())
+        return items
+
+    def _members(self) -> dict[str, Any]:
+        """All of them: which of two with one name a reader takes, nobody knows."""
+        members: dict[str, Any] = {}
+        while self._left > 0 and self._next() != "}":
+            name = self._text()
+            if name in members:
+                name = f"{name} (again, {len(members)})"
+            members[name] = self.read()
+        return members
+
+    def _text(self) -> str:
+        text, self._at = _decode_text(self._source, self._at)
         most = self._most
         kept = text
         if len(text) > 2 * most:
             # The last word may be half a secret, which nobody would recognise.
             kept = text[: 2 * most]
             kept = (kept.rsplit(None, 1) or [""])[0]
-        kept = _BEARER.sub(rf"\1 {MASK}", plain(kept))
+        kept = redact(_BEARER.sub(rf"\1 {MASK}", plain(kept)))
         if len(text) > most:
             kept = kept[:most] + "…"
         self._left -= len(kept) + 3
         return kept
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """All of them: which of two a reader takes, nobody knows."""
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            name = f"{name} (again, {len(members)})"
-        members[name] = value
-    return members
 
 
 def _number(text: str) -> float | int | str:

@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcp
+from interlock.protocol.ax import HOPS
 from interlock.protocol.kinds import RESPONSE, Grants
 from interlock.protocol.mcpx.envelope import EnvelopeError, Head, read_envelope
 from interlock.protocol.mcpx.words import GATEWAY, JOIN, LEAVE, PRESENCE, REVISION, WELCOME
@@ -39,6 +41,9 @@ _LISTS: Final = {
 }
 _NODE: Final = "interlock"
 """By what name a node introduces itself."""
+MOST_NODES: Final = 8
+"""Through so many nodes a tool may have come that is taken from a room. More: they show each other
+what they show."""
 
 
 class _Somebody(msgspec.Struct, gc=False):
@@ -55,6 +60,18 @@ class _Presence(msgspec.Struct, gc=False):
     participant: _Somebody
 
 
+class _Passed(msgspec.Struct, gc=False):
+    hops: int = msgspec.field(default=0, name=HOPS)
+
+
+class _Listed(msgspec.Struct, gc=False):
+    """Of a tool: what it is called, and how many nodes it came through."""
+
+    name: str = ""
+    meta: _Passed = msgspec.field(default_factory=_Passed, name="_meta")
+
+
+_decode_listed = msgspec.json.Decoder(_Listed).decode
 _decode_welcome = msgspec.json.Decoder(_Welcome).decode
 _decode_presence = msgspec.json.Decoder(_Presence).decode
 
@@ -80,11 +97,13 @@ class ParticipantConnector:
         say: Say,
         *,
         may_be_node: bool = False,
+        takes: Callable[[str], bool] = lambda _: True,
         opening: float = OPENING,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`may_be_node`: two nodes that are upstreams of each other grow each other's lists for
-        ever, so a node is refused unless the config names what to take from it."""
+        ever, so a node is refused unless the config names what to take from it. `takes`: whether
+        the config wants a tool of this name."""
         self.stderr: deque[str] = deque(maxlen=1)
         self.participant = participant
         self.on_left: Callable[[], None] | None = None
@@ -93,6 +112,7 @@ class ParticipantConnector:
         self._own_info = own_info
         self._say = say
         self._may_be_node = may_be_node
+        self._takes = takes
         self._opening = opening
         self._sleep = sleep
         self._capabilities: tuple[str, ...] | None = None
@@ -129,7 +149,7 @@ class ParticipantConnector:
         if told.participant.id != self.participant:
             return
         if told.event == JOIN:
-            self.arrive(told.participant.capabilities)
+            self.arrive(told.participant.capabilities, anew=True)
         elif told.event == LEAVE:
             self.left()
 
@@ -141,18 +161,19 @@ class ParticipantConnector:
         else:
             self.left()
 
-    def arrive(self, capabilities: Iterable[str]) -> None:
-        """It is in the room, and may say this."""
+    def arrive(self, capabilities: Iterable[str], *, anew: bool = False) -> None:
+        """It is in the room, and may say this. `anew`: it has just come in, and if it was there
+        already, then by another connection: that was not asked what the older one was."""
         now = tuple(capabilities)
-        if now == self._capabilities:
+        if now == self._capabilities and not anew:
             return
         came, self._capabilities = self._capabilities is None, now
         self._grants = Grants(now)
         self._wait = 0.0
         self._news.set()
         if self._link is not None:
-            # It may say other things now: what can be read of it is found out anew.
-            self._hang_up("what it may say in the room has changed")
+            # It may be another program, or say other things: what it offers is found out anew.
+            self._hang_up("it came in by another connection, or may say other things now")
         if came and self.on_arrived is not None:
             self.on_arrived()
 
@@ -225,11 +246,14 @@ class ParticipantConnector:
             peer.adopt(mcp.Era.SESSION, REVISION)
             peer.capabilities = {"tools": {}}
         if peer.server_info.get("name") == _NODE and not self._may_be_node:
-            raise InterlockError(
-                UPSTREAM_PROTOCOL,
-                f"{self._key} is a node itself: two that show each other's tools would never be "
-                "done. Name in `allow` what is wanted of it.",
-            )
+            raise self._is_node()
+
+    def _is_node(self) -> InterlockError:
+        return InterlockError(
+            UPSTREAM_PROTOCOL,
+            f"{self._key} is a node itself: two that show each other's tools would never be "
+            "done. Name in `allow` what is wanted of it.",
+        )
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -244,7 +268,26 @@ class ParticipantConnector:
         return LEFT_RETRY_MS
 
     def vet(self, offer: RawOffer) -> None:
-        """Raises InterlockError when it has left while it was listed."""
+        """Raises InterlockError when it has left while it was listed, or is a node after all, which
+        its tools say whether it introduced itself or not."""
         if not self.present:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} is not in the room any more.")
+        listed = [_listed(one) for one in offer.tools]
+        nodes = max((one.meta.hops for one in listed if self._takes(one.name)), default=0)
+        if nodes > 0 and not self._may_be_node:
+            raise self._is_node()
+        if nodes > MOST_NODES:
+            raise InterlockError(
+                UPSTREAM_PROTOCOL,
+                f"{self._key} has tools that came through {nodes} nodes: it shows what this node "
+                "shows, again and again. Name in `allow` only what is its own.",
+            )
         self._wait = 0.0
+
+
+def _listed(tool: Raw) -> _Listed:
+    try:
+        return _decode_listed(tool)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # Whoever shows it says what is wrong with it.
+        return _Listed()

@@ -7,8 +7,10 @@ they are withdrawn, until it is there again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
+from interlock.catalog.definitions import is_wanted
 from interlock.config.model import AskConfig, ServerConfig
 from interlock.config.quantities import default_segment
 from interlock.config.topics import ParticipantUpstream
@@ -73,10 +75,17 @@ class RoomUpstreams:
             if not wanted.enabled:
                 continue
             key = key_of(topic, participant)
+            server = server_of(topic, participant, wanted)
             connector = ParticipantConnector(
-                key, participant, own_info, say, may_be_node=bool(wanted.allow), **more
+                key,
+                participant,
+                own_info,
+                say,
+                may_be_node=bool(wanted.allow),
+                takes=partial(is_wanted, server=server),
+                **more,
             )
-            upstream = begin(key, server_of(topic, participant, wanted), connector)
+            upstream = begin(key, server, connector)
             connector.on_arrived = lambda key=key: self._stays(key)
             connector.on_left = lambda key=key, upstream=upstream, grace=wanted.grace: self._goes(
                 key, upstream, grace
