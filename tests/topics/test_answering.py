@@ -44,7 +44,7 @@ def furnished(**more: Any) -> Alone:
         raise ToolTrouble("It is broken.")
 
     async def crash() -> None:
-        raise ZeroDivisionError("by accident")
+        raise ZeroDivisionError("by accident, at db://me:hunter2hunter2@host")
 
     async def shape() -> Shape:
         return Shape(3)
@@ -148,10 +148,9 @@ def test_every_failure_is_answered() -> None:
         "content": [{"type": "text", "text": "It is broken."}],
         "isError": True,
     }
-    assert (
-        "ZeroDivisionError"
-        in answers("tools/call", {"name": "crash"})["result"]["content"][0]["text"]
-    )
+    # Everybody in the room reads it, whatever a library wrote into its error.
+    [told] = answers("tools/call", {"name": "crash"})["result"]["content"]
+    assert told["text"] == "crash failed: ZeroDivisionError: by accident, at db://me:***@host"
     assert answers("tools/call", {"name": "nothing"})["error"]["code"] == -32602
     assert answers("resources/read", {"uri": "note://two"})["error"]["code"] == -32002
     assert answers("resources/read", {"uri": "note://broken"})["error"]["code"] == -32603

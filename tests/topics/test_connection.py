@@ -91,17 +91,22 @@ def test_it_can_come_in_again() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://127.0.0.1/ws", "not the address"),
+        ("http://127.0.0.1/ws", "wss://host/ws"),
         ("ws://node.example.com/ws", "everybody on the way"),
         ("wss://me:secret@node.example.com/ws", "credentials"),
         ("wss://node.example.com/ws?token=secret", "no query"),
-        ("unix:/run/node.sock", "wss://"),
+        ("unix:/run/node.sock", "wss://host/ws"),
+        ("wss:///ws", "wss://host/ws"),
+        ("wss://[node/ws", "wss://host/ws"),
     ],
 )
 def test_addresses_that_cannot_be(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         Participant(url, topic="room")
     assert "secret" not in str(caught.value)
+    # Parents of nodes have other addresses.
+    assert "/ax" not in str(caught.value)
+    assert "parent" not in str(caught.value)
 
 
 def test_what_is_asked_for_is_written_into_the_query() -> None:
@@ -330,6 +335,8 @@ def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
                 task.cancel()
             await asyncio.wait([task])
             assert task.cancelled() == cancelled
+            if not cancelled:
+                assert isinstance(task.exception(), InterlockError)
             standing = Standing("room")
 
     asyncio.run(main())

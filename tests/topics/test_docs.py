@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from interlock.protocol.kinds import PROFILES
 from interlock.topics import Participant
 from tests.topics.houses import House, in_both_houses, until
 
@@ -54,6 +55,28 @@ def test_three_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
             "robot": EVERYTHING,
         },
     )
+
+
+def test_each_program_is_whole_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY", "ws://127.0.0.1:1/ws")
+    for name in ("worker", "agent", "human", "robot"):
+        monkeypatch.setenv(f"{name.upper()}_TOKEN", f"t-{name}")
+    for program in programs():
+        made: dict[str, Any] = {"__name__": "program"}
+        exec(compile(program, str(PAGE), "exec"), made)
+        assert asyncio.iscoroutinefunction(made["main"])
+        # Whoever pastes it into a file and runs that has it running.
+        assert "asyncio.run(main())" in program.partition('if __name__ == "__main__":')[2]
+
+
+def test_profiles_are_told_as_they_are() -> None:
+    text = PAGE.with_name("topics.md").read_text(encoding="utf-8")
+    table = text.partition("| profile | what it may send |\n|---|---|\n")[2].partition("\n\n")[0]
+    told = {}
+    for row in table.splitlines():
+        name, _, may = row.strip("| ").partition(" | ")
+        told[name.strip("`")] = tuple(re.findall(r"`([^`]+)`", may))
+    assert told == PROFILES
 
 
 def test_every_name_on_the_page_is_there() -> None:

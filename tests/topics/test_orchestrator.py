@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from interlock.config.problems import BadValue
 from interlock.topics import Orchestrator, Participant, Proposal, Rule
@@ -22,11 +23,18 @@ def offline(*rules: Rule) -> Orchestrator:
     return Orchestrator(Participant("wss://n/ws", topic="room"), rules)
 
 
-def proposed(tool: str, arguments: Any, by: str = "agent", method: str = "tools/call") -> Proposal:
+def proposed(
+    tool: str,
+    arguments: Any,
+    by: str = "agent",
+    method: str = "tools/call",
+    to: tuple[str, ...] = ("b",),
+    **more: Any,
+) -> Proposal:
     alone = Alone()
-    params = {"name": tool, "arguments": arguments} if method == "tools/call" else {}
+    params = {"name": tool, "arguments": arguments, **more} if method == "tools/call" else {}
     kind = f"mcp/proposal:{method}" + (f":{tool}" if params else "")
-    alone.tell(by, kind, {"method": method, "params": params}, to=["b"])
+    alone.tell(by, kind, {"method": method, "params": params}, to=list(to))
     found: Proposal = alone.events[-1].content
     return found
 
@@ -70,6 +78,42 @@ def test_what_is_learned_is_the_decision_and_no_more() -> None:
     assert orchestrator.covering(proposed("write", {}, by="*"))
     assert not orchestrator.covering(proposed("write", {}, by="agent"))
     assert orchestrator.covering(decided) is None
+
+
+def test_what_was_decided_about_one_participant_is_not_about_another() -> None:
+    """The same tool may be that of a playground, and that of a plant."""
+    orchestrator = offline()
+    rule = orchestrator.learn(proposed("write", {"path": "a"}, to=("playground",)))
+    assert orchestrator.covering(proposed("write", {"path": "a"}, to=("playground",))) == rule
+    for others in (("plant",), ("playground", "plant"), ()):
+        assert orchestrator.covering(proposed("write", {"path": "a"}, to=others)) is None
+    with pytest.raises(ValueError, match="nobody in particular"):
+        orchestrator.learn(proposed("write", {}, to=()))
+
+
+def test_a_condition_is_about_everybody_who_is_asked() -> None:
+    rule = Rule("write", ("agent",), when='server == "playground"')
+    both = Rule("write", ("agent",), to=("playground", "plant"))
+    orchestrator = offline(rule)
+    assert orchestrator.covering(proposed("write", {}, to=("playground",))) is rule
+    assert orchestrator.covering(proposed("write", {}, to=("playground", "plant"))) is None
+    orchestrator.add(both)
+    assert orchestrator.covering(proposed("write", {}, to=("plant", "playground"))) is both
+
+
+def test_what_two_readers_may_read_differently_is_not_covered() -> None:
+    orchestrator = offline()
+    decided = proposed("write", {"path": "out/a"})
+    rule = orchestrator.learn(decided)
+    assert orchestrator.covering(decided) == rule
+    for odd in (
+        b'{"name":"write","arguments":{"path":"/etc/passwd","path":"out/a"}}',
+        b'{"name":"write","arguments":{"path":"out/a","PATH":"/etc/passwd"}}',
+        b'{"name":"write","arguments":{"path":%b}}' % (b"9" * 5_000),
+    ):
+        decided.params = Raw(odd)
+        assert orchestrator.covering(decided) is None
+    assert orchestrator.covering(proposed("write", {"path": "out/a"}, force=True)) is None
 
 
 def test_rules_that_cannot_be() -> None:

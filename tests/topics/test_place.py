@@ -43,6 +43,16 @@ def test_a_welcome_says_who_one_is() -> None:
     assert list(place.participants) == ["b"]
 
 
+def test_a_welcome_may_list_what_grants_nothing() -> None:
+    alone = Alone(["mcp/*", "system/*", "", "two words", "chat"])
+    assert alone.place.inside
+    assert alone.place.can("chat")
+    assert alone.place.can("mcp/request:tools/call:x")
+    assert not alone.place.can("system/presence")
+    assert not alone.place.can("two words")
+    assert alone.place.dropped == 0
+
+
 @pytest.mark.spec("MX-3.5.1-4")
 def test_a_welcome_for_somebody_else_is_ignored() -> None:
     alone = Alone(["chat"])
@@ -438,6 +448,7 @@ def test_lost_messages_are_counted() -> None:
     alone = Alone()
     alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 12}, to=["me"])
     alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 3}, to=["me"])
+    alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": -9}, to=["me"])
     assert alone.place.lost_messages == 15
 
 

@@ -1,8 +1,9 @@
 """Fulfils proposals by rule, in place of a human who has decided the same before.
 
-What is learned from a decision is that decision and no more: the same tool, the same proposer, the
-same arguments. Whoever wants a wider rule writes one, with a condition. What no rule covers waits
-for a human, and so does everything that cannot be judged.
+What is learned from a decision is that decision and no more: the same tool of the same participant,
+the same proposer, the same arguments. Whoever wants a wider rule writes one, with a condition. What
+no rule covers waits for a human, and so does everything that cannot be judged, or that two readers
+may read differently.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.conditions import CannotJudge, Condition, compile_condition
-from interlock.errors import InterlockError, ProtocolError
+from interlock.errors import InterlockError
+from interlock.pipeline.policy.reading import refuse_twins
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcpx.proposals import Tracked, same
@@ -28,17 +30,21 @@ from interlock.topics.participant import Participant
 from interlock.topics.refusal import Refused
 
 MOST_REMEMBERED: Final = 1_000
+_LOOKED_AT: Final = frozenset({"name", "arguments", "_meta"})
+"""Members of `params` that a rule speaks of, or that mean nothing to a tool."""
 _log = logging.getLogger("interlock.topics")
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Which proposals are fulfilled. `when` is a CEL expression over `args`, `tool` and `caller`;
-    `arguments` are exactly these; `proposers` are names or globs, none: nobody's."""
+    """Which proposals are fulfilled. `when` is a CEL expression over `args`, `tool`, `caller` and
+    `server`, who is asked; `arguments` are exactly these; `proposers` are names or globs, none:
+    nobody's; `to` is exactly who is asked, none: anybody, but only one."""
 
     tool: str
     proposers: tuple[str, ...]
     when: str | None = None
     arguments: Mapping[str, Any] | None = None
+    to: tuple[str, ...] = ()
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -88,13 +94,16 @@ class Orchestrator:
 
     def learn(self, decision: Tracked | Proposal) -> Rule:
         """A human has decided so, and the next one like it is not asked about. Raises ValueError
-        for what is no call of a tool."""
+        for what is no call of a tool, or can be read in two ways, or was proposed to nobody."""
         if decision.method != mcp.TOOLS_CALL or not decision.context:
             raise ValueError(f"Only calls of tools can be learned, not {decision.method[:100]}.")
         arguments = _arguments(decision)
         if arguments is None:
-            raise ValueError("The arguments of the proposal are no object.")
-        rule = Rule(decision.context, (glob.escape(decision.proposer),), arguments=arguments)
+            raise ValueError("The arguments of the proposal are no object, or ambiguous.")
+        if not decision.to:
+            raise ValueError("What was proposed to nobody in particular cannot be learned.")
+        who = (glob.escape(decision.proposer),)
+        rule = Rule(decision.context, who, arguments=arguments, to=tuple(decision.to))
         if rule not in self.rules:
             self.add(rule)
         return rule
@@ -148,6 +157,9 @@ def _covers(
         return False
     if not any(fnmatchcase(proposal.proposer, one) for one in rule.proposers):
         return False
+    if len(proposal.to) != 1 if not rule.to else set(proposal.to) != set(rule.to):
+        # Whom a condition does not see it says nothing about.
+        return False
     if rule.arguments is not None:
         try:
             if not same(encode_value(rule.arguments), encode_value(about["args"])):
@@ -163,9 +175,14 @@ def _covers(
 
 
 def _arguments(proposal: Tracked | Proposal) -> dict[str, Any] | None:
+    """None: there are none, or beside them what no rule looks at, or others might read them
+    differently. What is sent is what was proposed, to the letter."""
     try:
         params = decode_value(proposal.params)
-    except ProtocolError:
+        refuse_twins(bytes(proposal.params))
+    except InterlockError:
         return None
-    found = params.get("arguments", {}) if isinstance(params, dict) else None
+    if not isinstance(params, dict) or not params.keys() <= _LOOKED_AT:
+        return None
+    found = params.get("arguments", {})
     return found if isinstance(found, dict) else None

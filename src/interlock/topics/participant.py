@@ -29,7 +29,7 @@ from interlock.errors import (
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.kinds import CHAT, proposal_kind, request_kind
-from interlock.protocol.mcpx.payloads import Lie, chat_payload, context_of, proposal_payload
+from interlock.protocol.mcpx.payloads import Lie, context_of, proposal_payload
 from interlock.protocol.mcpx.proposals import LIFETIME, Tracked
 from interlock.protocol.mcpx.words import TOPIC_PATTERN
 from interlock.topics.connection import PATIENCE, Connection, Dial, address
@@ -284,7 +284,7 @@ class Participant:
         correlation_id: str | None = None,
     ) -> str:
         """Say something to everybody, or to some; everybody can hear that, too."""
-        payload = chat_payload(text, "markdown" if markdown else "plain")
+        payload = _encoded({"text": text, "format": "markdown" if markdown else "plain"})
         return self._place.say(CHAT, payload, _names(to), correlation_id)
 
     def on(self, what: str | type, callback: Callback) -> None:

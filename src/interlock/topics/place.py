@@ -25,7 +25,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.kinds import Grants, is_reserved, request_kind
+from interlock.protocol.kinds import Grants, is_reserved, problem_of, request_kind
 from interlock.protocol.mcpx import payloads
 from interlock.protocol.mcpx.envelope import (
     Envelope,
@@ -48,7 +48,7 @@ from interlock.protocol.mcpx.payloads import (
     read_content,
 )
 from interlock.protocol.mcpx.threads import Threads
-from interlock.protocol.mcpx.words import GATEWAY, JOIN, LONGEST
+from interlock.protocol.mcpx.words import JOIN, LONGEST
 from interlock.topics.answering import Answering
 from interlock.topics.event import Event, Listeners
 from interlock.topics.fulfilling import Fulfilling, Proposal
@@ -282,15 +282,11 @@ class Place:
         you = welcome.you
         if you.id not in envelope.head.to or (self._inside and you.id != self.id):
             return  # somebody else's
-        try:
-            grants = Grants(you.capabilities)
-        except InterlockError as error:
-            self._drop(GATEWAY, error.message)
-            return
         before = set(self.participants)
         self.id = you.id
         self.capabilities = you.capabilities
-        self._grants = grants
+        # Other gateways may list what grants nothing, as `system/*` does: one is welcome anyway.
+        self._grants = Grants(one for one in you.capabilities if not problem_of(one))
         self.participants = {
             one.id: one.capabilities for one in welcome.participants if one.id != you.id
         }

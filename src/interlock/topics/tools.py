@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.config import redact
 from interlock.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -205,7 +206,7 @@ class Tools:
         try:
             answer: Answer = await tool.start(arguments, reporting.get())
         except ToolTrouble as trouble:
-            return {"content": [{"type": "text", "text": str(trouble)}], "isError": True}
+            return {"content": [{"type": "text", "text": _told(trouble)}], "isError": True}
         result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
         if answer.data is not None:
             result["structuredContent"] = answer.data
@@ -232,9 +233,15 @@ class Tools:
         try:
             answer: Answer = await prompt.tool.start(arguments, _silent)
         except ToolTrouble as trouble:
-            raise InterlockError(INVALID_PARAMS, str(trouble)) from None
+            raise InterlockError(INVALID_PARAMS, _told(trouble)) from None
         message = {"role": "user", "content": {"type": "text", "text": answer.text}}
         return {"description": prompt.listed["description"], "messages": [message]}
+
+
+def _told(trouble: ToolTrouble) -> str:
+    """What is wrong. Everybody in the room reads it, so what nobody meant to tell them, an error of
+    some other library, is told without what looks like a secret."""
+    return str(trouble) if trouble.__cause__ is None else redact(str(trouble))
 
 
 def _params(request: Request, shape: type[Any]) -> Any:
