@@ -11,8 +11,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from interlock.cli.approvals import _show
+from interlock.cli.inbox import Waiting
 from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 
@@ -471,3 +474,25 @@ def test_an_approval_outlives_the_node(office: World) -> None:
     assert wait_until("it waits still", lambda: [one["id"] for one in waiting(office)]) == [id]
     done = office.run_here("approve", "--yes", "--passphrase-file", "phrase", "--", id)
     assert "approved by chief" in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    "along", [None, {"dev.interlock/context": {"tenant": "blue"}}], ids=["nothing", "context"]
+)
+def test_what_is_sent_beside_the_arguments_is_seen(
+    capsys: pytest.CaptureFixture[str], along: dict[str, Any] | None
+) -> None:
+    said = {
+        "id": "a" * 20, "state": "pending", "tool": "who.asks", "server": "drivers:",
+        "route": ["who", "asks"], "effect": "mutating", "description": "", "caller": {},
+        "action": "confirm", "rule": "", "reason": "", "args_sha256": "d", "aud": "n",
+        "arguments_text": "{}", "now": 0.0, "expires": 9.0, "seconds_left": 9.0,
+        "created_at": "", "expires_at": "",
+    }  # fmt: skip
+    if along is not None:
+        said["meta_text"] = json.dumps(along, indent=2)
+    _show(msgspec.convert(said, Waiting))
+    seen = capsys.readouterr().err
+    assert "arguments:\n  │ {}" in seen
+    assert ("beside them" in seen) is (along is not None)
+    assert ('"tenant": "blue"' in seen) is (along is not None)

@@ -183,6 +183,8 @@ def test_what_is_not_there_is_said(desk: Desk, world: World) -> None:
     for command in (["show"], ["replay"], ["accept", "--yes"]):
         said = desk(command[0], "s00000000", *command[1:], code=1)
         assert "nothing is called s00000000 here" in said
+    # Not 1, which says that humans decided otherwise.
+    assert "no-rules.yaml: there is no such file" in desk("replay", "no-rules.yaml", code=3)
     desk.config.unlink()
     said = world.run_here("automation", "revert", "x")
     assert said.returncode == 3

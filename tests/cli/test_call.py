@@ -64,6 +64,9 @@ def test_through_the_running_node(demo: World) -> None:
     assert done.stderr == ""
     assert "Milk" in done.stdout
     assert node.status()["calls"] == 2
+    unknown = demo.run_here("call", "xyzzy")
+    assert unknown.returncode == 1
+    assert "'xyzzy'. `interlock tools` shows them all.\n" in unknown.stderr
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,26 @@ def test_where_others_may_come_nobody_is_a_stranger(world: World, config: dict[s
     assert doubted(world, rooms(seats=[{"callers": ["agnt"]}]), **config) == []
 
 
+def test_a_room_into_which_nobody_comes(world: World) -> None:
+    said = "nobody has a seat here, and only who has one comes in"
+    hint = "write seats: [{callers: [NAME], profile: full_access}], or access: private"
+    assert doubted(world, rooms()) == [("topics.rooms.ops", said, hint)]
+    assert doubted(world, rooms(), tokens=[]) == [("topics.rooms.ops", said, hint)]
+    assert doubted(world, rooms(access="private")) == []
+    assert doubted(world, rooms(access="public")) == []
+
+
+def test_a_node_that_is_called_like_a_caller(world: World) -> None:
+    said = "a caller is called agent, too, and cannot come in under that name"
+    hint = "give its seat another id, or call the node something else"
+    own = {"callers": ["a*"]}
+    for room in (rooms(access="private", node="agent"), rooms(seats=[own], node="agent")):
+        assert doubted(world, room) == [("topics.rooms.ops.node", said, hint)]
+    # It is called otherwise there, or does not come in.
+    for seat in ({"callers": ["agent"], "id": "clerk"}, {"callers": ["worker"]}):
+        assert doubted(world, rooms(seats=[seat], node="agent")) == []
+
+
 def test_capabilities_that_are_none(world: World) -> None:
     good = ["mcp/*", "mcp/request:tools/*", "mcp/proposal:*", "chat", "vote", "mcpx"]
     seats = [{"callers": ["agent"], "capabilities": [*good, "mcp", "mcp/requests:tools/*"]}]

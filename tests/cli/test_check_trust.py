@@ -34,6 +34,22 @@ def test_keys_that_are_not_there(world: World) -> None:
     ]
 
 
+def test_two_callers_with_one_token(world: World) -> None:
+    world.environ |= {"ONE": "s3cret-0123456789abcdef", "OTHER": "s3cret-0123456789abcdef"}
+    tokens = [
+        {"name": "agent", "token": "${env:ONE}"},
+        {"name": "nobody", "token": "${env:NO_SUCH_SECRET}"},
+        {"name": "chief", "token": "${env:OTHER}"},
+    ]
+    same = "it is the same token as that of agent: nobody can tell these callers apart"
+    found = problems(world, tokens=tokens)
+    assert sorted(found) == [
+        ("tokens[1].token", "the environment variable NO_SUCH_SECRET is not set"),
+        ("tokens[2].token", same),
+    ]
+    assert "s3cret" not in str(found)
+
+
 def test_keys_that_are_none(world: World) -> None:
     (world.cwd / "x.pem").write_text("no key", encoding="utf-8")
     (world.cwd / "keys.json").write_text("{}", encoding="utf-8")

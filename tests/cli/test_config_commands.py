@@ -225,10 +225,24 @@ def test_import_writes_and_leaves_what_is_there(world: World) -> None:
     assert servers["github"].env == {"GITHUB_TOKEN": "${env:GITHUB_TOKEN}"}
 
 
+def test_a_config_that_cannot_be_written_is_told(world: World) -> None:
+    (world.cwd / "file").touch()
+    client_config(world.cwd / ".mcp.json")
+    for command in (["add", "-c", "file/it.yaml", "x", "http://127.0.0.1:1/mcp"],
+                    ["import", "--write", "-c", "file/it.yaml"]):  # fmt: skip
+        done = world.run_here(*command)
+        assert done.returncode == 3
+        assert done.stdout == ""
+        assert "file/it.yaml cannot be written: " in done.stderr
+        assert "with --config" in done.stderr
+
+
 def test_import_without_anything_to_import(world: World) -> None:
     done = world.run_here("import")
     assert done.returncode == 1
     assert "no config of an MCP client was found" in done.stderr
+    assert "interlock import FILE" in done.stderr
+    assert "interlock add NAME" in done.stderr
     missing = world.run_here("import", "nowhere.json")
     assert missing.returncode == 3
     assert "nowhere.json: there is no such file" in missing.stderr

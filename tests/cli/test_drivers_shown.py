@@ -272,6 +272,25 @@ def test_a_node_that_is_named_and_does_not_answer(world: World) -> None:
     assert done.stdout == ""
 
 
+def test_a_node_without_drivers_is_not_taken_for_this_folder(world: World) -> None:
+    other = world.cwd / "other"
+    other.mkdir()
+    world.config(drivers={}).rename(other / "interlock.yaml")
+    contract(world)
+    driver(world)
+    for name in (".drivers", "tools"):
+        (world.cwd / name).rename(other / name)
+    # Another config at the same address, as after `interlock up --demo`.
+    world.config({})
+    world.up()
+    none = world.run_here("drivers", "list")
+    assert f"the node at 127.0.0.1:{world.port} has no driver; `interlock drivers" in none.stderr
+    done = world.run_here("drivers", "list", "-c", "other/interlock.yaml")
+    assert done.returncode == 0
+    assert f"the node at 127.0.0.1:{world.port} has no driver, but one is declared" in done.stderr
+    assert "name it with --node" in done.stderr
+
+
 def test_the_list_says_which_contract_is_not_offered_and_why(world: World) -> None:
     nobody = f"http://127.0.0.1:{free_port()}/mcp"
     world.config(drivers={}, servers={"bank": {"url": nobody}})

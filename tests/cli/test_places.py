@@ -73,10 +73,23 @@ def test_a_folder_that_cannot_be_made_is_told(world: World) -> None:
         assert done.stderr.splitlines()[-1].startswith(
             f"interlock: The folder {world.cwd}/file/below cannot be made: Not a directory."
         )
+        assert "$XDG_STATE_HOME" in done.stderr
     done = world.run_here("doctor")
     assert done.returncode == 1
     assert "✗ state folder: " in done.stdout
     assert f"{world.cwd}/file is not a folder" in done.stdout
+
+
+def test_a_key_that_cannot_be_kept_is_told(world: World) -> None:
+    (world.cwd / "file").touch()
+    done = world.run_here(
+        "keys", "new", "chief", "--no-passphrase", XDG_CONFIG_HOME=f"{world.cwd}/file"
+    )
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == (
+        f"interlock: a key cannot be kept in {world.cwd}/file/interlock/keys: Not a directory. "
+        "Set $XDG_CONFIG_HOME to a folder that you can write to."
+    )
 
 
 def test_the_seal_key_is_made_once_and_kept(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,12 @@ from interlock.cli.topic_where import token_of
 from interlock.errors import InterlockError
 from interlock.topics import Chat, Event
 from tests.cli.program import INTERLOCK, World
-from tests.cli.topic_room import TopicRoom, at_terminal
+from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until
 
+__all__ = ["room"]
+
 SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
-
-
-@pytest.fixture
-def room() -> Iterator[TopicRoom]:
-    one = TopicRoom()
-    one.start()
-    try:
-        yield one
-    finally:
-        one.stop()
 
 
 def send(world: World, room: TopicRoom, *more: str, token: str = "t-human", **also: Any) -> Any:

@@ -436,6 +436,16 @@ DONE = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text
             "12:00:00 * you are me and may send chat; here: b",
         ),
         ("vote", {"for": "it"}, {}, '12:00:00 agent: vote {"for": "it"}'),
+        (
+            "mcp/response:tools/list",
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "result": {"tools": [{"name": "add", "inputSchema": {}}, {"name": "echo"}]},
+            },
+            {"to": ["b"], "correlation_id": "r"},
+            "12:00:00 agent: answers b: tools/list: 2 tools: add, echo",
+        ),
     ],
 )
 def test_a_message_in_words(

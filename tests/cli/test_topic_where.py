@@ -144,3 +144,20 @@ def test_over_tls_the_certificate_of_the_config_is_enough(world: World) -> None:
     refused = world.run("topic", "send", "ops", "hello")
     assert refused.returncode == 4
     assert "certificate" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("OPS", 'There is no such topic in its config; did you mean "ops"?'),
+        ("other", "Topics of its config: ops, team-*."),
+    ],
+)
+def test_a_topic_that_is_not_in_the_config_is_told(world: World, name: str, words: str) -> None:
+    seats = [{"callers": ["local"], "profile": "full_access"}]
+    world.config(topics={"rooms": {"ops": {"seats": seats}, "team-*": {"seats": seats}}})
+    world.up()
+    done = world.run_here("topic", "send", name, "hi")
+    assert done.returncode == 1
+    assert done.stderr.endswith(f" {words}\n")
+    assert world.run_here("topic", "send", "team-x", "hi").returncode == 0

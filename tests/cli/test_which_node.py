@@ -79,7 +79,9 @@ def test_an_address_without_a_node(world: World) -> None:
     for command in (["tools"], ["call", "x.y"], ["stdio"]):
         done = world.run_here(*command, "--node", str(world.port))
         assert done.returncode == 4
-        assert f"no node of this user answers at 127.0.0.1:{world.port}." in done.stderr
+        here = f"127.0.0.1:{world.port}"
+        assert f"no node of this user answers at {here}. " in done.stderr
+        assert f"Start one there with: interlock up --listen {here}\n" in done.stderr
     wrong = world.run_here("tools", "--node", "nonsense")
     assert wrong.returncode == 2
 

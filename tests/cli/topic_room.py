@@ -11,10 +11,12 @@ import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from fcntl import ioctl
 from typing import Any, TypeVar
+
+import pytest
 
 from interlock.config.topics import SeatConfig, TopicConfig
 from interlock.topics import Participant
@@ -97,17 +99,24 @@ class TopicRoom:
 class Terminal:
     """A program at a terminal, and what is on its screen."""
 
-    def __init__(self, world: World, *arguments: str, columns: int = 100, rows: int = 30) -> None:
+    def __init__(
+        self,
+        world: World,
+        *arguments: str,
+        columns: int = 100,
+        rows: int = 30,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.rows = rows
         self.ours, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(theirs)
-        environ = {**world.environ, "TERM": "xterm-256color"}
-        environ.pop("COLUMNS", None)
+        own = {**world.environ, "TERM": "xterm-256color", **(environ or {})}
+        own.pop("COLUMNS", None)
         self.process = subprocess.Popen(
             [*INTERLOCK, *arguments],
             cwd=world.cwd,
-            env=environ,
+            env=own,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -174,9 +183,25 @@ class Terminal:
 
 
 @contextmanager
-def at_terminal(world: World, *arguments: str, **size: int) -> Iterator[Terminal]:
-    terminal = Terminal(world, *arguments, **size)
+def at_terminal(
+    world: World,
+    *arguments: str,
+    columns: int = 100,
+    rows: int = 30,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Terminal]:
+    terminal = Terminal(world, *arguments, columns=columns, rows=rows, environ=environ)
     try:
         yield terminal
     finally:
         terminal.close()
+
+
+@pytest.fixture
+def room() -> Iterator[TopicRoom]:
+    one = TopicRoom()
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()

@@ -125,7 +125,9 @@ def _serve(orders: socket.socket) -> bool:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")
     build_commands_once()
-    typer.main.get_command(sys.modules["interlock.cli.app"].app)
+    app_for = sys.modules["interlock.cli.app"].app_for
+    for command in ("", *(one.name for one in sys.modules["interlock.cli.app"].COMMANDS)):
+        typer.main.get_command(app_for([command]))
     gc.collect()
     gc.freeze()
     # Whoever watches over a program is not waited for, and none of them is meant by a Ctrl-C.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from interlock.cli import say, where
+from interlock.errors import CONFIG, InterlockError
 
 if TYPE_CHECKING:
     from interlock.config import ServerConfig
@@ -136,11 +137,18 @@ def _leading_options(words: list[str], options: dict[str, list[str]]) -> list[st
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file whole: a running node must never read half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Through a link to what it leads to, which would otherwise be replaced by a file.
     target = path.resolve()
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InterlockError(
+            CONFIG,
+            f"{path} cannot be written: {error.strerror}. "
+            "Name a file in a folder that you can write to with --config.",
+        ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)

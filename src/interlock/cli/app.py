@@ -1,45 +1,114 @@
-"""The app: every command, in the order in which `--help` shows them."""
+"""The app: every command, in the order in which `--help` shows them.
+
+A command is imported when it is the one that was asked for. Whoever asks for the list of them, or
+for one that there is not, gets them all.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from interlock.cli import about, say
-from interlock.cli.add import add
-from interlock.cli.approvals import approvals, approve, refuse
-from interlock.cli.audit import audit
-from interlock.cli.automation import automation
-from interlock.cli.call import call
-from interlock.cli.check import check
-from interlock.cli.claims import claims
-from interlock.cli.contracts import contracts
-from interlock.cli.doctor import doctor
-from interlock.cli.drivers import drivers
-from interlock.cli.import_clients import import_clients
-from interlock.cli.join import join
-from interlock.cli.journal import journal
-from interlock.cli.keys import keys
-from interlock.cli.login import login, logout
-from interlock.cli.operations import operations
-from interlock.cli.operator import operator
-from interlock.cli.pins import pins
-from interlock.cli.policy import policy
-from interlock.cli.status import status
-from interlock.cli.stdio import stdio
-from interlock.cli.token import token
-from interlock.cli.tools import tools
-from interlock.cli.topic import topic
-from interlock.cli.tree import tree
-from interlock.cli.up import up
+from interlock.cli import about, help_text, say
 
-app = typer.Typer(
-    epilog=say.EXIT_CODES_HELP,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+_COMPLETION: Final = "_INTERLOCK_COMPLETE"
+"""The shell sets it when it asks what could come next."""
+HELP_OPTIONS: Final = ("-h", "--help")
+
+
+class _Command(NamedTuple):
+    """Where a command, or a group of them, is to be found."""
+
+    name: str
+    module: str
+    panel: str
+    attribute: str = ""
+    """Where it is not called like the command."""
+    settings: dict[str, Any] | None = None
+
+    def add_to(self, app: typer.Typer) -> None:
+        module = importlib.import_module(f"interlock.cli.{self.module}")
+        found = getattr(module, self.attribute or self.name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=self.name, rich_help_panel=self.panel)
+        else:
+            app.command(self.name, rich_help_panel=self.panel, context_settings=self.settings)(
+                found
+            )
+
+
+_RUN, _CONFIG, _USE, _TRUST, _LOOK = "Run", "Config", "Use", "Trust", "Look"
+COMMANDS: Final = (
+    _Command("up", "up", _RUN),
+    _Command("stdio", "stdio", _RUN),
+    _Command("join", "join", _RUN),
+    _Command("check", "check", _CONFIG),
+    # Whatever follows KEY is read by the command itself: a server's options look like ours.
+    _Command("add", "add", _CONFIG, settings={"allow_interspersed_args": False}),
+    _Command("import", "import_clients", _CONFIG, "import_clients"),
+    _Command("login", "login", _CONFIG),
+    _Command("logout", "login", _CONFIG),
+    _Command("schema", "about", _CONFIG),
+    _Command("tools", "tools", _USE),
+    _Command("call", "call", _USE),
+    _Command("drivers", "drivers", _USE),
+    _Command("contracts", "contracts", _USE),
+    _Command("operations", "operations", _USE),
+    _Command("topic", "topic", _USE),
+    _Command("approvals", "approvals", _TRUST),
+    _Command("approve", "approvals", _TRUST),
+    _Command("refuse", "approvals", _TRUST),
+    _Command("operator", "operator", _TRUST),
+    _Command("keys", "keys", _TRUST),
+    _Command("token", "token", _TRUST),
+    _Command("policy", "policy", _TRUST),
+    _Command("pins", "pins", _TRUST),
+    _Command("automation", "automation", _TRUST),
+    _Command("audit", "audit", _TRUST),
+    _Command("doctor", "doctor", _LOOK),
+    _Command("status", "status", _LOOK),
+    _Command("tree", "tree", _LOOK),
+    _Command("claims", "claims", _LOOK),
+    _Command("journal", "journal", _LOOK),
+    _Command("version", "about", _LOOK),
 )
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The app with at least the command that these arguments ask for."""
+    asked = arguments[0] if arguments and _COMPLETION not in os.environ else ""
+    return _app_with(asked if any(asked == command.name for command in COMMANDS) else None)
+
+
+def run_app(arguments: Sequence[str]) -> None:
+    """Do what these arguments ask for. Ends like a program: by SystemExit, or by an error."""
+    command = typer.main.get_command(app_for(arguments))
+    help_text.make_readable(command, HELP_OPTIONS)
+    instead = help_text.misplaced(command, arguments)
+    if instead is not None:
+        say.problem(f"{arguments[0]} comes after the command: {instead}")
+        raise SystemExit(say.USAGE)
+    command(args=list(arguments), prog_name="interlock")
+
+
+@functools.cache
+def _app_with(only: str | None) -> typer.Typer:
+    app = typer.Typer(
+        epilog=say.EXIT_CODES_HELP,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": list(HELP_OPTIONS)},
+    )
+    app.callback()(interlock)
+    for command in COMMANDS:
+        if only in (None, command.name):
+            command.add_to(app)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,7 +117,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def interlock(
     version: Annotated[
         bool,
@@ -65,38 +133,3 @@ def interlock(
       interlock import --write        take over the servers of your MCP clients
       interlock up                    run them behind one endpoint
     """
-
-
-_RUN, _CONFIG, _USE, _TRUST, _LOOK = "Run", "Config", "Use", "Trust", "Look"
-app.command(rich_help_panel=_RUN)(up)
-app.command(rich_help_panel=_RUN)(stdio)
-app.command(rich_help_panel=_RUN)(join)
-app.command(rich_help_panel=_CONFIG)(check)
-# Whatever follows KEY is read by the command itself: a server's options look like ours.
-app.command(rich_help_panel=_CONFIG, context_settings={"allow_interspersed_args": False})(add)
-app.command("import", rich_help_panel=_CONFIG)(import_clients)
-app.command(rich_help_panel=_CONFIG)(login)
-app.command(rich_help_panel=_CONFIG)(logout)
-app.command(rich_help_panel=_CONFIG)(about.schema)
-app.command(rich_help_panel=_USE)(tools)
-app.command(rich_help_panel=_USE)(call)
-app.add_typer(drivers, name="drivers", rich_help_panel=_USE)
-app.add_typer(contracts, name="contracts", rich_help_panel=_USE)
-app.add_typer(operations, name="operations", rich_help_panel=_USE)
-app.add_typer(topic, name="topic", rich_help_panel=_USE)
-app.command(rich_help_panel=_TRUST)(approvals)
-app.command(rich_help_panel=_TRUST)(approve)
-app.command(rich_help_panel=_TRUST)(refuse)
-app.add_typer(operator, name="operator", rich_help_panel=_TRUST)
-app.add_typer(keys, name="keys", rich_help_panel=_TRUST)
-app.add_typer(token, name="token", rich_help_panel=_TRUST)
-app.add_typer(policy, name="policy", rich_help_panel=_TRUST)
-app.add_typer(pins, name="pins", rich_help_panel=_TRUST)
-app.add_typer(automation, name="automation", rich_help_panel=_TRUST)
-app.add_typer(audit, name="audit", rich_help_panel=_TRUST)
-app.command(rich_help_panel=_LOOK)(doctor)
-app.command(rich_help_panel=_LOOK)(status)
-app.command(rich_help_panel=_LOOK)(tree)
-app.add_typer(claims, name="claims", rich_help_panel=_LOOK)
-app.add_typer(journal, name="journal", rich_help_panel=_LOOK)
-app.command(rich_help_panel=_LOOK)(about.version)

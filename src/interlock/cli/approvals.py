@@ -257,6 +257,8 @@ def _show(one: Waiting) -> None:
     say.note(f"time left: {operator_key.wait_a_moment(one.seconds_left)}")
     say.note(f"digest:    {one.args_sha256}")
     say.note(f"arguments:\n{_block(one.arguments_text)}")
+    if one.meta_text:
+        say.note(f"and beside them (_meta):\n{_block(one.meta_text)}")
 
 
 def _as_json(one: Waiting) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from interlock.stores.journal_reader import JournalReader, Question, Row
     from interlock.stores.journal_verify import Progress, Verdict
 
-audit = typer.Typer(help="Check that the journal is what was written, search it, export it.")
+audit = typer.Typer(no_args_is_help=True)
 
 _MANY: Final = 100_000
 """With more entries than this, somebody who looks on sees how far it is."""

@@ -134,7 +134,8 @@ def replay(
     from interlock.pipeline.automation.replay import replay as replayed
 
     past = _Past(config, node)
-    if os.path.isfile(what):
+    # One that is not there is told as such: no rule is called so.
+    if os.path.isfile(what) or what.endswith((".yaml", ".yml", ".json")):
         rules = load_config(what).policy.learned
         if not rules:
             say.problem(f"{what} has no rules below policy.learned.")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from interlock.config import Config
 
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
+_FOR_CLIENTS: Final = "`tools/list` has the names."
+_FOR_PEOPLE: Final = "`interlock tools` shows them all."
 
 
 def call(
@@ -125,7 +127,7 @@ async def _call(
             return say.UNREACHABLE
         code = _error_code(error)
         down = None if code == say.UNREACHABLE else _not_ready(node, name)
-        say.problem(down or error.message)
+        say.problem(down or error.message.replace(_FOR_CLIENTS, _FOR_PEOPLE))
         return say.UNREACHABLE if down else code
     return print_result(bytes(outcome.result), json_output=json_output)
 

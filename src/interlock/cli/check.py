@@ -12,7 +12,7 @@ from interlock.cli import say, where
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from interlock.config import Config, Problem, ServerConfig
+    from interlock.config import Config, Problem, ServerConfig, TokenConfig
 
 
 def check(
@@ -92,7 +92,9 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
     found += [
         (path, *wrong) for path, file in _files(config) for wrong in _unreadable(file, source)
     ]
-    found += _unusable(config, source, {path for path, _, _ in found})
+    missing = {path for path, _, _ in found}
+    found += _unusable(config, source, missing)
+    found += _shared(config, source, missing)
     yield from _placed(found, source)
 
 
@@ -287,6 +289,24 @@ def _unusable(
         except (OSError, ValueError) as error:
             why = str(error)
             yield (*path, "jwks_file"), f"these are no keys: {why}", "name a file with a JWKS"
+
+
+def _shared(
+    config: Config, source: where.ConfigSource, missing: set[tuple[str | int, ...]]
+) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """Tokens that are the same: no node starts with these."""
+    from interlock.config import resolve
+    from interlock.config.secrets import SAME_TOKEN_HINT, same_token
+
+    first: dict[str, TokenConfig] = {}
+    for index, token in enumerate(config.tokens):
+        path = ("tokens", index, "token")
+        if path in missing:
+            continue
+        secret = resolve(token.token, environ=os.environ, base_dir=source.base_dir)
+        other = first.setdefault(secret, token)
+        if other is not token:
+            yield path, same_token(other.name), SAME_TOKEN_HINT
 
 
 def _unreadable(file: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:

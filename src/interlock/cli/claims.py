@@ -14,7 +14,7 @@ from interlock.cli.running import NodeOption
 if TYPE_CHECKING:
     from interlock.stores.tree import TreeStore
 
-claims = typer.Typer(help="Show which authority owns which segment of a node, or give one up.")
+claims = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 

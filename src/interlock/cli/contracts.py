@@ -25,9 +25,7 @@ from interlock.cli.contracts_options import (
 from interlock.cli.contracts_publish import deprecate, publish, validate
 from interlock.cli.contracts_serve import serve
 
-contracts = typer.Typer(
-    help="Keep every schema with its history, find what breaks, and accept what broke."
-)
+contracts = typer.Typer(no_args_is_help=True)
 
 
 @contracts.callback()

@@ -14,7 +14,7 @@ from interlock.cli.drivers_show import show
 from interlock.cli.drivers_trust import sign, verify
 from interlock.cli.drivers_trying import try_examples
 
-drivers = typer.Typer(help="Make, check and try drivers: MCP servers declared as files.")
+drivers = typer.Typer(no_args_is_help=True)
 
 
 @drivers.callback()

@@ -46,11 +46,26 @@ def list_drivers(
         say.as_json({"running": told is not None, "drivers": rows, "contracts": served})
         return
     if not rows:
-        say.note("there is no driver here; `interlock drivers new` makes one.")
+        say.note(_none(desk, node, asked=told is not None))
         return
     _print_drivers(rows)
     print()
     _print_contracts(served)
+
+
+def _none(desk: Desk, node: str | None, *, asked: bool) -> str:
+    """What to say where there is no driver: a node may run by other files than those here."""
+    if not asked:
+        return "there is no driver here; `interlock drivers new` makes one."
+    says = f"the node at {node or desk.config.listen} has no driver"
+    here = len(desk.workspace.drivers)
+    if node is not None or not here:
+        return f"{says}; `interlock drivers new` makes one."
+    count = "one is" if here == 1 else f"{here} are"
+    return (
+        f"{says}, but {count} declared here: perhaps it runs by another config. "
+        "If yours was started with --listen, name it with --node."
+    )
 
 
 def explain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from interlock.cli import log_lines
@@ -14,6 +15,8 @@ from interlock.config.secrets import EnvReference, references
 from interlock.node.run import NodeRun
 
 _log = logging.getLogger("interlock.node")
+_MOST_NAMED: Final = 8
+"""Topics that are named when a node starts."""
 
 
 async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
@@ -49,7 +52,19 @@ def _introduce(config: Config, url: str) -> None:
     if config.aql.view == "plain":
         view = f"{url_for_others(url)}?view=aql"
         print(f"  {'Many tools?':<{width}}  {view}   five endpoints instead of every tool")
+    if config.topics.rooms:
+        print(f"  {'Topics':<{width}}  {_topics(config, url_for_others(url))}")
     print(flush=True)
+
+
+def _topics(config: Config, url: str) -> str:
+    """Where topics are, which there are, and how a person comes in."""
+    parts = urlsplit(url)
+    scheme = "wss" if parts.scheme == "https" else "ws"
+    there = urlunsplit(parts._replace(scheme=scheme, path=config.topics.path))
+    names = list(config.topics.rooms)
+    more = ", …" if len(names) > _MOST_NAMED else ""
+    return f"{there}   {', '.join(names[:_MOST_NAMED])}{more}: interlock topic join NAME"
 
 
 def url_for_others(url: str) -> str:

@@ -75,7 +75,10 @@ def _found(home: Path, cwd: Path) -> list[Path]:
 
     files = find_client_configs(home, cwd)
     if not files:
-        say.problem("no config of an MCP client was found; name the files to read.")
+        say.problem(
+            "no config of an MCP client was found. Name the files to read: interlock import FILE, "
+            "or write down a server yourself: interlock add NAME URL-or-COMMAND"
+        )
         raise typer.Exit(say.FAILED)
     for file in files:
         say.note(f"# {file.client}: {file.path}")

@@ -55,6 +55,8 @@ class Waiting(msgspec.Struct, frozen=True):
     seconds_left: float
     created_at: str
     expires_at: str
+    meta_text: str = ""
+    """What is sent beside its arguments."""
     at: str = ""
     """The node below that holds it, and said all this of it."""
     proposal: dict[str, str] | None = None

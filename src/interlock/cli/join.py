@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from interlock.cli.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
+
 
 def join(
     parent: Annotated[
@@ -17,23 +19,8 @@ def join(
             show_default=False,
         ),
     ],
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND",
-            help="How the server is started. Everything behind -- belongs to it.",
-            show_default=False,
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            metavar="URL",
-            help="A server that runs already, instead of a command.",
-            show_default=False,
-        ),
-    ] = None,
+    command: CommandArgument = None,
+    url: UrlOption = None,
     segment: Annotated[
         str | None,
         typer.Option(
@@ -71,26 +58,8 @@ def join(
             show_default=False,
         ),
     ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME[=VALUE]",
-            help="A variable for the command; without a value, the one that is set here.",
-            show_default=False,
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header",
-            "-H",
-            metavar="'NAME: VALUE'",
-            help="An HTTP header for --url. Secrets by reference: 'Bearer ${env:TOKEN}'.",
-            show_default=False,
-        ),
-    ] = None,
+    env: EnvOption = None,
+    header: HeaderOption = None,
     authority: Annotated[
         str | None,
         typer.Option(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CALLER: Final = 10
 _OUTCOME: Final = 12
 
-journal = typer.Typer(help="Read the node's journal: who called what, and how it ended.")
+journal = typer.Typer(no_args_is_help=True)
 
 
 @journal.callback()

@@ -15,7 +15,7 @@ from interlock.cli.running import NodeOption
 if TYPE_CHECKING:
     from interlock.stores.operators import OperatorStore
 
-keys = typer.Typer(help="Make and enrol the keys with which people confirm calls.")
+keys = typer.Typer(no_args_is_help=True)
 keys.add_typer(node_keys, name="node")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]

@@ -11,6 +11,8 @@ from interlock.cli import streams
 _COLLECT_AFTER: Final = (50_000, 20, 100)
 """A program that imports makes much and drops little: to look for rubbish all the while costs a
 fifth of its start."""
+_INTERRUPTED: Final = 130
+"""As in `say`, which may not be there yet."""
 
 
 def main() -> int:
@@ -23,6 +25,9 @@ def main() -> int:
         sys.stderr.flush()
     except OSError as error:
         return streams.refused(error)
+    except KeyboardInterrupt:
+        # Also before there is a command at all: importing one takes a while.
+        return _INTERRUPTED
     return code
 
 
@@ -35,15 +40,13 @@ def _run() -> int:
         print(version_text())
         return 0
     from interlock.cli import say
-    from interlock.cli.app import app
+    from interlock.cli.app import run_app
     from interlock.errors import InterlockError
 
     try:
-        app(prog_name="interlock")
+        run_app(arguments)
     except InterlockError as error:
         return say.failure(error)
-    except KeyboardInterrupt:
-        return say.INTERRUPTED
     except SystemExit as end:
         # Everything that the app ends by itself: usage errors, --help, typer.Exit.
         return end.code if isinstance(end.code, int) else say.OK

@@ -14,7 +14,7 @@ from interlock.cli.running import NodeOption
 if TYPE_CHECKING:
     from interlock.stores.signing_keys import SigningKeys
 
-node_keys = typer.Typer(help="Show or change the keys by which the node signs its own tokens.")
+node_keys = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 

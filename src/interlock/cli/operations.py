@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from interlock.cli.operation_book import Shelf
     from interlock.protocol.aql.words import Face
 
-operations = typer.Typer(help="Show operations, find one, and count what views cost.")
+operations = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 View = Annotated[

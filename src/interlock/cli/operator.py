@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 _TIERS: Final = {"verify": "wants to go on with", "danger_zone": "is blocked after"}
 
-operator = typer.Typer(
-    help="The codes that agents wait for, agents that are blocked, and those that run.",
-    invoke_without_command=True,
-)
+operator = typer.Typer(invoke_without_command=True)
 
 
 def _desk(

@@ -55,7 +55,10 @@ def make(name: str, passphrase: bytes | None) -> tuple[Path, Path, bytes]:
     )
 
     folder = keys_dir()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_kept(folder, error) from None
     private, public = folder / f"{name}.pem", folder / f"{name}.pub"
     key = Ed25519PrivateKey.generate()
     lock = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
@@ -90,6 +93,17 @@ def _new_file(path: Path, mode: int) -> int:
             f"{path} is there already: choose another name, or move it away "
             "(who signs with it now could not any more).",
         ) from None
+    except OSError as error:
+        raise _not_kept(path.parent, error) from None
+
+
+def _not_kept(folder: Path, error: OSError) -> InterlockError:
+    reason = error.strerror or str(error)
+    return InterlockError(
+        CONFIG,
+        f"a key cannot be kept in {folder}: {reason}. "
+        "Set $XDG_CONFIG_HOME to a folder that you can write to.",
+    )
 
 
 def chosen(given: Path | None) -> Path:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from interlock.stores.pins import Pin, PinStore, Seen
 
-pins = typer.Typer(help="Show which tools are pinned or held, and accept what changed.")
+pins = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Tool = Annotated[str, typer.Argument(metavar="TOOL", help="Its name, such as files.delete.")]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from interlock.pipeline.policy import Policy
     from interlock.pipeline.policy.explain import Explanation, Opinion
 
-policy = typer.Typer(help="Show the rules, ask what they make of a call, or test them.")
+policy = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 

@@ -144,7 +144,11 @@ def not_running(meant: Meant, *, named: bool = False) -> InterlockError:
     if meant.problem is not None:
         return meant.problem
     if named:
-        message = f"no node of this user answers at {meant.config.listen}."
+        address = meant.config.listen
+        message = (
+            f"no node of this user answers at {address}. "
+            f"Start one there with: interlock up --listen {address}"
+        )
         return InterlockError(UPSTREAM_UNAVAILABLE, message)
     return where.nowhere()
 

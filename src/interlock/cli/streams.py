@@ -2,7 +2,8 @@
 has gone changes nothing, and what cannot be written is told in a sentence.
 
 Whoever reads a pipe may stop reading (`interlock tools | head`): that is not a failure, so the
-command goes on to its end, and its exit code says what it always says.
+command goes on to its end, and its exit code says what it always says. One that has no end of its
+own asks whether anybody `is_read`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _STDERR: Final = 2
 _UNWRITTEN: Final = "backslashreplace"
 """What becomes of a character that the encoding of a stream does not have."""
 FAILED: Final = 1
+
+
+_left: Final[set[int]] = set()
+"""Streams whose readers have gone."""
 
 
 class OutputError(OSError):
@@ -39,6 +44,7 @@ class _Patient(io.FileIO):
             # What is still in buffers must not fail once more when the process ends.
             lead_nowhere(self.fileno())
             if error.errno in self._gone:
+                _left.add(self.fileno())
                 return len(data)
             raise OutputError(error.errno, error.strerror) from None
 
@@ -57,6 +63,11 @@ def prepare() -> None:
         sys.stdout = _opened(_STDOUT, sys.stdout, _UNWRITTEN)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _opened(_STDERR, sys.stderr, _UNWRITTEN)
+
+
+def is_read() -> bool:
+    """Whether stdout leads anywhere still. What was written last has to be flushed before."""
+    return _STDOUT not in _left
 
 
 def lead_nowhere(fd: int) -> None:

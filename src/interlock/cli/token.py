@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from interlock.pipeline.identity.api_tokens import AccessToken
     from interlock.stores.access import AccessStore
 
-token = typer.Typer(help="Make, list and revoke the API tokens of a node.")
+token = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A token, or all of a caller.")]

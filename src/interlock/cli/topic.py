@@ -10,17 +10,18 @@ import typer
 
 from interlock.cli import say, where
 from interlock.cli.running import NodeOption
+from interlock.cli.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.cli.topic_where import CaOption, GatewayOption, TokenOption
 
-topic = typer.Typer(help="Take part in topics: join, watch, send, bridge.", no_args_is_help=True)
+topic = typer.Typer(no_args_is_help=True)
 
 
-def _checked_name(name: str) -> str:
+def _checked_name(name: str | None) -> str | None:
     import re
 
     from interlock.protocol.mcpx.words import TOPIC_PATTERN
 
-    if not re.fullmatch(TOPIC_PATTERN, name):
+    if name is not None and not re.fullmatch(TOPIC_PATTERN, name):
         raise typer.BadParameter(
             f"{name!a} cannot be a topic: use 1 to 128 of A-Z, a-z, 0-9, . _ -"
         )
@@ -32,6 +33,7 @@ Name = Annotated[
     typer.Argument(metavar="TOPIC", help="The topic.", show_default=False, callback=_checked_name),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One envelope per line, for programs.")]
+AsAnswered = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 
 
 @topic.callback()
@@ -55,9 +57,10 @@ def join(
 ) -> None:
     """Talk, see who is there, and decide about proposals.
 
-    On a terminal: Enter says what is written, Tab goes to the proposals, where a fulfils one (it
-    is shown whole, and asked for once) and r rejects it; Ctrl-C leaves. Elsewhere, and with
-    --json, what is said comes as lines, and lines of stdin are said.
+    On a terminal: Enter says what is written (to everybody, or for NAME if it begins with @NAME),
+    Tab goes to the proposals, where a fulfils one (it is shown whole, and asked for once) and r
+    rejects it; Ctrl-C leaves. Elsewhere, and with --json, what is said comes as lines, and lines
+    of stdin are said.
 
     \b
     Examples:
@@ -68,7 +71,7 @@ def join(
     from interlock.cli.event_loop import run
 
     there = topic_where.gateway(config, node, gateway, token_file, ca)
-    if json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if json or not (sys.stdin.isatty() and sys.stdout.isatty()) or not _has_screen():
         from interlock.cli.topic_there import read_along
 
         run(read_along(there, name, json=json, kind=None, talk=True))
@@ -76,6 +79,16 @@ def join(
     from interlock.cli.topic_live import stay
 
     run(stay(there, name))
+
+
+def _has_screen() -> bool:
+    """Whether the terminal can show one; if not, whoever sits there is told why."""
+    from interlock.cli.topic_view import undrawable
+
+    why = undrawable(os.environ.get("TERM", ""), sys.stdout.encoding)
+    if why:
+        say.note(f"Note: this terminal cannot show a screen ({why}). What is said comes as lines.")
+    return not why
 
 
 @topic.command()
@@ -215,43 +228,10 @@ def _payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
 @topic.command()
 def bridge(
     name: Name,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND",
-            help="How the server is started. Everything behind -- belongs to it.",
-            show_default=False,
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            metavar="URL",
-            help="A server that runs already, instead of a command.",
-            show_default=False,
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME[=VALUE]",
-            help="A variable for the command; without a value, the one that is set here.",
-            show_default=False,
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header",
-            "-H",
-            metavar="'NAME: VALUE'",
-            help="An HTTP header for --url. Secrets by reference: 'Bearer ${env:TOKEN}'.",
-            show_default=False,
-        ),
-    ] = None,
+    command: CommandArgument = None,
+    url: UrlOption = None,
+    env: EnvOption = None,
+    header: HeaderOption = None,
     config: where.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
@@ -278,3 +258,98 @@ def bridge(
     from interlock.cli.topic_there import serve
 
     run(serve(there, name, server, guessed_segment(server) or "the server"))
+
+
+@topic.command("list")
+def list_topics(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Only this one, with all there is to know.",
+            show_default=False,
+            callback=_checked_name,
+        ),
+    ] = None,
+    json: AsAnswered = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    gateway: GatewayOption = None,
+    token_file: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Show the topics of a running node, and who is in them.
+
+    Those of its config, and those that are open by a glob of it: who may come in, what newcomers
+    may say, the node's own seat, what is recorded, who is there, and how many messages were
+    refused. For administrators of topics (topics.admins in the node's config).
+
+    \b
+    Examples:
+      interlock topic list
+      interlock topic list ops
+      interlock topic list --json | jq '.topics[] | select(.open) | .name'
+    """
+    from interlock.cli import topic_admin, topic_where
+
+    topic_admin.show(topic_where.gateway(config, node, gateway, token_file, ca), name, json=json)
+
+
+@topic.command()
+def grant(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The participant.", show_default=False)],
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATTERN",
+            help="Kinds that it may send from now on, such as 'mcp/request:tools/*'.",
+            show_default=False,
+        ),
+    ] = None,
+    take: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--take",
+            metavar="PATTERN",
+            help="One that it has no longer. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="NAME",
+            help="The topic, where it is in several.",
+            show_default=False,
+            callback=_checked_name,
+        ),
+    ] = None,
+    json: AsAnswered = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    gateway: GatewayOption = None,
+    token_file: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Change what a participant may say, at once.
+
+    It holds until the node restarts, or its config gives that seat something else. For
+    administrators of topics (topics.admins in the node's config); nobody changes its own.
+
+    \b
+    Examples:
+      interlock topic grant agent 'mcp/request:tools/*'
+      interlock topic grant agent --topic ops --take 'mcp/request:tools/*'
+    """
+    from interlock.cli import topic_admin, topic_where
+
+    given, taken = list(patterns or []), list(take or [])
+    for text in (id, *given, *taken):
+        _check_text(text, "what is written there")
+    if not id.strip():
+        raise typer.BadParameter("there is no id: `interlock topic list` shows who is there.")
+    if not given and not taken:
+        raise typer.BadParameter("say what it may send from now on, or what to --take.")
+    there = topic_where.gateway(config, node, gateway, token_file, ca)
+    topic_admin.change(there, id, given, taken, topic=name, json=json)

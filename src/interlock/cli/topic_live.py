@@ -25,7 +25,7 @@ from rich.text import Text
 
 from interlock.cli import log_lines, say, topic_screen
 from interlock.cli.topic_keys import PASTE_OFF, PASTE_ON, Key, Keys
-from interlock.cli.topic_said import Line, line_of, one_line, short
+from interlock.cli.topic_said import Line, addressed, line_of, one_line, short
 from interlock.cli.topic_screen import Deed, Proposed, Screen, Somebody
 from interlock.cli.topic_there import first_of, heed_signals, participant_of, until
 from interlock.cli.topic_view import drawn
@@ -39,8 +39,10 @@ from interlock.topics import Event, Participant
 _DRAW_EVERY: Final = 1 / 30
 _LOOK_EVERY: Final = 1.0
 """Proposals end and connections are lost without a message."""
-_BEGIN: Final = "\x1b[?1049h\x1b[?25l" + PASTE_ON
-_END: Final = PASTE_OFF + "\x1b[?25h\x1b[?1049l"
+_BEGIN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l" + PASTE_ON
+_END: Final = PASTE_OFF + "\x1b[?7h\x1b[?25h\x1b[?1049l"
+"""Lines do not go on in the next while the screen is there: terminals do not agree on how wide each
+sign is, and nobody may begin a line of its own by writing wide ones."""
 _HOME: Final = "\x1b[H"
 _ANSWERED_WITHIN: Final = 300.0
 """What a call that was let through may take."""
@@ -153,17 +155,20 @@ class Live:
         try:
             await work
         except InterlockError as error:
-            self.note(error.message, "problem")
+            # What somebody answered stands in the room already.
+            if "participant" not in (error.data or {}):
+                self.note(error.message, "problem")
         self.look()
 
     async def _say(self, text: str) -> None:
+        to, words = addressed(text, self._participant.participants)
         try:
-            await self._participant.chat(text)
+            await self._participant.chat(words, to)
         except InterlockError:
             self.screen = topic_screen.unsaid(self.screen, text)
             raise
         # Nobody is sent what it said itself.
-        self._mine(text)
+        self._mine(f"{words} (to {to[0]})" if to else words)
 
     async def _fulfil(self, id: str) -> None:
         fulfilling = asyncio.ensure_future(self._participant.fulfil(id, timeout=_ANSWERED_WITHIN))

@@ -6,11 +6,14 @@ obey: it cannot look like a line of ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from rich.cells import cell_len
 
 from interlock.cli import say
 from interlock.protocol.mcpx.envelope import Head
@@ -31,6 +34,13 @@ from interlock.protocol.mcpx.words import JOIN
 LONGEST: Final = 2_000
 """Characters of one line: more of it is in `--json`."""
 _SHORT_ID: Final = 8
+_LISTS: Final = ("tools", "resources", "resourceTemplates", "prompts")
+_DOUBTFUL: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef\U0001f1e6-\U0001f1ff]"
+)
+"""Signs that show nothing though they count as printable, change how wide the one before them is,
+or are drawn in widths of which terminals do not agree."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -67,13 +77,29 @@ def exactly(params: bytes | Raw) -> list[str]:
 
 
 def _visible(one: str) -> str:
-    if one.isprintable():
+    if one.isascii() and one.isprintable():
         return one
+    if one.isprintable() and not _DOUBTFUL.match(one):
+        category = unicodedata.category(one)
+        # Marks belong to the letter before them. What else takes no room is drawn by some terminals
+        # all the same, and would push the end of its line out of sight.
+        if category == "Mn" or (category != "Me" and cell_len(one)):
+            return one
     number = ord(one)
     if number <= 0xFFFF:
         return f"\\u{number:04x}"
     number -= 0x10000
     return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+
+
+def addressed(text: str, there: Container[str]) -> tuple[list[str], str]:
+    """For whom something is that begins with `@` and the name of somebody who is there, and what is
+    said to them. To anybody else it is said to all, as it was written."""
+    name, _, words = text.removeprefix("@").partition(" ")
+    name = name if name in there else name.rstrip(":,")
+    if text.startswith("@") and name in there and words.strip():
+        return [name], words.strip()
+    return [], text
 
 
 def short(id: str) -> str:
@@ -98,7 +124,8 @@ def line_of(head: Head, content: Content, *, at: str, own: str = "") -> Line | N
         done = f"fulfils [{short(about)}]" if about else "asks"
         return Line(at, who, f"{done}{_whom(to)}: {what}", _mine(head, own))
     if isinstance(content, Response):
-        return Line(at, who, f"answers{_whom(to)}: {_answer(content)}", "answer")
+        tone = "answer" if content.error is None else "problem"
+        return Line(at, who, f"answers{_whom(to)}: {_answer(content)}", tone)
     if isinstance(content, Notification):
         return Line(at, who, _call(content.method, content.context, content.params), "note")
     if isinstance(content, Presence):
@@ -164,8 +191,11 @@ def _message(error: Raw) -> str:
 
 
 def _result(result: Raw | None) -> str:
-    """The text of a tool's result; else all of it."""
+    """The text of a tool's result, the names of a list; else all of it."""
     told = None if result is None else _decoded(result)
+    listed = _listed(told) if isinstance(told, dict) else ""
+    if listed:
+        return listed
     content = told.get("content") if isinstance(told, dict) else None
     if isinstance(content, list):
         texts = [one.get("text") for one in content if isinstance(one, dict)]
@@ -174,6 +204,17 @@ def _result(result: Raw | None) -> str:
         if shown:
             return f"failed: {shown}" if failed else shown
     return "" if result is None else _text(result)
+
+
+def _listed(result: dict[Any, Any]) -> str:
+    """A list by what is in it: `2 tools: add, echo`. With their schemas nobody would read it."""
+    for key in _LISTS:
+        entries = result.get(key)
+        if isinstance(entries, list):
+            names = [one.get("name") for one in entries if isinstance(one, dict)]
+            shown = ", ".join(one for one in names if isinstance(one, str))
+            return f"{len(entries)} {key}" + (f": {shown}" if shown else "")
+    return ""
 
 
 def _decoded(raw: Raw) -> Any:

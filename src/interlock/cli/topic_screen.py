@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -24,6 +25,9 @@ _TOO_LONG: Final = f"Only {LONGEST_DRAFT:,} characters fit: the rest was left ou
 _CUT: Final = "The end of it is missing: Enter again says what is there, Ctrl-U clears it."
 _INDENT: Final = 2
 _WORD: Final = re.compile(r"\S+\s*|\s+")
+_NARROWEST: Final = 20
+_LOWEST: Final = 8
+_CRAMPED: Final = f"Too small: {_NARROWEST} columns and {_LOWEST} lines are needed to see it."
 _FEWEST: Final = 4
 """Lines in which something can be shown at all."""
 
@@ -69,6 +73,8 @@ class Screen(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...] = ()
     proposals: tuple[Proposed, ...] = ()
     size: tuple[int, int] = (80, 24)
+    cramped: bool = False
+    """Whether the terminal is smaller than that: some of it is out of sight."""
     deciding: bool = False
     """Whether keys go to the proposals, not to what is being written."""
     chosen: str = ""
@@ -135,7 +141,9 @@ def unsaid(screen: Screen, text: str) -> Screen:
 
 def resized(screen: Screen, width: int, height: int) -> Screen:
     # Other lines are shown now: what has been seen of a question is not known any more.
-    return _looked(replace(screen, size=(max(width, 20), max(height, 8)), offset=0, seen=0))
+    size = (max(width, _NARROWEST), max(height, _LOWEST))
+    cramped = size != (width, height)
+    return _looked(replace(screen, size=size, cramped=cramped, offset=0, seen=0))
 
 
 # -- keys
@@ -201,6 +209,8 @@ def _answered(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
         offset = max(0, min(offset, len(lines) - room))
         return _looked(replace(screen, offset=offset)), None
     if key.name == "text" and key.text in "yY":
+        if screen.cramped:
+            return replace(screen, note=_CRAMPED), None
         if screen.seen < len(lines):
             return replace(screen, note="There is more of it: ↓ shows the rest."), None
         return replace(screen, asking="", offset=0, seen=0), Deed("fulfil", screen.asking)
@@ -258,9 +268,12 @@ def question_room(screen: Screen) -> int:
 def question(screen: Screen) -> list[str]:
     """Everything about the proposal that is to be fulfilled, in lines that fit."""
     one = screen.proposal(screen.asking)
-    if one is None:
-        return []
-    width = max(10, screen.size[0] - 2)
+    return [] if one is None else _asked(one, max(10, screen.size[0] - 2))
+
+
+@lru_cache(maxsize=2)
+def _asked(one: Proposed, width: int) -> list[str]:
+    """Kept, since it is asked for with each key and each drawing, and may be a mebibyte."""
     whole = [
         f"{one_line(one.proposer)} proposes"
         + (f" to {one_line(one.target)}" if one.target else ""),

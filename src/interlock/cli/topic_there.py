@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -14,8 +15,9 @@ from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from interlock.cli import log_lines, say
-from interlock.cli.topic_said import line_of
+from interlock.cli import log_lines, say, streams
+from interlock.cli.topic_said import addressed, line_of
+from interlock.cli.topic_screen import wrapped
 from interlock.cli.topic_where import Gateway
 from interlock.config import ServerConfig
 from interlock.errors import InterlockError
@@ -43,6 +45,7 @@ async def inside(gateway: Gateway, topic: str) -> AsyncIterator[Participant]:
 
 def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) -> Participant:
     """The gateway and the name of the topic were looked at before."""
+    gateway.topic = topic
     return Participant(gateway.url, topic=topic, **gateway.settings(patient=patient), **more)
 
 
@@ -53,6 +56,8 @@ async def say_once(
 
     What the gateway would refuse, by the welcome that it gave, is not sent at all.
     """
+    # Nobody tries again: what went wrong is told once, by its error.
+    log_lines.log_to_stderr(logging.ERROR)
     async with inside(gateway, topic) as participant:
         there = {participant.id, *participant.participants}
         id = await participant.send(kind, payload, to, about)
@@ -72,7 +77,12 @@ def shown(event: Event, *, json: bool, own: str = "") -> str | None:
         return say.printable(text) if sys.stdout.isatty() else text
     at = time.strftime("%H:%M:%S")
     line = line_of(event.envelope.head, read_content(event.envelope), at=at, own=own)
-    return None if line is None else line.plainly()
+    if line is None:
+        return None
+    if not sys.stdout.isatty():
+        return line.plainly()
+    # A terminal would go on in the next row, where it looks like a line of its own.
+    return "\n".join(wrapped(line.plainly(), shutil.get_terminal_size().columns))
 
 
 def wanted(kind: str | None, event: Event) -> bool:
@@ -87,7 +97,8 @@ def wanted(kind: str | None, event: Event) -> bool:
 async def read_along(
     gateway: Gateway, topic: str, *, json: bool, kind: str | None, talk: bool
 ) -> None:
-    """Print what is said until a signal comes; `talk`: what comes on stdin is said."""
+    """Print what is said until a signal comes, or nobody reads it any more; `talk`: what comes on
+    stdin is said."""
     log_lines.log_to_stderr(logging.WARNING)
     stopping = heed_signals()
     participant = participant_of(gateway, topic, patient=True)
@@ -101,6 +112,8 @@ async def read_along(
                     text = shown(event, json=json) if wanted(kind, event) else None
                     if text is not None:
                         print(text, flush=True)
+                    if not streams.is_read():
+                        return
             finally:
                 talking.cancel()
                 await asyncio.gather(talking, return_exceptions=True)
@@ -129,8 +142,9 @@ async def _talk(participant: Participant) -> None:
     while True:
         text = (await lines.get()).strip()
         if text:
+            to, words = addressed(text, participant.participants)
             try:
-                await participant.chat(text)
+                await participant.chat(words, to)
             except InterlockError as error:
                 say.problem(error.message)
 
@@ -138,6 +152,7 @@ async def _talk(participant: Participant) -> None:
 def _lines_of(fd: int) -> Iterator[str]:
     """Not by way of the stream: a process cannot end while a thread that waits has its lock."""
     rest = b""
+    cut = False
     while True:
         try:
             data = os.read(fd, 65536)
@@ -145,9 +160,14 @@ def _lines_of(fd: int) -> Iterator[str]:
             # The terminal was closed.
             data = b""
         *whole, rest = (rest + data).split(b"\n")
-        if rest and (not data or len(rest) > LONGEST):
+        if cut and whole:
+            # The end of a line that was too long is no line.
+            whole, cut = whole[1:], False
+        if cut:
+            rest = b""
+        elif rest and (not data or len(rest) > LONGEST):
             # The last line, or one that the gateway would not take.
-            whole, rest = [*whole, rest], b""
+            whole, rest, cut = [*whole, rest], b"", bool(data)
         yield from (one.decode(errors="replace") for one in whole)
         if not data:
             return
@@ -157,12 +177,14 @@ async def serve(gateway: Gateway, topic: str, server: ServerConfig, name: str) -
     """Keep a server in the topic until a signal comes. Raises InterlockError."""
     from interlock.topics.bridge import Bridge
 
-    log_lines.log_to_stderr(logging.WARNING)
+    # A server that does not get ready is the end, and told by its error.
+    log_lines.log_to_stderr(logging.ERROR)
     stopping = heed_signals()
     bridge = Bridge(server, name=name)
 
     async def stay() -> None:
         async with bridge.running():
+            log_lines.log_to_stderr(logging.WARNING)
             participant = participant_of(gateway, topic, patient=True, serving=bridge)
             telling: set[asyncio.Task[None]] = set()
 

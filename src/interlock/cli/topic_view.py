@@ -22,9 +22,24 @@ _STYLES: Final = {
     "note": "dim",
     "problem": "red",
 }
+_NO_SCREEN: Final = frozenset(("", "dumb", "unknown"))
+"""Terminals that obey nothing."""
+_SIGNS: Final = "·│─→↑↓…"
+"""What the screen is drawn with."""
 _WRITING: Final = "Enter says it · Tab to the proposals · PgUp looks back · Ctrl-C leaves"
 _DECIDING: Final = "↑↓ or a number · a fulfils · r rejects · Tab back to writing · Ctrl-C leaves"
 _ASKING: Final = "y fulfils it · n does not · ↑↓ looks at all of it"
+
+
+def undrawable(term: str, encoding: str) -> str:
+    """Why a terminal cannot show the screen, in a few words; empty: it can."""
+    if term in _NO_SCREEN:
+        return f"it is {term}, by $TERM" if term else "$TERM does not say what it is"
+    try:
+        _SIGNS.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return f"its encoding is {encoding}; in a UTF-8 locale there is one"
+    return ""
 
 
 def drawn(screen: Screen) -> list[Text]:
@@ -135,12 +150,13 @@ def _proposal(number: int, one: Proposed) -> str:
 
 def _draft(screen: Screen) -> Text:
     width = screen.size[0]
-    # The cursor stays in sight.
-    begin = 0
+    # The cursor stays in sight. No more is looked at than could be shown: a draft may be long.
+    begin = max(0, screen.cursor - width)
     while cell_len(screen.draft[begin : screen.cursor]) > width - 4:
         begin += 1
     row = _styled("> ", "dim" if screen.deciding else "bold")
-    before, at = screen.draft[begin : screen.cursor], screen.draft[screen.cursor :]
+    before = screen.draft[begin : screen.cursor]
+    at = screen.draft[screen.cursor : screen.cursor + width]
     row.append(before)
     if not screen.deciding:
         row.append(at[:1] or " ", style="reverse")

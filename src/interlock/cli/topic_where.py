@@ -5,12 +5,14 @@ The token comes from the environment or a file, never from the command line: oth
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import ssl
 import stat
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
@@ -24,12 +26,17 @@ from interlock.config.quantities import check_parent_url
 from interlock.errors import CONFIG, INTERNAL, INVALID_REQUEST, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcpx.words import LONGEST, REPLACED
 
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
 VARIABLE: Final = "INTERLOCK_TOKEN"
 _MOST_TOKEN: Final = 64 * 1024
 _OWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """What a node listens on that cannot be dialled."""
 _ADDRESS: Final = "write wss://host/ws or, on this machine, ws://127.0.0.1:port/ws"
 _NO_PATH: Final = 404
+_NO_SEAT: Final = 403
+_MOST_NAMED: Final = 20
 _WITHOUT_TOKEN: Final = {
     401: f"Programs show one by ${VARIABLE} or --token-file.",
     403: (
@@ -82,6 +89,8 @@ class Gateway:
         self.url = url
         self.error: InterlockError | None = None
         """Why nobody could be reached, the last time."""
+        self.topic = ""
+        """Which topic is wanted there."""
         self._token = token
         self._ca = ca
         self._own = own
@@ -100,10 +109,57 @@ class Gateway:
         if data.get("status") == _NO_PATH:
             # The config of whoever calls is not to blame for it.
             return InterlockError(INVALID_REQUEST, self._no_topics() or error.message, data)
-        more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0)
-        if more is None or self._token is not None:
+        more = self._no_such_topic() if data.get("status") == _NO_SEAT else ""
+        if not more and self._token is None:
+            more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0, "")
+        if not more:
             return error
         return InterlockError(error.failure, f"{error.message} {more}", data)
+
+    def over_http(self, within: float) -> HTTPConnection:
+        """To the node of this gateway, for what it serves beside topics. Raises InterlockError."""
+        from http.client import HTTPConnection, HTTPSConnection
+
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme == "ws":
+            return HTTPConnection(host, port, timeout=within)
+        return HTTPSConnection(host, port, timeout=within, context=self._trusted())
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What one shows there, as headers."""
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+
+    @property
+    def instead(self) -> str:
+        """What to do when nobody is there, where it should have been the node of this user."""
+        if self._own is None:
+            return ""
+        hint = running.elsewhere(self._own)
+        return f", but {hint}" if hint else ". Start one with: interlock up"
+
+    def _trusted(self) -> ssl.SSLContext:
+        if self._own is not None:
+            from interlock.cli.status import own_certificate
+
+            return own_certificate(self._own)
+        from interlock.channels.tls import client_context
+
+        return client_context(self._ca)
+
+    def _no_such_topic(self) -> str:
+        """What a gateway does not tell, and the config of this user does."""
+        if self._own is None:
+            return ""
+        names = list(self._own.config.topics.rooms)
+        if not names or any(fnmatchcase(self.topic, name) for name in names):
+            return ""
+        close = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
+        if close:
+            return f'There is no such topic in its config; did you mean "{close[0]}"?'
+        more = ", …" if len(names) > _MOST_NAMED else ""
+        return f"Topics of its config: {', '.join(names[:_MOST_NAMED])}{more}."
 
     def _no_topics(self) -> str:
         if self._own is None or self._own.config.topics.rooms:

@@ -1,0 +1,291 @@
+"""`interlock topic list` and `topic grant`, with a real node that has tokens and administrators."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from bench.certificates import Authority
+from interlock.cli.topic_rows import overview
+from interlock.pipeline.topics.overview import MemberNow, TopicNow
+from interlock.topics import Participant
+from tests.cli.program import World, free_port
+from tests.cli.waiting import PATIENCE
+
+NAMES = ("agent", "worker", "boss")
+SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in NAMES}
+ROOMS = {
+    "ops": {
+        "node": "node",
+        "seats": [
+            {"callers": ["boss"], "profile": "full_access"},
+            {"callers": ["agent"], "profile": "proposal_only"},
+        ],
+    },
+    "quiet": {"access": "public", "profile": "none", "record": "heads"},
+    "team-*": {"access": "private"},
+}
+
+
+def begin(world: World, **topics: Any) -> str:
+    """A node with these topics; where its WebSocket is."""
+    world.environ |= {name.upper(): secret for name, secret in SECRETS.items()}
+    tokens = [{"name": name, "token": f"${{env:{name.upper()}}}"} for name in NAMES]
+    world.config(tokens=tokens, topics={"admins": ["boss"], "rooms": ROOMS, **topics})
+    return socket_of(world.up().url)
+
+
+def socket_of(url: str) -> str:
+    return url.replace("http://", "ws://").rpartition("/")[0] + "/ws"
+
+
+class Inside:
+    """Participants in topics of the node, and a terminal beside them."""
+
+    def __init__(self, world: World, url: str, stack: AsyncExitStack) -> None:
+        self._world = world
+        self._url = url
+        self._stack = stack
+
+    async def join(self, name: str, topic: str, routing: Any = "all") -> Participant:
+        one = Participant(self._url, topic=topic, token=SECRETS[name], routing=routing)
+        await self._stack.enter_async_context(one.connected())
+        return one
+
+    async def run(
+        self, *arguments: str, token: str | None = "boss"
+    ) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(run, self._world, *arguments, token=token)
+
+
+def run(world: World, *arguments: str, token: str | None) -> subprocess.CompletedProcess[str]:
+    world.environ.pop("INTERLOCK_TOKEN", None)
+    if token is not None:
+        world.environ["INTERLOCK_TOKEN"] = SECRETS.get(token, token)
+    return world.run("topic", *arguments)
+
+
+def inside(world: World, url: str, test: Callable[[Inside], Coroutine[Any, Any, None]]) -> None:
+    async def go() -> None:
+        async with asyncio.timeout(PATIENCE * 2), AsyncExitStack() as stack:
+            await test(Inside(world, url, stack))
+
+    asyncio.run(go())
+
+
+def test_all_topics_and_who_is_in_them(world: World) -> None:
+    async def test(there: Inside) -> None:
+        await there.join("agent", "ops", "directed")
+        await there.join("agent", "team-a")
+        await there.join("worker", "team-a")
+        done = await there.run("list")
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = [line.split() for line in done.stdout.splitlines()]
+        assert lines[0] == ["topic", "access", "profile", "node", "record", "here", "refused"]
+        assert lines[1] == ["ops", "restricted", "initial", "node", "-", "2", "0"]
+        assert lines[2][0] == "node"
+        assert done.stdout.splitlines()[2].endswith("the node's own seat")
+        assert lines[3][:4] == ["agent", "proposal_only", "directed", "since"]
+        assert lines[4] == ["quiet", "public", "none", "-", "heads", "1", "0"]
+        assert lines[5][0] == "recorder"
+        assert lines[6] == ["team-*", "private", "initial", "-", "-", "-", "-"]
+        assert lines[7] == ["team-a", "private", "initial", "-", "-", "2", "0"]
+        assert [line[:3] for line in lines[8:]] == [
+            ["agent", "initial", "all"],
+            ["worker", "initial", "all"],
+        ]
+        told = json.loads((await there.run("list", "--json")).stdout)
+        assert [one["name"] for one in told["topics"]] == ["ops", "quiet", "team-*", "team-a"]
+
+    inside(world, begin(world), test)
+
+
+def test_one_topic_in_detail(world: World) -> None:
+    async def test(there: Inside) -> None:
+        await there.join("agent", "team-a")
+        done = await there.run("list", "team-a")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "access   private, 0 seats, by team-* in the config" in done.stdout
+        assert "here     1, of at most 1000" in done.stdout
+        assert "may send (initial):\n    mcp/proposal:*\n    chat\n" in done.stdout
+        (one,) = json.loads((await there.run("list", "team-a", "--json")).stdout)["topics"]
+        assert [member["participantId"] for member in one["members"]] == ["agent"]
+        closed = await there.run("list", "team-b")
+        assert "here     nobody" in closed.stdout
+        missing = await there.run("list", "quite")
+        assert (missing.returncode, missing.stdout) == (1, "")
+        assert 'there is no topic quite; did you mean "quiet"?' in missing.stderr
+
+    inside(world, begin(world), test)
+
+
+def test_what_somebody_may_say_is_changed(world: World) -> None:
+    async def test(there: Inside) -> None:
+        await there.join("agent", "team-a")
+        await there.join("agent", "team-b")
+        unclear = await there.run("grant", "agent", "mcp/request:tools/*")
+        assert (unclear.returncode, unclear.stdout) == (1, "")
+        assert "'agent' is in several topics: team-a, team-b." in unclear.stderr
+        assert "Here that is --topic NAME." in unclear.stderr
+        given = await there.run("grant", "agent", "mcp/request:tools/*", "--topic", "team-a")
+        assert (given.returncode, given.stderr) == (0, "")
+        assert given.stdout == (
+            "agent\n"
+            "  before  mcp/proposal:*, chat\n"
+            "  now     mcp/proposal:*, chat, mcp/request:tools/*\n"
+        )
+        listed = await there.run("list", "team-a")
+        assert "may send:\n    mcp/proposal:*\n    chat\n    mcp/request:tools/*\n" in listed.stdout
+        taken = await there.run(
+            "grant", "agent", "--topic", "team-a", "--json",
+            "--take", "chat", "--take", "mcp/request:tools/call", "--take", "x/y",
+        )  # fmt: skip
+        assert json.loads(taken.stdout)["newCapabilities"] == [
+            "mcp/proposal:*", "mcp/request:tools/*",
+        ]  # fmt: skip
+        assert taken.stderr.splitlines() == [
+            "Note: it did not have mcp/request:tools/call.",
+            "Note: it did not have x/y.",
+            "Note: what mcp/request:tools/call grants, it may still send by mcp/request:tools/*.",
+        ]
+        same = await there.run("grant", "agent", "mcp/proposal:*", "--topic", "team-a")
+        assert (same.returncode, same.stderr) == (0, "Note: nothing has changed.\n")
+
+    inside(world, begin(world), test)
+
+
+def test_a_pattern_that_looks_like_a_typo(world: World) -> None:
+    async def test(there: Inside) -> None:
+        await there.join("agent", "ops")
+        done = await there.run("grant", "agent", "mcp/requests:tools/*", "vote")
+        assert done.returncode == 0
+        assert done.stderr == (
+            "Warning: no message is of the kind mcp/requests:tools/*: "
+            "write mcp/request:…, mcp/proposal:…, mcp/response:… or mcp/*.\n"
+        )
+        # And one that the node refuses.
+        refused = await there.run("grant", "agent", "system/*")
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "The capability 'system/*' grants nothing" in refused.stderr
+
+    inside(world, begin(world), test)
+
+
+def test_it_is_for_administrators_alone(world: World) -> None:
+    async def test(there: Inside) -> None:
+        await there.join("worker", "team-a")
+        for arguments in (("list",), ("list", "ops"), ("grant", "worker", "mcp/*")):
+            for token, says in (
+                ("agent", "agent does not administer topics: `topics.admins`"),
+                ("wrong-0123456789abcdef", "token"),
+                (None, "Show one by $INTERLOCK_TOKEN or --token-file."),
+            ):
+                done = await there.run(*arguments, token=token)
+                assert (done.returncode, done.stdout) == (1, ""), done
+                assert says in done.stderr
+                assert "team" not in done.stderr
+        await there.join("boss", "ops")
+        own = await there.run("grant", "boss", "x/*")
+        assert own.returncode == 1
+        assert "Nobody changes its own capabilities" in own.stderr
+
+    inside(world, begin(world), test)
+
+
+def test_nobody_administers(world: World) -> None:
+    begin(world, admins=[])
+    for arguments in (("list",), ("grant", "agent", "chat")):
+        done = run(world, *arguments, token="boss")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "lets nobody look after topics (it answers 404): topics.admins" in done.stderr
+
+
+def test_the_user_of_this_machine_administers_where_the_node_says_so(world: World) -> None:
+    # An id that a URL would read otherwise.
+    seats = [{"callers": ["local"], "id": "a/b?ü", "profile": "initial"}]
+    world.config(topics={"admins": ["local"], "rooms": {"ops": {"seats": seats}}})
+    node = world.up()
+    listed = run(world, "list", token=None)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert listed.stdout.splitlines()[1].split()[:2] == ["ops", "restricted"]
+    address = node.url.rpartition("/")[0].removeprefix("http://")
+    nobody = run(world, "grant", "a/b?ü", "chat", token=None)
+    assert nobody.returncode == 1
+    assert "Nobody in any topic is called 'a/b?ü' now." in nobody.stderr
+    # Also from where there is no config.
+    (world.cwd / "interlock.yaml").rename(world.cwd / "away.yaml")
+    assert run(world, "list", "--node", address, token=None).stdout == listed.stdout
+
+
+def test_a_node_that_does_not_run(world: World) -> None:
+    world.config(topics={"admins": ["local"], "rooms": {"ops": {}}})
+    done = run(world, "list", token=None)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert f"no node answers at 127.0.0.1:{world.port}. Start one with" in done.stderr
+    nowhere = f"127.0.0.1:{free_port()}"
+    gateway = f"ws://{nowhere}/ws"
+    done = run(world, "grant", "a", "chat", "--gateway", gateway, token=None)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert f"no node answers at {nowhere}: Connection refused." in done.stderr
+
+
+def test_over_tls_by_the_certificate_of_the_config_or_by_a_ca(world: World) -> None:
+    for name in ("ours", "theirs"):
+        (world.folder / name).mkdir()
+    authority, stranger = (Authority(world.folder / name) for name in ("ours", "theirs"))
+    certificate, key = authority.certificate("node", ["127.0.0.1"])
+    topics = {"admins": ["local"], "rooms": {"ops": {"access": "private"}}}
+    world.config(topics=topics, tls={"certificate": str(certificate), "key": str(key)})
+    world.up()
+    done = run(world, "list", token=None)
+    assert (done.returncode, done.stderr) == (0, "")
+    named = ("list", "--gateway", f"wss://127.0.0.1:{world.port}/ws", "--ca")
+    assert run(world, *named, str(authority.file), token=None).stdout == done.stdout
+    refused = run(world, *named, str(stranger.file), token=None)
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "its certificate is not trusted (" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(("grant", "agent"), "say what it may send from now on", id="nothing"),
+        pytest.param(("grant", " ", "chat"), "there is no id", id="nobody"),
+        pytest.param(("grant", "a", "x", "--topic", "a b"), "cannot be a topic", id="topic"),
+        pytest.param(("list", "a b"), "cannot be a topic", id="list"),
+    ],
+)
+def test_wrong_usage(world: World, arguments: tuple[str, ...], says: str) -> None:
+    done = world.run_here("topic", *arguments)
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [("list", "[OPTIONS] [TOPIC]"), ("grant", "[OPTIONS] {ID} [PATTERN]...")],
+)
+def test_how_they_are_called_is_shown(world: World, command: str, usage: str) -> None:
+    shown = " ".join(world.run_here("topic", command, "--help").stdout.split())
+    assert f"Usage: interlock topic {command} {usage} " in shown
+
+
+def test_many_are_counted_and_nobody_writes_a_line_of_ours() -> None:
+    members = tuple(
+        MemberNow(f"m{number}\n\x1b[2J", ("chat",), "all", "never", 0, False)
+        for number in range(12)
+    )
+    topic = TopicNow(
+        name="ops", entry="ops", access="private", profile="none", anonymous="none", seats=0,
+        node=None, record="off", most=20, open=True, refused=3, members=members,
+    )  # fmt: skip
+    lines = list(overview([topic]))
+    assert len(lines) == 2 + 10 + 1
+    assert lines[-1] == "  … and 2 more: interlock topic list ops"
+    assert all(line.isprintable() for line in lines)

@@ -1,0 +1,196 @@
+"""`interlock topic` at odd terminals, in pipes that end early, and for those who leave."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from interlock.topics import Chat, Event
+from tests.cli.program import INTERLOCK, World
+from tests.cli.topic_room import TopicRoom, at_terminal, room
+from tests.cli.waiting import PATIENCE, wait_until
+
+__all__ = ["room"]
+
+
+def args(room: TopicRoom, command: str, *more: str) -> list[str]:
+    return ["topic", command, "ops", "--gateway", room.url, *more]
+
+
+@contextmanager
+def as_human(
+    world: World, room: TopicRoom, command: str, *, stdout: int
+) -> Iterator[subprocess.Popen[str]]:
+    """The program in a pipe. It is gone behind the block, whatever happened in it."""
+    process = subprocess.Popen(
+        [*INTERLOCK, *args(room, command)],
+        cwd=world.cwd,
+        env={**world.environ, "INTERLOCK_TOKEN": "t-human"},
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.mark.parametrize("command", ["watch", "join"])
+def test_who_reads_no_more_is_not_written_to(world: World, room: TopicRoom, command: str) -> None:
+    agent = room.join("agent")
+    with as_human(world, room, command, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert "you are human" in running.stdout.readline()
+        # As `head -1` does.
+        running.stdout.close()
+        room.do(agent.chat("one more"))
+        assert running.wait(PATIENCE) == 0
+        assert running.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"TERM": "dumb"}, "cannot show a screen (it is dumb, by $TERM)"),
+        ({"PYTHONIOENCODING": "ascii"}, "cannot show a screen (its encoding is ascii;"),
+    ],
+    ids=["dumb", "ascii"],
+)
+def test_a_terminal_without_a_screen_gets_lines(
+    world: World, room: TopicRoom, environ: dict[str, str], words: str
+) -> None:
+    heard: list[Event] = []
+    agent = room.join("agent", lambda one: one.on(Chat, heard.append))
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "join"), environ=environ) as terminal:
+        terminal.wait_for_words("you are human")
+        assert words in terminal.written
+        room.do(agent.chat("good morning"))
+        terminal.wait_for_words("agent: good morning")
+        terminal.type("hello\n")
+        wait_until("it was heard", lambda: [one.content.text for one in heard] == ["hello"])
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+        assert "\x1b" not in terminal.written
+
+
+def test_wide_signs_begin_no_line_of_their_own(world: World, room: TopicRoom) -> None:
+    # Terminals draw these wider than they were measured: only they know where a line ends.
+    agent = room.join("agent")
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "join")) as terminal:
+        terminal.wait_for("you are human")
+        room.do(agent.chat("\U0001f3fd" * 40 + "12:00:00 boss: let it through"))
+        terminal.wait_for("12:00:00 boss: let it through")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+        wait_until("the last words", lambda: "left ops" in terminal.written)
+    # No line goes on in the next one while the screen is there, and again behind it.
+    assert terminal.written.index("\x1b[?7l") < terminal.written.index("\x1b[H")
+    assert terminal.written.rindex("\x1b[H") < terminal.written.rindex("\x1b[?7h")
+
+
+def test_long_lines_go_on_behind_an_indent_at_a_terminal(world: World, room: TopicRoom) -> None:
+    agent = room.join("agent")
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "watch"), columns=40) as terminal:
+        terminal.wait_for_words("you are human")
+        room.do(agent.chat("x" * 21 + " 12:00:00 boss: let it through"))
+        terminal.wait_for_words("let it through")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+    rows = terminal.written.split("\r\n")
+    assert all(len(row) <= 40 for row in rows)
+    assert [row for row in rows if "boss" in row] == ["  12:00:00 boss: let it through"]
+
+
+def test_what_somebody_answers_stands_there_once(world: World, room: TopicRoom) -> None:
+    agent = room.join("agent")
+    room.join("worker")
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "join"), columns=160) as terminal:
+        terminal.wait_for("3 here")
+        room.do(agent.propose("worker", "tools/call", {"name": "unknown", "arguments": {}}))
+        terminal.wait_for("1 agent → worker: tools/call unknown")
+        terminal.type("\ta")
+        terminal.wait_for("with exactly this:")
+        terminal.type("y")
+        terminal.wait_for("There is no tool 'unknown' here.")
+        # Whatever would be noted behind the answer stands before these words.
+        terminal.type("well then\r")
+        terminal.wait_for("human: well then")
+        assert sum("There is no tool" in row for row in terminal.screen) == 1
+        terminal.type("\x03")
+        assert terminal.end() == 0
+
+
+def test_words_for_somebody_are_addressed(world: World, room: TopicRoom) -> None:
+    heard: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, heard.append))
+    room.join("worker")
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "join")) as terminal:
+        terminal.wait_for("3 here")
+        terminal.type("@worker go on\r")
+        terminal.wait_for("human: go on (to worker)")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+    [event] = wait_until("it was heard", lambda: heard)
+    assert (event.content.text, event.envelope.head.to) == ("go on", ("worker",))
+
+
+def test_the_end_of_a_line_that_is_too_long_is_not_said(world: World, room: TopicRoom) -> None:
+    heard: list[Event] = []
+    room.join("agent", lambda one: one.on(Chat, heard.append))
+    with as_human(world, room, "join", stdout=subprocess.DEVNULL) as joined:
+        assert joined.stdin is not None
+        assert joined.stderr is not None
+        joined.stdin.write("a" * 1_300_000 + "\nshort\n@agent for you\n")
+        joined.stdin.flush()
+        wait_until("they were heard", lambda: len(heard) == 2)
+        joined.send_signal(signal.SIGINT)
+        assert joined.wait(PATIENCE) == 0
+        assert joined.stderr.read().count("An envelope has at most") == 1
+    assert [(one.content.text, list(one.envelope.head.to)) for one in heard] == [
+        ("short", []),
+        ("for you", ["agent"]),
+    ]
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "interlock.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from interlock.cli.main import main
+sys.exit(main())
+"""
+
+
+def test_who_leaves_while_the_program_starts_sees_no_traceback(world: World) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "topic", "join", "ops"],
+        cwd=world.cwd,
+        env=world.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
