@@ -53,4 +53,4 @@ def show_bars(bars: Sequence[Bar]) -> None:
 
 
 def note(text: str) -> None:
-    console.print(f"[dim]· {text}[/]")
+    console.print(f"· {text}", style="dim", markup=False)

@@ -32,7 +32,7 @@ tokens:
     token: ${env:BENCH_TOPIC_TOKEN}
 topics:
   rooms:
-    bench:
+    bench-*:
       access: public
       profile: full_access
       stalled: 10m

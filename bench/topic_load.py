@@ -14,6 +14,7 @@ import select
 import socket
 import sys
 import time
+from collections import Counter
 from typing import Any, Literal
 
 import msgspec
@@ -78,11 +79,9 @@ class Receiver:
         self.last = -1
 
 
-def connect(port: int, path: str, token: str = "", buffer: int = 0) -> tuple[socket.socket, bytes]:
+def connect(port: int, path: str, token: str = "") -> tuple[socket.socket, bytes]:
     """A WebSocket, and what came behind the opening."""
     sock = socket.socket()
-    if buffer:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     sock.settimeout(PATIENCE)
     sock.connect(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -114,7 +113,7 @@ class Crowd:
         step = max(1, command.receivers // _SAMPLED)
         unread: dict[int, bytes] = {}
         for number in range(command.receivers):
-            sock, behind = connect(command.port, command.path, buffer=4096 if number == last else 0)
+            sock, behind = connect(command.port, command.path)
             one = Receiver(sock, sampled=number % step == 0 and number != last)
             self.receivers.append(one)
             unread[sock.fileno()] = behind
@@ -130,6 +129,9 @@ class Crowd:
         for file in (*self.by_file, self.sender.fileno()):
             self.poll.register(file, select.EPOLLIN)
         self.buffer = bytearray(1 << 20)
+        self.places: Counter[int] = Counter()
+        """How many of those who read have got so many messages: asking everybody after each read
+        would take longer than reading."""
         self._settle(unread)
         for one in (self.receivers[0], self.receivers[-1]):
             one.decoder = FrameDecoder(masked=False, max_message=1 << 20)
@@ -169,8 +171,12 @@ class Crowd:
         delays: list[float] = []
         before = sum(one.got for one in awake)
         size = self.size
+        places = self.places = Counter(one.got // size for one in awake)
+        slowest = min(places)
         while True:
-            slowest = min(one.got for one in awake) // size
+            while not places[slowest]:
+                del places[slowest]
+                slowest += 1
             now = time.perf_counter()
             over = now >= end or (messages and self.sent - first >= messages)
             if over and slowest >= self.sent:
@@ -205,7 +211,7 @@ class Crowd:
         return b"%b%012d%b" % (whole[0], number, whole[1])
 
     def _read(self, first: int, sent_at: list[float], delays: list[float]) -> None:
-        size, buffer, by_file = self.size, self.buffer, self.by_file
+        size, buffer, by_file, places = self.size, self.buffer, self.by_file, self.places
         for file, _ in self.poll.poll(1.0):
             one = by_file.get(file)
             if one is None:
@@ -216,13 +222,17 @@ class Crowd:
                 raise CrowdFailure("the target closed a receiver")
             older = one.got // size
             one.got += count
+            newer = one.got // size
+            if newer > older:
+                places[older] -= 1
+                places[newer] += 1
             if one.decoder is not None:
                 self._check(one, bytes(buffer[:count]))
             if one.got > self.sent * size:
                 raise CrowdFailure("more bytes came than were sent")
             if one.sampled:
                 now = time.perf_counter()
-                for number in range(older, one.got // size):
+                for number in range(older, newer):
                     delays.append((now - sent_at[number - first]) * 1e6)
 
     def _check(self, one: Receiver, data: bytes) -> None:

@@ -1,7 +1,8 @@
 """Bare broadcasts with WebSocket libraries: what comes in at ``/send`` goes to all others.
 
 No check, no envelope, no room: as little as a server can do with each of them, on the same event
-loop as the node.
+loop as the node. One of them also runs on the loop of the standard library, as it comes, and one
+peer has neither library nor loop: see `topic_sends`.
 """
 
 from __future__ import annotations
@@ -9,21 +10,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import uvloop
 
+from bench import topic_sends
 from bench.processes import free_port, module_command
 from bench.targets import Bench, TargetMissing
+from bench.topic_sends import SEND
 
-PEERS = ("websockets", "picows", "aiohttp")
-SEND = "/send"
+ONLY_SENDS = "only sends"
 
 
 def start(bench: Bench, name: str) -> tuple[int, int]:
     """The process's id and its port. Raises TargetMissing."""
-    if importlib.util.find_spec(name) is None:
-        raise TargetMissing(f"{name} is not installed: pip install 'interlock[bench]'")
+    library = name.split()[0]
+    if name != ONLY_SENDS and importlib.util.find_spec(library) is None:
+        raise TargetMissing(f"{library} is not installed: pip install 'interlock[bench]'")
     port = free_port()
     process = bench.start(name, module_command("bench.topic_peers", name, str(port)))
     process.wait_for_port(port)
@@ -103,13 +107,21 @@ async def with_aiohttp(port: int) -> None:
     await asyncio.Future()
 
 
+PEERS: dict[str, Callable[[int], object]] = {
+    "websockets": lambda port: uvloop.run(with_websockets(port)),
+    "websockets asyncio": lambda port: asyncio.run(with_websockets(port)),
+    "picows": lambda port: uvloop.run(with_picows(port)),
+    "aiohttp": lambda port: uvloop.run(with_aiohttp(port)),
+    ONLY_SENDS: topic_sends.serve,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("port", type=int)
     chosen = parser.parse_args()
-    peer = {"websockets": with_websockets, "picows": with_picows, "aiohttp": with_aiohttp}
-    uvloop.run(peer[chosen.peer](chosen.port))
+    PEERS[chosen.peer](chosen.port)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import queue
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, broadcast, serve
 
-from bench import topic_gateway, topics
+from bench import topic_gateway, topic_peers, topics
+from bench.targets import Bench
 from bench.topic_load import LENGTH, Command, Crowd, CrowdFailure, Figures
 
 Said = Callable[[int, bytes], list[bytes]]
@@ -123,24 +126,46 @@ def result(own: float, asleep: float = 100.0, growth: int = 0, lost: int = 5) ->
         turn(target, receivers, window, rate)
         for receivers in topics.SIZES
         for window in topics.WINDOWS
-        for target, rate in (("node", own), ("websockets", 100.0))
+        for target, rate in (("node", own), ("websockets", 100.0), ("only sends", 120.0))
     ]
-    sleeps = [
-        {"window": window, "awake_p99_us": [100.0] * 4, "asleep_p99_us": [asleep] * 4,
-         "growth": growth, "lost": lost}
+    pairs = [
+        {"window": window, "asleep_us": slow, "awake_us": 100.0}
         for window in topics.WINDOWS
-    ]  # fmt: skip
+        for slow in (asleep, asleep, 1_000.0, asleep)
+    ]
+    sleeps = [{"pairs": pairs, "growth": growth, "lost": lost}] * 2
     return {"lanes": topics.lanes(turns), "sleeps": sleeps, "matcher_us": 0.1, "missing": []}
 
 
+def missed(result: dict[str, Any]) -> list[int]:
+    return [place for place, bar in enumerate(topics.judge(result)) if not bar.met]
+
+
 def test_bars() -> None:
-    assert [bar.met for bar in topics.judge(result(160.0))] == [True] * 9
-    assert [bar.met for bar in topics.judge(result(140.0))][:4] == [False] * 4
-    slower = topics.judge(result(160.0, asleep=121.0))
-    assert [bar.met for bar in slower][4:6] == [False] * 2
-    assert topics.judge(result(160.0, growth=33 << 20))[6].met is False
-    assert topics.judge(result(160.0, lost=0))[7].met is False
+    assert len(topics.judge(result(160.0))) == 11
+    assert missed(result(160.0)) == []
+    assert missed(result(140.0)) == [1, 3]
+    assert missed(result(83.0)) == [1, 3, 4, 5]
+    assert missed(result(69.0)) == [0, 1, 2, 3, 4, 5]
+    assert missed(result(160.0, asleep=121.0)) == [6, 7]
+    assert missed(result(160.0, growth=33 << 20)) == [8]
+    assert missed(result(160.0, lost=0)) == [9]
     assert topics.judge({"lanes": {}, "sleeps": []})[0].met is None
+
+
+@contextmanager
+def only_sending() -> Iterator[int]:
+    """The program that is the limit, as it runs beside the node; its port."""
+    with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
+        yield topic_peers.start(bench, topic_peers.ONLY_SENDS)[1]
+
+
+def test_the_limit_passes_on_everything_to_one_crowd_after_another() -> None:
+    with only_sending() as port:
+        for receivers in (3, 7):
+            with crowd(port, receivers) as listening:
+                figures = listening.run(0.0, 8, messages=40)
+                assert figures.deliveries == figures.sent * receivers
 
 
 def test_the_matcher_is_measured() -> None:
