@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import socket
 from pathlib import Path
 
@@ -18,6 +19,12 @@ settings.load_profile("dev")
 TESTS = Path(__file__).parent
 LONGEST_FIRST = ("conformance", "bench", "cli", "behaviour", "demo", "upstreams", "node", "stores")
 """The folders whose tests start programs and wait for them."""
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in whatever a script starts in the background: programs under test would inherit it, and
+    # nothing could interrupt them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
