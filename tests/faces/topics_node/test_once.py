@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from interlock.call import Call
 from interlock.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED, CONFIRMATION_REQUIRED
 from interlock.faces.topics.node_seat import MOST_IDS
@@ -156,6 +157,26 @@ def test_what_its_caller_was_to_collect_elsewhere_is_not_lost(tmp_path: Path) ->
         assert response["correlation_id"] == fulfilment["id"]
         assert response["payload"]["result"]["content"] == SEEN["content"]
         assert len(table.gated.upstream.started) == 1
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+        ada = table.let_in("ada", PROPOSES)
+        proposal, approval = await proposed(table, ada)
+
+        def elsewhere() -> Call:
+            return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+
+        assert await table.gated.hold(elsewhere()) == approval
+        await table.gated.approvals.refuse(approval.id, local=True, reason="not now")
+        assert "not now" in await ada.chat(proposal, 2)
+        # It was told to make the same call again, and then is answered once.
+        assert "not now" in (await table.gated.ask(elsewhere())).message
+        assert (await table.gated.hold(elsewhere())).id != approval.id
         table.close()
 
     asyncio.run(run())

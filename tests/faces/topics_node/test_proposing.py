@@ -95,6 +95,20 @@ def test_a_refused_proposal_is_told_in_words(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_refusal_is_told_once_and_the_next_proposal_is_a_new_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada = table.let_in("ada", PROPOSES)
+        for _ in range(3):
+            proposal, approval = await waiting(table, ada)
+            await table.gated.approvals.refuse(approval.id, local=True, reason="no")
+            assert "refused it: no" in await ada.chat(proposal, 2)
+        assert table.gated.upstream.started == []
+        table.close()
+
+    asyncio.run(run())
+
+
 def test_an_expired_proposal_is_told_in_words(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path, settings=None)

@@ -363,9 +363,7 @@ class Gate:
         sent: bool = True,
     ) -> None:
         record = entry.record
-        # What was proposed is told in the room, and to nobody else unless it was told to come.
-        in_room = record.proposal is not None and not entry.asked_plainly
-        collected = bool(entry.waiters) or in_room or (entry.own and not record.below)
+        collected = bool(entry.waiters) or entry.only_proposed or (entry.own and not record.below)
         now = self._inbox.wall_clock()
         if outcome is not None:
             done = with_outcome(record, outcome, collected, now)
@@ -389,9 +387,9 @@ class Gate:
         """A record came to its end without a call."""
         outcome, error = told(entry.record)
         self.decided(entry)
-        waited = bool(entry.waiters)
+        is_told = bool(entry.waiters) or entry.only_proposed
         self._tell(entry, outcome, error)
-        if waited:
+        if is_told:
             self._inbox.collected(entry, lambda: None)
 
     def decided(self, entry: Entry) -> None:

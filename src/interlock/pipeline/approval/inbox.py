@@ -125,6 +125,12 @@ class Entry:
         self.wrong = 0
         """How many proofs of it did not count."""
 
+    @property
+    def only_proposed(self) -> bool:
+        """Whether it came from a room alone, which is told what becomes of it: nobody else comes
+        for that."""
+        return self.record.proposal is not None and not self.asked_plainly
+
 
 class Inbox:
     """Keeps the entries, and takes them from state to state."""
