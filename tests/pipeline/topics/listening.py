@@ -99,12 +99,13 @@ class Listening:
         routing: str = "all",
         *,
         caller: str = "",
+        kind: str = "local",
         inside: bool = False,
     ) -> tuple[Member, Ear]:
         ear = Ear()
         member = Member(
             self.room.name, id, capabilities, grants_of(capabilities), routing, ear,
-            Caller(caller or id), NOBODY, f"ws-{id}", NOW, inside,
+            Caller(caller or id, kind=kind), NOBODY, f"ws-{id}", NOW, inside,
         )  # fmt: skip
         self.room.join(member)
         return member, ear

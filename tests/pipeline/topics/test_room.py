@@ -13,6 +13,8 @@ import pytest
 from interlock.config.topics import TopicConfig
 from interlock.errors import InterlockError
 from interlock.pipeline.topics import gateway, room
+from interlock.pipeline.topics.admission import GUEST
+from interlock.pipeline.topics.allowance import MOST_REMEMBERED, REMEMBERED_SECONDS
 from interlock.pipeline.topics.room import MOST_IN_TURN
 from interlock.pipeline.topics.seat import Batch, Loss
 from interlock.protocol.mcpx.envelope import read_envelope
@@ -437,7 +439,13 @@ def test_ten_thousand_come_and_go_and_nothing_is_left() -> None:
     before = come_and_go(1_000)
     after = come_and_go(9_000)
     assert after - before < 100
+    # What the last of them had said is known for a moment, of so many and no more.
+    assert len(here.room._allowances) == MOST_REMEMBERED
+    here.time += REMEMBERED_SECONDS
+    here.room.leave(here.join("guest-1", PROPOSER, kind=GUEST)[0])
+    here.turns.take()
     assert [*here.room.members] == ["a", "b"]
     assert a.refused == 0
     state = [one for one in vars(here.room).values() if isinstance(one, dict | list)]
     assert [len(one) for one in state if one is not here.room.members] == [0] * (len(state) - 1)
+    assert len(here.room._allowances) == 0

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from interlock.config.topics import TopicConfig
+from interlock.pipeline.topics.admission import GUEST
+from interlock.pipeline.topics.allowance import REMEMBERED_SECONDS
 from interlock.protocol.kinds import Grants
 from interlock.protocol.mcpx.words import BUSY
 from tests.pipeline.topics.listening import FULL, Listening, said
@@ -236,9 +238,32 @@ def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -
     assert to_a.closed[0] == BUSY
     assert a.refused < 1_300
     assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
-    # It may come back, and the others said all the while what they like.
+    # It may come back, and goes on where it was: the next one too many, and it is gone again.
+    hasty, to_hasty = here.join("a", PROPOSER)
+    here.room.say(hasty, text)
+    assert to_hasty.closed is not None
+    here.time += 1.0
     again, _ = here.join("a", PROPOSER)
     assert here.room.say(again, said("a")) is not None
+
+
+def test_who_comes_back_has_no_more_to_say_than_who_stayed() -> None:
+    here, a, _, _, to_b = two(TopicConfig(messages_per_second=3))
+    taken = 0
+    for _ in range(10):
+        taken += sum(here.room.say(a, said("a")) is not None for _ in range(5))
+        here.room.leave(a)
+        a, _ = here.join("a", PROPOSER)
+    assert taken == 3
+    here.turns.take()
+    assert sum(message["from"] == "a" for message in to_b.heard) == 3
+    # Nothing is known of who was away for long enough, and of a guest when it has left.
+    here.room.leave(a)
+    here.time += REMEMBERED_SECONDS
+    guest, _ = here.join("guest-1", PROPOSER, kind=GUEST)
+    here.room.say(guest, said("guest-1"))
+    here.room.leave(guest)
+    assert len(here.room._allowances) == 0
 
 
 def test_the_node_is_never_let_go() -> None:

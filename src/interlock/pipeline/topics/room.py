@@ -27,6 +27,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.pipeline.topics.admission import GUEST
+from interlock.pipeline.topics.allowance import MOST_REFUSED, Allowances
 from interlock.pipeline.topics.seat import Batch, Loss, Member
 from interlock.protocol.kinds import grants_of, is_reserved
 from interlock.protocol.mcpx import system
@@ -46,13 +47,6 @@ from interlock.protocol.websocket import text_frame
 MOST_IN_TURN: Final = 512
 """Messages that wait for the end of a turn; with one more all of them leave at once."""
 MOST_BYTES_IN_TURN: Final = 256 * 1024
-MOST_ANSWERED: Final = 10
-"""So often in a second a member hears that it says too much; the rest is dropped and counted."""
-MOST_REFUSED: Final = 100
-"""So many messages of one member may be refused in a second, and twice as many at once. It is let
-go with more: to answer what goes nowhere must not be what a node does."""
-NOTICE_SECONDS: Final = 1.0
-"""How often others hear, at most, that one member said what it may not."""
 DIRECTED: Final = "directed"
 _FEW: Final = 8
 
@@ -68,22 +62,6 @@ class _Said(msgspec.Struct, gc=False):
     without: Member | None
     sender: Member | None = None
     """Who said it. None: the gateway."""
-
-
-class _Bucket(msgspec.Struct, gc=False):
-    """How many messages a member has left, as of a time."""
-
-    left: float
-    at: float
-
-    def take(self, rate: int, most: int, now: float) -> bool:
-        """One more, of as many as a second has, and `most` at once."""
-        self.left = min(most, self.left + (now - self.at) * rate)
-        self.at = now
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
 
 
 class Room:
@@ -112,16 +90,12 @@ class Room:
         self._now = now
         self._on_violation = on_violation
         self._on_flood = on_flood or self._flooded
-        self._clock = clock
         self._pending: list[_Said] = []
         self._pending_bytes = 0
         self._fresh: dict[Member, int] = {}
         """Who came in this turn, and how many of its messages were there before."""
         self._flushing = False
-        self._said: dict[str, _Bucket] = {}
-        self._answered: dict[str, _Bucket] = {}
-        self._refused: dict[str, _Bucket] = {}
-        self._noticed: dict[str, float] = {}
+        self._allowances = Allowances(clock)
         self._refused_of_gone = 0
 
     @property
@@ -169,6 +143,7 @@ class Room:
             # Not sent at once: when many come together, each is told of the others in one go.
             self._fresh[member] = len(self._pending)
         self.members[member.id] = member
+        self._allowances.came(member.id)
         self._welcome(member)
         if older is None or older.capabilities != member.capabilities:
             self._tell_of(member, JOIN)
@@ -192,8 +167,8 @@ class Room:
         del self.members[member.id]
         self._refused_of_gone += member.refused
         self._fresh.pop(member, None)
-        for kept in (self._said, self._answered, self._refused, self._noticed):
-            kept.pop(member.id, None)
+        # Who is called like a guest that left is somebody else.
+        self._allowances.left(member.id, comes_back=member.caller.kind != GUEST)
         log.debug("%s left the topic %s: %s", member.id, self.name, reason)
         self._tell_of(member, LEAVE)
 
@@ -231,7 +206,7 @@ class Room:
         if self.members.get(member.id) is not member:
             return None
         rate = self.settings.messages_per_second
-        if rate is not None and not member.inside and not self._take(self._said, member, rate):
+        if not (rate is None or member.inside or self._allowances.may_say(member.id, rate)):
             # First of all: what will be refused costs as much as what is passed on.
             self._too_much(member, text, rate)
             return None
@@ -352,7 +327,7 @@ class Room:
         """It goes nowhere. False: as did too many before it, and its sender is gone."""
         member.refused += 1
         self._on_violation(member, error, kind)
-        if member.inside or self._take(self._refused, member, MOST_REFUSED, 2 * MOST_REFUSED):
+        if member.inside or self._allowances.may_be_refused(member.id):
             return True
         why = f"More than {MOST_REFUSED} of your messages a second were refused."
         self._on_flood(member, why)
@@ -360,7 +335,7 @@ class Room:
 
     def _too_much(self, member: Member, text: bytes, rate: int) -> None:
         """Told now and then; it is not even looked at otherwise."""
-        if not self._take(self._answered, member, MOST_ANSWERED):
+        if not self._allowances.may_be_answered(member.id):
             self._count(member, TOO_BUSY.mcpx)
             return
         try:
@@ -383,10 +358,8 @@ class Room:
 
     def _notice(self, member: Member, head: Head) -> None:
         """Tell the others. Not about each: nobody may fill the room by what is refused."""
-        now = self._clock()
-        if now - self._noticed.get(member.id, -NOTICE_SECONDS) < NOTICE_SECONDS:
+        if not self._allowances.may_be_noticed(member.id):
             return
-        self._noticed[member.id] = now
         id, kind = self._new_id(), head.kind
         text = system.error(
             id,
@@ -400,15 +373,6 @@ class Room:
         )
         told = Head(id, ERROR, GATEWAY, (), head.id)
         self._queue(_Said(text, told, text_frame(text), member))
-
-    def _take(
-        self, buckets: dict[str, _Bucket], member: Member, rate: int, most: int | None = None
-    ) -> bool:
-        now, most = self._clock(), rate if most is None else most
-        bucket = buckets.get(member.id)
-        if bucket is None:
-            bucket = buckets[member.id] = _Bucket(most, now)
-        return bucket.take(rate, most, now)
 
 
 def _same(one: Caller, other: Caller) -> bool:
