@@ -463,3 +463,19 @@ def test_everything_under_way_ends_with_the_connection() -> None:
         assert "the cable was pulled" in asked.error.message
 
     run(main)
+
+
+def test_a_proposal_that_one_fulfils_oneself_is_fulfilled_once() -> None:
+    async def test() -> None:
+        alone = Alone()
+        proposal = alone.propose("a", "x", to=["me"])
+        params = b'{"name":"x","arguments":{}}'
+        asked = alone.place.ask(["me"], "tools/call", params, correlation_id=proposal)
+        # It hears its own request as others do, and that is no second one.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        tracked = alone.place.fulfilling.tracked[proposal]
+        assert tracked.fulfilments == (asked.seen.head.id,)
+        assert (tracked.status, tracked.fulfilled_by, tracked.note) == ("fulfilled", "me", "")
+
+    run(test)

@@ -155,6 +155,8 @@ def test_refusals() -> None:
                 (400, {"path": one, "Content-Type": "text/plain"}),
                 (400, {"path": f"{one}&topic=more"}),
                 (400, {"path": f"{one}&token=t-boss"}),
+                # Told before anything else: it was in a URL, whoever sent it.
+                (400, {"path": f"{one}&token=t-boss", "token": None}),
                 (413, {"path": one, "body": b" " * 70_000}),
                 (403, {"path": one, "Origin": "https://evil.example"}),
                 (403, {"path": one, "Host": "evil.example"}),
