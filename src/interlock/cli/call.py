@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.cli import say, where
+from interlock.cli.call_options import (
+    JsonOption,
+    JsonOutputOption,
+    WordsArgument,
+    check_given_once,
+    read_timeout,
+)
 from interlock.cli.completion import complete_tool
 from interlock.cli.running import NodeOption
 
@@ -35,30 +42,9 @@ def call(
             show_default=False,
         ),
     ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Its arguments: key=value, key=@file, key:=JSON.",
-            show_default=False,
-        ),
-    ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="OBJECT",
-            help="All arguments as a JSON object; @file reads it from a file.",
-            show_default=False,
-        ),
-    ] = None,
-    json_output: Annotated[
-        bool,
-        typer.Option(
-            "--json-output",
-            help="Print the structured result as JSON; the whole result when it has none.",
-        ),
-    ] = False,
+    arguments: WordsArgument = None,
+    json: JsonOption = None,
+    json_output: JsonOutputOption = False,
     timeout: Annotated[
         str | None,
         typer.Option(
@@ -84,9 +70,8 @@ def call(
     """
     from interlock.cli.event_loop import run
 
-    if json is not None and arguments:
-        raise typer.BadParameter("give the arguments as key=value or as --json, not both.")
-    seconds = _seconds(timeout)
+    check_given_once(arguments, json)
+    seconds = read_timeout(timeout)
     code = run(
         _call(config, node, name, arguments or [], json, json_output=json_output, seconds=seconds)
     )
@@ -199,7 +184,8 @@ def print_result(raw: bytes, *, json_output: bool = False) -> int:
         say.as_json(result.get("structuredContent", result))
     else:
         out = sys.stderr if failed else sys.stdout
-        for block in result.get("content") or []:
+        content = result.get("content")
+        for block in content if isinstance(content, list) else ():
             text = _shown(block)
             # A file or a pipe gets what the tool said, to the letter; a terminal obeys some of it.
             print(say.printable(text) if out.isatty() else text, file=out)
@@ -208,30 +194,22 @@ def print_result(raw: bytes, *, json_output: bool = False) -> int:
     return say.FAILED if failed else say.OK
 
 
-def _shown(block: dict[str, Any]) -> str:
+def _shown(block: Any) -> str:
+    """Whatever stands there: nobody has checked what a participant of a topic answers."""
+    if not isinstance(block, dict):
+        return "[?]"
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))
     if kind in ("image", "audio"):
-        return f"[{kind} {block.get('mimeType', '')}, {len(block.get('data', '')) * 3 // 4} bytes]"
+        data = str(block.get("data", ""))
+        return f"[{kind} {block.get('mimeType', '')}, {len(data) * 3 // 4} bytes]"
     if kind == "resource_link":
         return str(block.get("uri", ""))
     resource = block.get("resource")
     if isinstance(resource, dict):
         return str(resource.get("text") or f"[{resource.get('uri', 'resource')}]")
     return f"[{kind}]"
-
-
-def _seconds(text: str | None) -> float | None:
-    from interlock.config.problems import BadValue
-    from interlock.config.quantities import parse_duration
-
-    if text is None:
-        return None
-    try:
-        return parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
-    except BadValue as bad:
-        raise typer.BadParameter(f"--timeout: {bad.message}; {bad.hint}") from None
 
 
 def _error_code(error: UpstreamAnsweredError) -> int:

@@ -9,6 +9,13 @@ from typing import Annotated
 import typer
 
 from interlock.cli import say, where
+from interlock.cli.call_options import (
+    JsonOption,
+    JsonOutputOption,
+    WordsArgument,
+    check_given_once,
+    read_timeout,
+)
 from interlock.cli.running import NodeOption
 from interlock.cli.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.cli.topic_where import CaOption, GatewayOption, TokenOption
@@ -223,6 +230,60 @@ def _payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
     except (msgspec.DecodeError, RecursionError) as error:
         raise typer.BadParameter(f"the payload of {kind} is a JSON object: {error}.") from None
     return given.strip()
+
+
+@topic.command()
+def call(
+    name: Name,
+    to: Annotated[str, typer.Argument(metavar="ID", help="Whose tool.", show_default=False)],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool.", show_default=False)],
+    arguments: WordsArgument = None,
+    propose: Annotated[
+        bool, typer.Option("--propose", help="Propose it, even if one may call.")
+    ] = False,
+    json: JsonOption = None,
+    json_output: JsonOutputOption = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            help="How long to wait, such as 30s. Default: 30s, 5m for a proposal.",
+            show_default=False,
+        ),
+    ] = None,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+    gateway: GatewayOption = None,
+    token_file: TokenOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Call a tool of a participant, or propose that somebody does.
+
+    Who may not call proposes, and waits for what comes of it: what is said about the proposal
+    goes to stderr, the result of the call to stdout. Values are typed by the tool's schema where
+    one may ask for it; otherwise they are texts, and key:=JSON says what they are.
+
+    \b
+    Examples:
+      interlock topic call ops worker write_file path=/srv/report
+      interlock topic call ops interlock demo.notes_delete id:=1 --propose
+    """
+    from interlock.cli import topic_where
+    from interlock.cli.call import print_result
+    from interlock.cli.event_loop import run
+
+    check_given_once(arguments, json)
+    for text in (to, tool, *(arguments or []), json or ""):
+        _check_text(text, "what is written there")
+    seconds = read_timeout(timeout)
+    there = topic_where.gateway(config, node, gateway, token_file, ca)
+    from interlock.cli.topic_call import make
+
+    work = make(there, name, to, tool, arguments or [], json, propose=propose, timeout=seconds)
+    code = print_result(run(work), json_output=json_output)
+    if code:
+        raise typer.Exit(code)
 
 
 @topic.command()
