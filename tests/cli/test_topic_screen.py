@@ -188,10 +188,29 @@ def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "a")
     screen = now_waiting(screen, [READ])
-    assert (screen.asking, screen.chosen) == ("", "p2")
+    assert (screen.asking, screen.chosen) == ("", "")
     assert "nothing was done" in screen.note
     # The y that was on its way is no answer to anything.
     assert typed(screen, "y")[1] is None
+
+
+def test_what_is_another_by_now_is_not_fulfilled() -> None:
+    screen, _ = keys(SCREEN, "tab")
+    screen, _ = typed(screen, "a")
+    screen = now_waiting(screen, [replace(WRITE, params=b'{"path":"/etc"}'), READ])
+    assert (screen.asking, screen.chosen) == ("", "")
+    assert typed(screen, "y")[1] is None
+
+
+def test_a_key_is_about_no_neighbour_of_what_has_gone() -> None:
+    screen, _ = keys(SCREEN, "tab")
+    screen = now_waiting(screen, [READ])
+    for key in "rRa":
+        assert typed(screen, key) == (screen, None)
+    assert keys(screen, "down")[0].chosen == "p2"
+    assert keys(screen, "up")[0].chosen == "p2"
+    assert typed(screen, "1")[0].chosen == "p2"
+    assert typed(screen, "\u00b2")[0] == screen
 
 
 def test_a_number_chooses() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from interlock.config.problems import BadValue
+from interlock.protocol.mcpx.proposals import Tracked
 from interlock.topics import Orchestrator, Participant, Proposal, Rule
 from interlock.topics.orchestrator import Done
 from tests.topics.houses import House, in_both_houses, together, until
@@ -31,12 +33,36 @@ def proposed(
     to: tuple[str, ...] = ("b",),
     **more: Any,
 ) -> Proposal:
-    alone = Alone()
+    return _proposed_in(Alone(), tool, arguments, by, method, to, **more)
+
+
+def _proposed_in(
+    alone: Alone,
+    tool: str,
+    arguments: Any,
+    by: str = "agent",
+    method: str = "tools/call",
+    to: tuple[str, ...] = ("b",),
+    **more: Any,
+) -> Proposal:
     params = {"name": tool, "arguments": arguments, **more} if method == "tools/call" else {}
     kind = f"mcp/proposal:{method}" + (f":{tool}" if params else "")
     alone.tell(by, kind, {"method": method, "params": params}, to=list(to))
     found: Proposal = alone.events[-1].content
     return found
+
+
+def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) -> Tracked:
+    """A proposal that a human fulfilled. `fulfilled`: with these arguments instead."""
+    alone = Alone()
+    proposal = _proposed_in(alone, tool, arguments, **more)
+    params = {"name": tool, "arguments": arguments if fulfilled is None else fulfilled}
+    method = more.get("method", "tools/call")
+    alone.request("human", method, params if method == "tools/call" else {}, to=list(proposal.to),
+                  correlation_id=proposal.id)  # fmt: skip
+    tracked = alone.place.fulfilling.tracked[proposal.id]
+    assert tracked.status == "fulfilled"
+    return tracked
 
 
 @pytest.mark.spec("MX-2.1-2")
@@ -59,9 +85,9 @@ def test_a_rule_covers_what_it_says() -> None:
 @pytest.mark.spec("MX-2.1-2")
 def test_what_is_learned_is_the_decision_and_no_more() -> None:
     orchestrator = offline()
-    decided = proposed("write", {"path": "a", "size": 1})
-    rule = orchestrator.learn(decided)
-    assert orchestrator.learn(decided) == rule
+    first = decided("write", {"path": "a", "size": 1})
+    rule = orchestrator.learn(first)
+    assert orchestrator.learn(first) == rule
     assert orchestrator.rules == (rule,)
     assert orchestrator.covering(proposed("write", {"size": 1, "path": "a"})) == rule
     for one in (
@@ -74,21 +100,35 @@ def test_what_is_learned_is_the_decision_and_no_more() -> None:
         assert orchestrator.covering(one) is None
     orchestrator.remove(rule)
     # A name that looks like a pattern is a name.
-    orchestrator.learn(proposed("write", {}, by="*"))
+    orchestrator.learn(decided("write", {}, by="*"))
     assert orchestrator.covering(proposed("write", {}, by="*"))
     assert not orchestrator.covering(proposed("write", {}, by="agent"))
-    assert orchestrator.covering(decided) is None
+    assert orchestrator.covering(first) is None
+
+
+def test_what_no_human_let_through_is_not_learned() -> None:
+    orchestrator = offline()
+    waits = proposed("write", {"path": "a"})
+    with pytest.raises(ValueError, match="not known here: only what was fulfilled"):
+        orchestrator.learn(waits)
+    for status in ("pending", "rejected", "expired"):
+        one = replace(decided("write", {"path": "a"}), status=status)
+        with pytest.raises(ValueError, match=f"{status}: only what was fulfilled"):
+            orchestrator.learn(one)
+    with pytest.raises(ValueError, match="other arguments"):
+        orchestrator.learn(decided("write", {"path": "a"}, fulfilled={"path": "b"}))
+    assert orchestrator.rules == ()
 
 
 def test_what_was_decided_about_one_participant_is_not_about_another() -> None:
     """The same tool may be that of a playground, and that of a plant."""
     orchestrator = offline()
-    rule = orchestrator.learn(proposed("write", {"path": "a"}, to=("playground",)))
+    rule = orchestrator.learn(decided("write", {"path": "a"}, to=("playground",)))
     assert orchestrator.covering(proposed("write", {"path": "a"}, to=("playground",))) == rule
     for others in (("plant",), ("playground", "plant"), ()):
         assert orchestrator.covering(proposed("write", {"path": "a"}, to=others)) is None
     with pytest.raises(ValueError, match="nobody in particular"):
-        orchestrator.learn(proposed("write", {}, to=()))
+        orchestrator.learn(decided("write", {}, to=()))
 
 
 def test_a_condition_is_about_everybody_who_is_asked() -> None:
@@ -103,16 +143,16 @@ def test_a_condition_is_about_everybody_who_is_asked() -> None:
 
 def test_what_two_readers_may_read_differently_is_not_covered() -> None:
     orchestrator = offline()
-    decided = proposed("write", {"path": "out/a"})
-    rule = orchestrator.learn(decided)
-    assert orchestrator.covering(decided) == rule
+    rule = orchestrator.learn(decided("write", {"path": "out/a"}))
+    like = proposed("write", {"path": "out/a"})
+    assert orchestrator.covering(like) == rule
     for odd in (
         b'{"name":"write","arguments":{"path":"/etc/passwd","path":"out/a"}}',
         b'{"name":"write","arguments":{"path":"out/a","PATH":"/etc/passwd"}}',
         b'{"name":"write","arguments":{"path":%b}}' % (b"9" * 5_000),
     ):
-        decided.params = Raw(odd)
-        assert orchestrator.covering(decided) is None
+        like.params = Raw(odd)
+        assert orchestrator.covering(like) is None
     assert orchestrator.covering(proposed("write", {"path": "out/a"}, force=True)) is None
 
 
@@ -124,7 +164,7 @@ def test_rules_that_cannot_be() -> None:
     with pytest.raises(BadValue):
         offline(Rule("write", ("agent",), when="args.path =="))
     with pytest.raises(ValueError, match="Only calls of tools"):
-        offline().learn(proposed("", {}, method="tools/list"))
+        offline().learn(decided("", {}, method="tools/list"))
 
 
 def test_it_fulfils_once_and_never_its_own() -> None:
@@ -158,10 +198,13 @@ def test_it_fulfils_once_and_never_its_own() -> None:
             assert written == ["out/a"]
             await human.fulfil(event)
             await calling
-            orchestrator.learn(robot.tracked[event.id])
+            orchestrator.learn(human.tracked[event.id])
             await agent.call("worker", "write", {"path": "etc/b"})
             assert written == ["out/a", "etc/b", "etc/b"]
-            assert (await done.get()).rule.arguments == {"path": "etc/b"}
+            by_rule = await done.get()
+            assert by_rule.rule.arguments == {"path": "etc/b"}
+            with pytest.raises(ValueError, match="A rule fulfilled it"):
+                orchestrator.learn(robot.tracked[by_rule.proposal])
             # Its own proposals it leaves to others, and those that are to nobody.
             params = {"name": "write", "arguments": {"path": "out/own"}}
             own = await robot.propose("worker", "tools/call", params)

@@ -34,6 +34,7 @@ from interlock.config import redact
 from interlock.errors import InterlockError
 from interlock.protocol.kinds import CHAT, PROFILES
 from interlock.protocol.mcpx.payloads import read_content
+from interlock.protocol.mcpx.proposals import Tracked
 from interlock.topics import Event, Participant
 
 _DRAW_EVERY: Final = 1 / 30
@@ -102,20 +103,23 @@ class Live:
             for id, capabilities in sorted(one.participants.items())
         ]
         waiting = [
-            Proposed(
-                id,
-                tracked.proposer,
-                ", ".join(tracked.to),
-                f"{tracked.method} {tracked.context}".strip(),
-                bytes(tracked.params),
-                mine=tracked.proposer == one.id,
-            )
-            for id, tracked in one.tracked.items()
+            self._as_shown(tracked)
+            for tracked in one.tracked.values()
             if tracked.status == "pending"
         ]
         screen = topic_screen.now_waiting(topic_screen.now_here(self.screen, people), waiting)
         own, inside = one_line(one.id, 128), one.status.inside
         self.screen = replace(screen, own=own, connected=inside, lost=one.lost)
+
+    def _as_shown(self, tracked: Tracked) -> Proposed:
+        return Proposed(
+            tracked.proposalId,
+            tracked.proposer,
+            ", ".join(tracked.to),
+            f"{tracked.method} {tracked.context}".strip(),
+            bytes(tracked.params),
+            mine=tracked.proposer == self._participant.id,
+        )
 
     def resized(self, width: int, height: int) -> None:
         self.screen = topic_screen.resized(self.screen, width, height)
@@ -129,20 +133,22 @@ class Live:
             self.pressed(key)
 
     def pressed(self, key: Key) -> None:
+        shown = self.screen.proposal(self.screen.asking)
         self.screen, deed = topic_screen.pressed(self.screen, key)
         if deed is not None:
-            self._do(deed)
+            self._do(deed, shown)
         self.draw_soon()
 
     # -- deeds
 
-    def _do(self, deed: Deed) -> None:
+    def _do(self, deed: Deed, shown: Proposed | None) -> None:
+        """`shown`: the proposal that somebody was asked about."""
         if deed.name == "leave":
             self.left.set()
         elif deed.name == "say":
             self._begin(self._say(deed.text))
         elif deed.name == "fulfil":
-            self._begin(self._fulfil(deed.text))
+            self._begin(self._fulfil(deed.text, shown))
         elif deed.name == "reject":
             self._begin(self._reject(deed.text))
 
@@ -170,8 +176,13 @@ class Live:
         # Nobody is sent what it said itself.
         self._mine(f"{words} (to {to[0]})" if to else words)
 
-    async def _fulfil(self, id: str) -> None:
-        fulfilling = asyncio.ensure_future(self._participant.fulfil(id, timeout=_ANSWERED_WITHIN))
+    async def _fulfil(self, id: str, shown: Proposed | None) -> None:
+        tracked = self._participant.tracked.get(id)
+        if tracked is not None and self._as_shown(tracked) != shown:
+            self.note("It is not what was shown any more: nothing was done.", "problem")
+            return
+        what: Tracked | str = id if tracked is None else tracked
+        fulfilling = asyncio.ensure_future(self._participant.fulfil(what, timeout=_ANSWERED_WITHIN))
         try:
             # What is refused here is refused before anything is sent, and so at once.
             await asyncio.sleep(0)

@@ -112,11 +112,12 @@ def now_here(screen: Screen, people: Iterable[Somebody]) -> Screen:
 
 
 def now_waiting(screen: Screen, proposals: Iterable[Proposed]) -> Screen:
-    """These wait now. Whatever was about one that does not wait any more is over."""
+    """These wait now. Whatever was about one that does not wait any more is over; another one by
+    the same id is another one."""
     there = tuple(proposals)
     ids = [one.id for one in there]
     changed = replace(screen, proposals=there)
-    if screen.asking and screen.asking not in ids:
+    if screen.asking and screen.proposal(screen.asking) not in there:
         changed = replace(
             changed,
             asking="",
@@ -124,10 +125,9 @@ def now_waiting(screen: Screen, proposals: Iterable[Proposed]) -> Screen:
             seen=0,
             note="It does not wait any more: nothing was done.",
         )
-    if screen.chosen not in ids:
-        before = [one.id for one in screen.proposals]
-        place = before.index(screen.chosen) if screen.chosen in before else 0
-        changed = replace(changed, chosen=ids[min(place, len(ids) - 1)] if ids else "")
+    if screen.proposal(screen.chosen) not in there:
+        # Not its neighbour instead: a key that is on its way is about the one that was there.
+        changed = replace(changed, chosen="")
     if not ids:
         changed = replace(changed, deciding=False)
     return changed
@@ -181,15 +181,16 @@ def _decided(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
         return replace(screen, deciding=False), None
     if key.name in ("up", "down"):
         ids = [one.id for one in screen.proposals]
-        place = ids.index(screen.chosen) + (1 if key.name == "down" else -1)
+        step = 1 if key.name == "down" else -1
+        place = ids.index(screen.chosen) + step if screen.chosen in ids else 0
         return replace(screen, chosen=ids[max(0, min(place, len(ids) - 1))]), None
-    one = screen.proposal(screen.chosen)
-    if one is None:
-        return screen, None
-    if key.name == "text" and key.text.isdigit():
+    if key.name == "text" and key.text.isdecimal():
         place = int(key.text) - 1
         if 0 <= place < len(screen.proposals):
             return replace(screen, chosen=screen.proposals[place].id), None
+        return screen, None
+    one = screen.proposal(screen.chosen)
+    if one is None:
         return screen, None
     if key.name == "text" and key.text in "aA":
         if one.mine:

@@ -105,6 +105,11 @@ class Proposal:
         return outcome
 
 
+def _said(proposal: Proposal | Tracked) -> tuple[object, ...]:
+    """All that somebody who decides about it looks at, to the letter."""
+    return proposal.proposer, proposal.to, proposal.method, bytes(proposal.params)
+
+
 class Fulfilling:
     """The proposals of one topic."""
 
@@ -133,6 +138,10 @@ class Fulfilling:
 
     def get(self, id: str | None) -> Tracked | None:
         return self._proposals.get(id)
+
+    def knows(self, id: str) -> bool:
+        """Whether a proposal of this id was seen, or a request that fulfils one."""
+        return self._proposals.get(id) is not None or id in self._fulfils or id in self._known
 
     # -- what is seen
 
@@ -176,11 +185,19 @@ class Fulfilling:
 
     # -- what is decided here
 
-    def to_fulfil(self, which: str, me: str, *, force: bool) -> Tracked:
-        """A proposal that may be fulfilled here. Raises Refused."""
+    def to_fulfil(
+        self, which: str, me: str, *, force: bool, shown: Proposal | Tracked | None = None
+    ) -> Tracked:
+        """A proposal that may be fulfilled here. `shown`: what somebody looked at, who decided to.
+        Raises Refused."""
         tracked = self.tracked.get(which)
         if tracked is None:
             raise Refused(f"No proposal {which[:100]!r} was seen here.", UNKNOWN_APPROVAL)
+        if shown is not None and _said(shown) != _said(tracked):
+            raise Refused(
+                f"The proposal {which[:100]!r} is another one by now: look at it again.",
+                CONFIRMATION_EXPIRED,
+            )
         if tracked.proposer == me:
             raise Refused("Nobody fulfils what it proposed itself: another participant must.")
         if tracked.status != "pending" and not force:

@@ -94,7 +94,9 @@ class Orchestrator:
 
     def learn(self, decision: Tracked | Proposal) -> Rule:
         """A human has decided so, and the next one like it is not asked about. Raises ValueError
-        for what is no call of a tool, or can be read in two ways, or was proposed to nobody."""
+        for what is no call of a tool, can be read in two ways, or was proposed to nobody; and for
+        what nobody fulfilled as it was proposed, but a rule."""
+        self._check_decided(decision)
         if decision.method != mcp.TOOLS_CALL or not decision.context:
             raise ValueError(f"Only calls of tools can be learned, not {decision.method[:100]}.")
         arguments = _arguments(decision)
@@ -107,6 +109,20 @@ class Orchestrator:
         if rule not in self.rules:
             self.add(rule)
         return rule
+
+    def _check_decided(self, decision: Tracked | Proposal) -> None:
+        if isinstance(decision, Tracked):
+            id, given = decision.proposalId, decision
+        else:
+            id, given = decision.id, None
+        tracked = self._participant.tracked.get(id, given)
+        status = "not known here" if tracked is None else tracked.status
+        if tracked is None or status != "fulfilled":
+            raise ValueError(f"The proposal is {status}: only what was fulfilled can be learned.")
+        if tracked.changed:
+            raise ValueError("It was fulfilled with other arguments than were proposed.")
+        if id in self._taken:
+            raise ValueError("A rule fulfilled it, and no human.")
 
     def covering(self, proposal: Tracked | Proposal) -> Rule | None:
         """The first rule that covers it. None: a human decides."""

@@ -362,10 +362,11 @@ class Participant:
     ) -> Any:
         """Make the call that was proposed; its result. It is made as it was proposed, to whom it
         was proposed, but for `override`, the params instead, and `to`. Raises Refused for a
-        proposal of one's own, for one that is over unless `force`, and where a request of this kind
-        is not allowed."""
-        place = self._place
-        tracked = place.fulfilling.to_fulfil(_id_of(proposal), place.id, force=force)
+        proposal of one's own, for one that is over unless `force`, for one that is another than was
+        given here (which an id alone cannot tell), and where a request of this kind is not
+        allowed."""
+        place, shown = self._place, _shown(proposal)
+        tracked = place.fulfilling.to_fulfil(_id_of(proposal), place.id, force=force, shown=shown)
         params = bytes(tracked.params) if override is None else _encoded(override)
         targets = tracked.to if to is None else _names(to)
         asked = self._ask(targets, tracked.method, params, tracked.proposalId)
@@ -457,6 +458,12 @@ def _encoded(value: Any) -> bytes:
 
 def _names(to: str | Sequence[str]) -> tuple[str, ...]:
     return ((to,) if to else ()) if isinstance(to, str) else tuple(to)
+
+
+def _shown(proposal: Proposal | Tracked | Event | str) -> Proposal | Tracked | None:
+    """What somebody looked at who decides about it. None: all that is known is an id."""
+    found = proposal.content if isinstance(proposal, Event) else proposal
+    return found if isinstance(found, Proposal | Tracked) else None
 
 
 def _id_of(proposal: Proposal | Tracked | Event | str) -> str:

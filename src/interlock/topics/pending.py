@@ -53,6 +53,9 @@ class Pending:
     def __len__(self) -> int:
         return len(self._asked)
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._asked
+
     def expect(self, seen: Seen, of: Iterable[str], *, all: bool = False) -> Asked:
         asked = self._asked[seen.head.id] = Asked(seen, of, all=all)
         if all and not asked.missing:

@@ -48,7 +48,7 @@ from interlock.protocol.mcpx.payloads import (
     read_content,
 )
 from interlock.protocol.mcpx.threads import Threads
-from interlock.protocol.mcpx.words import JOIN, LONGEST
+from interlock.protocol.mcpx.words import GATEWAY, JOIN, LONGEST
 from interlock.topics.answering import Answering
 from interlock.topics.event import Event, Listeners
 from interlock.topics.fulfilling import Fulfilling, Proposal
@@ -216,7 +216,7 @@ class Place:
         try:
             envelope = read_envelope(text)
         except EnvelopeError as error:
-            self._drop("", error.message)
+            self._drop(error.sender, error.message)
             return
         head = envelope.head
         try:
@@ -233,11 +233,19 @@ class Place:
         if head.sender == self.id:
             self._drop(head.sender, "It says that it was sent by this very participant.")
             return
+        if self._is_under_way(head.id) and head.sender != GATEWAY:
+            self._drop(head.sender, f"The id {head.id[:60]!r} belongs to what is not over yet.")
+            return
         why = self.threads.saw(envelope, content)
         if why:
             self._drop(head.sender, why)
             return
         self._hear(envelope, content)
+
+    def _is_under_way(self, id: str) -> bool:
+        """Whether something of this id is waited for, or could be decided, however long ago it
+        came: `threads` forgets when much is said, and nobody may put another in its place."""
+        return id in self.pending or self.fulfilling.knows(id)
 
     def lost(self, why: str) -> None:
         """The connection is gone, and with it everything that was under way."""
@@ -310,6 +318,9 @@ class Place:
         self.answering.left(participant)
 
     def _problem(self, head: Head, problem: Problem) -> None:
+        if self.id not in head.to:
+            # A notice to all, about what somebody else said: that chose the id that it is about.
+            return
         self.lost_messages += max(problem.lost, 0)
         failure = _FAILURES.get(problem.error, INVALID_REQUEST)
         sentence = f"The gateway did not forward it: {problem.message or problem.error}"

@@ -455,7 +455,7 @@ def _guest_caller(id: str) -> Caller:
 
 def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
     """Raises InterlockError for what grants nothing."""
-    for pattern in add:
+    for pattern in (*add, *remove):
         if problem := problem_of(pattern):
             raise InterlockError(
                 INVALID_PARAMS, f"The capability {pattern[:100]!r} grants nothing: {problem}."

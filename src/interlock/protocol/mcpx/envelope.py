@@ -59,11 +59,15 @@ class Envelope(msgspec.Struct, frozen=True):
 class EnvelopeError(ProtocolError):
     """What is wrong with an envelope, and what could be read of it all the same."""
 
-    def __init__(self, message: str, failure: Failure, id: str = "", kind: str = "") -> None:
+    def __init__(
+        self, message: str, failure: Failure, id: str = "", kind: str = "", sender: str = ""
+    ) -> None:
         super().__init__(message, failure)
         self.id = id
         """Empty: none could be read."""
         self.kind = kind
+        self.sender = sender
+        """Who says that it sent it, which the gateway has checked. Empty: it did not get so far."""
 
 
 _Id = Annotated[str, Meta(min_length=1, max_length=LONGEST_MESSAGE_ID)]
@@ -320,5 +324,5 @@ def _stamp_of(wire: _Wire, ts: Raw) -> str:
         stamp = "unreadable"
     if stamp and not is_time(stamp):
         why = "The member `ts` of the envelope is not a time like 2025-08-26T14:00:00Z (RFC 3339)."
-        raise EnvelopeError(why, INVALID_REQUEST, wire.id, wire.kind)
+        raise EnvelopeError(why, INVALID_REQUEST, wire.id, wire.kind, wire.sender)
     return stamp or ""
