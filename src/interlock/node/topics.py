@@ -206,7 +206,7 @@ class Topics:
                 end=self._roster.end_registered,
                 call_later=loop.call_later,
             )
-            seat.on_heard.append(upstreams.heard)
+            seat.listen(upstreams.heard, of=settings.upstreams)
 
     def _closed(self, room: Room) -> None:
         upstreams = self._upstreams.pop(room.name, None)

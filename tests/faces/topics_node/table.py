@@ -155,8 +155,14 @@ class Table:
     """The room, the node in it, and whoever a test lets in."""
 
     def __init__(
-        self, folder: Path, *offerings: Offering, settings: TopicConfig | None = None, **gated: Any
+        self,
+        folder: Path,
+        *offerings: Offering,
+        settings: TopicConfig | None = None,
+        stands_still: bool = False,
+        **gated: Any,
     ) -> None:
+        """`stands_still`: the time does, so that what is said too often is."""
         gated.setdefault("default", "allow")
         gated.setdefault("tokens", TOKENS)
         self.gated = Gated(folder, *(offerings or (workshop(),)), **gated)
@@ -176,8 +182,9 @@ class Table:
             new_id=lambda: f"id-{self._next()}",
             now=lambda: STAMP,
             # Each look is a minute later: here nobody is stopped for saying much, the node has to.
-            clock=lambda: next(self._minutes) * 60.0,
+            clock=lambda: 0.0 if stands_still else next(self._minutes) * 60.0,
             on_opened=self._seat,
+            audit=self.gated.rig.audit,
         )
         self.gateway.start()
 

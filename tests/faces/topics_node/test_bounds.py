@@ -12,8 +12,9 @@ import pytest
 
 from interlock.call import Call
 from interlock.faces.topics import proposing
+from interlock.faces.topics.arrivals import MOST_BEHIND, MOST_BYTES_BEHIND
 from interlock.faces.topics.asking import MOST_OF_ONE
-from interlock.faces.topics.node_seat import MOST_BEHIND, MOST_BYTES_BEHIND, MOST_IN_TURN
+from interlock.faces.topics.node_seat import MOST_IN_TURN
 from interlock.pipeline.policy import Action, Decision
 from interlock.pipeline.policy.decision import decision
 from interlock.protocol.mcpx.words import BUSY, LONGEST
@@ -107,7 +108,7 @@ def test_nobody_silences_another_by_an_id_that_it_will_take(tmp_path: Path) -> N
     async def run() -> None:
         table = Table(tmp_path)
         heard: list[tuple[str, str]] = []
-        table.seat.on_heard.append(lambda head, _: heard.append((head.sender, head.id)))
+        table.seat.listen(lambda head, _: heard.append((head.sender, head.id)), of={"bob"})
         worker, eve = table.let_in("bob"), table.let_in("eve")
         eve.say("chat", {"text": "first"}, id="answer-1")
         eve.say("mcp/response:tools/list", {"jsonrpc": "2.0", "id": 1, "result": {}}, id="answer-2")
@@ -134,7 +135,7 @@ def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
         left = [many]
         while left[-1]:
             await turns(1)
-            left.append(sum(messages for messages, _ in table.seat._behind.values()))
+            left.append(table.seat._arrivals.messages)
         assert max(before - after for before, after in pairwise(left)) == MOST_IN_TURN
         await ada.until(lambda: len(ada.of("chat")) == many)
         table.close()
@@ -159,7 +160,7 @@ def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: P
         assert "than it can take" in eve.closed[1]
         # What it had said before is not taken either, but for a few; and it may come back.
         assert len(table.gated.approvals.pending()) <= 50
-        assert table.seat._behind == {}
+        assert table.seat._arrivals.bytes == table.seat._arrivals.messages == 0
         again = table.let_in("eve", PROPOSES)
         assert "waits for a human" in await again.chat(again.propose("s.write_file", {"path": "a"}))
         table.close()

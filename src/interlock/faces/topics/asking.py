@@ -113,13 +113,14 @@ class Asking:
         """Whether a request of this id, of anybody, is not answered yet."""
         return any(envelope in some for some in self._under_way.values())
 
-    def lied(self, member: Member, head: Head, error: InterlockError) -> None:
+    def lied(self, member: Member, head: Head, payload: bytes, error: InterlockError) -> None:
         """What should be a request to the node is none: its sender is told."""
         try:
             kind = kinds.read_kind(head.kind)
         except ProtocolError:
             return
-        asked = Asked(member.id, head.id, jsonrpc.NULL, response_kind(kind.method, kind.context))
+        answer = response_kind(kind.method, kind.context)
+        asked = Asked(member.id, head.id, _id_in(payload), answer)
         self._refuse(asked, error)
 
     def notified(self, member: Member, notification: Notification) -> None:
@@ -301,6 +302,17 @@ def _asked(member: Member, head: Head, request: Request) -> Asked:
         not head.to,
         client_of(member.id),
     )
+
+
+def _id_in(payload: bytes) -> bytes:
+    """The JSON-RPC id of what is no request, so that its sender knows its own answer."""
+    try:
+        id = jsonrpc.decode_members(payload).get("id")
+        if id is not None and isinstance(jsonrpc.decode_value(id), str | int):
+            return bytes(id)
+    except ProtocolError:
+        pass
+    return jsonrpc.NULL
 
 
 def client_of(who: str) -> Client:

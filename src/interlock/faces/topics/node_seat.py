@@ -1,21 +1,21 @@
 """The node as a participant of a topic: what it hears there, and what it says.
 
 It sits in the room like anybody else, in directed mode: it hears what is addressed to it and what
-is said to all. Requests go to `asking.py`, proposals to `proposing.py`; whoever else wants to
-listen (a participant that is an upstream here) is told by `on_heard`. It believes nothing that it
+is said to all. Requests go to `asking.py`, proposals to `proposing.py`; who else wants to hear what
+some say (an upstream here that is a participant there) uses `listen`. It believes nothing that it
 hears: a kind that says something else than its payload, or an id that was there before, leads
 nowhere and is counted against its sender.
 
-Nothing is done while the room delivers: messages are taken in the loop's next turns, so many in
-each, since there are others whom the node serves. Who has it fall far behind is let go. Whose
-message it was is looked up at once, though, since somebody else may have that seat a moment later.
+Nothing is done while the room delivers: messages wait in `arrivals.py` and are taken in the loop's
+next turns, so much in each, since there are others whom the node serves. Who has it fall far behind
+is let go. Whose message it was, and whether its id is new, is looked up at once, though: somebody
+else may have that seat, or say that id, a moment later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from msgspec import Raw
@@ -23,17 +23,20 @@ from msgspec import Raw
 from interlock.call import Caller, Credentials
 from interlock.catalog.catalog import Catalog
 from interlock.errors import (
+    INVALID_REQUEST,
     PAYLOAD_TOO_LARGE,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
     ProtocolError,
 )
 from interlock.faces.mcp.hello import Hello
+from interlock.faces.topics.arrivals import Arrivals, Arrived
 from interlock.faces.topics.asking import Asking
 from interlock.faces.topics.proposing import Fulfilments, Proposing
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
+from interlock.pipeline.topics.admission import GUEST
 from interlock.pipeline.topics.gateway import Gateway
 from interlock.pipeline.topics.room import DIRECTED, Room
 from interlock.pipeline.topics.seat import Batch, Member, Participant
@@ -48,7 +51,7 @@ from interlock.protocol.mcpx.payloads import (
     Request,
     read_content,
 )
-from interlock.protocol.mcpx.words import BUSY, GATEWAY, LEAVE, LONGEST, PRESENCE
+from interlock.protocol.mcpx.words import BUSY, LEAVE, LONGEST, PRESENCE
 
 INSIDE: Final = Credentials("inside")
 """What the node's own members come with. It authenticates as nobody: no call is made with it."""
@@ -56,14 +59,17 @@ CAPABILITIES: Final = ("mcp/*", kinds.CHAT)
 MOST_IDS: Final = 4_096
 """So many ids of messages are remembered."""
 MOST_IN_TURN: Final = 32
-"""Requests and proposals that are taken in one turn of the loop."""
-MOST_BEHIND: Final = 1_000
-"""So many requests and proposals of one participant wait to be taken."""
-MOST_BYTES_BEHIND: Final = 16 * 1024 * 1024
+"""Messages of participants that are taken in one turn of the loop."""
+MOST_BYTES_IN_TURN: Final = 64 * 1024
+"""And so many bytes of them: the one that passes this is the last."""
+LONGEST_OF_GUESTS: Final = 4 * 1024
+"""Who came without a token can call nothing, so nothing that is longer is looked at."""
 
+_MCP: Final = "mcp/"
 _FOR_NODES: Final = (f"{kinds.REQUEST}:", f"{kinds.PROPOSAL}:")
 """How the kinds begin that a node does something about."""
 _RESPONSE: Final = f"{kinds.RESPONSE}:"
+_REUSED: Final = "its id was there before"
 
 _log = logging.getLogger("interlock.faces.topics")
 
@@ -91,6 +97,15 @@ def _known_by(head: Head) -> str | tuple[str, str]:
     return (head.sender, head.id) if head.kind.startswith(_RESPONSE) else head.id
 
 
+def _whom(text: bytes) -> str:
+    """Whom it is about that the gateway said. Empty: nobody in particular."""
+    try:
+        said = read_content(read_envelope(text))
+    except ProtocolError:
+        return ""
+    return said.participant.id if isinstance(said, Presence) else ""
+
+
 class NodeSeat:
     """The node's place in one room."""
 
@@ -114,18 +129,15 @@ class NodeSeat:
         the seat before began, and what is begun here."""
         self.id = id
         self.topic = room.name
-        self.on_heard: list[Heard] = []
-        """Told of every message, those of the gateway included, in their order."""
+        self._listeners: list[tuple[frozenset[str], Heard]] = []
         self._gateway = gateway
         self._room = room
         self._call_soon = call_soon
         self._new_id = new_id
         self._now = now
         self._ids: dict[str | tuple[str, str], None] = {}
-        self._arrived: deque[tuple[Member | None, Head, bytes]] = deque()
+        self._arrivals = Arrivals()
         self._taking = False
-        self._behind: dict[Member, tuple[int, int]] = {}
-        """Of whom requests and proposals wait to be taken: how many, and their bytes."""
         self._let_go: set[Member] = set()
         """Whose messages are not taken any more, until it is heard that it left."""
         self._closed = False
@@ -185,6 +197,11 @@ class NodeSeat:
 
     # -- hearing
 
+    def listen(self, told: Heard, of: Collection[str]) -> None:
+        """Tell somebody what these participants say, but for their chats, and what the gateway
+        says: what one says in its order."""
+        self._listeners.append((frozenset(of), told))
+
     def deliver(self, batch: Batch) -> None:
         """Take what the room has for the node. What somebody said who is gone leads nowhere: its
         id may be another's already, who must not answer for it."""
@@ -192,78 +209,97 @@ class NodeSeat:
             return
         members = self._room.members
         for sender, head, text in zip(batch.senders, batch.heads, batch.texts, strict=True):
-            if sender is None or (
-                members.get(sender.id) is sender and self._may_wait(sender, head, text)
-            ):
-                self._arrived.append((sender, head, text))
+            if sender is None:
+                self._arrivals.add(_whom(text), Arrived(None, head, text))
+            elif members.get(sender.id) is sender and sender not in self._let_go:
+                self._arrived(sender, head, text)
         self._take_soon()
 
+    def _arrived(self, sender: Member, head: Head, text: bytes) -> None:
+        is_new = self._is_new(_known_by(head))
+        if not self._is_wanted(head):
+            if not is_new:
+                self._count(sender, head, _REUSED)
+            return
+        self._arrivals.add(sender.id, Arrived(sender, head, text, is_new))
+        if sender.inside:
+            return
+        if self._arrivals.is_too_much(sender.id):
+            self._send_away(sender.id)
+        elif (most := self._arrivals.too_much_of()) is not None:
+            self._send_away(most)
+
+    def _is_wanted(self, head: Head) -> bool:
+        """Whether anybody here does something about it. What is for others, or is only said, is not
+        kept at all."""
+        if head.kind.startswith(kinds.PROPOSAL):
+            # What is proposed to all is for the people in the room.
+            return self.id in head.to
+        if head.kind.startswith(_FOR_NODES):
+            return True
+        return head.kind.startswith(_MCP) and any(head.sender in of for of, _ in self._listeners)
+
+    def _send_away(self, whose: str) -> None:
+        """So much of this participant waits that it has to go."""
+        member = self._arrivals.drop(whose)
+        if member is not None:
+            self._let_go.add(member)
+            why = f"You ask more of {self.id} than it can take: wait for its answers."
+            self._call_soon(lambda: self._gateway.let_go(member, why, BUSY))
+
     def _take_soon(self) -> None:
-        if self._arrived and not self._taking:
+        if self._arrivals and not self._taking:
             self._taking = True
             self._call_soon(self._take)
 
-    def _may_wait(self, sender: Member, head: Head, text: bytes) -> bool:
-        """False: so much of this participant waits that it has to go."""
-        if sender.inside or not head.kind.startswith(_FOR_NODES):
-            return True
-        if sender in self._let_go:
-            return False
-        messages, size = self._behind.get(sender, (0, 0))
-        if messages >= MOST_BEHIND or size + len(text) > MOST_BYTES_BEHIND:
-            self._let_go.add(sender)
-            why = f"You ask more of {self.id} than it can take: wait for its answers."
-            self._call_soon(lambda: self._gateway.let_go(sender, why, BUSY))
-            return False
-        self._behind[sender] = messages + 1, size + len(text)
-        return True
-
     def _take(self) -> None:
         self._taking = False
-        left = MOST_IN_TURN
-        while left and self._arrived and not self._closed:
-            member, head, text = self._arrived.popleft()
-            if head.kind.startswith(_FOR_NODES) and member is not None and not member.inside:
+        left, room = MOST_IN_TURN, MOST_BYTES_IN_TURN
+        while left > 0 and room > 0 and self._arrivals and not self._closed:
+            one = self._arrivals.take()
+            if one.is_counted:
                 left -= 1
-                self._no_longer_behind(member, len(text))
-            if member is not None and member in self._let_go:
-                continue
+                room -= len(one.text)
             try:
-                self._hear(member, head, text)
+                self._hear(one)
             except Exception:
                 # One message is not worth the others.
                 _log.exception("a message in the topic %s could not be taken", self.topic)
         self._take_soon()
 
-    def _no_longer_behind(self, member: Member, size: int) -> None:
-        messages, bytes = self._behind.pop(member, (1, size))
-        if messages > 1:
-            self._behind[member] = messages - 1, bytes - size
-
-    def _hear(self, member: Member | None, head: Head, text: bytes) -> None:
-        if head.sender != GATEWAY and not (self._is_new(_known_by(head)) and self._is_free(head)):
-            self._count(member, head, "its id was there before")
+    def _hear(self, one: Arrived) -> None:
+        member, head, text = one.member, one.head, one.text
+        if member is not None and not (one.is_new and self._is_free(head)):
+            self._count(member, head, _REUSED)
             self._tell_of_reuse(member, head)
             return
-        for told in list(self.on_heard):
-            try:
-                told(head, text)
-            except Exception:
-                _log.exception("somebody who listens in the topic %s failed", self.topic)
+        for of, told in self._listeners:
+            if member is None or head.sender in of:
+                try:
+                    told(head, text)
+                except Exception:
+                    _log.exception("somebody who listens in the topic %s failed", self.topic)
         if head.kind == PRESENCE or (member is not None and head.kind.startswith(_FOR_NODES)):
             self._read(member, head, text)
 
     def _read(self, member: Member | None, head: Head, text: bytes) -> None:
         """Take what is for the node itself, once it is known to be what it says."""
-        for_us = self.id in head.to
+        payload = b""
         try:
-            content = read_content(read_envelope(text))
+            if member is not None and member.caller.kind == GUEST and len(text) > LONGEST_OF_GUESTS:
+                raise Lie(
+                    f"A message without a token has at most {LONGEST_OF_GUESTS} bytes for "
+                    f"{self.id}: come with one."
+                )
+            envelope = read_envelope(text)
+            payload = bytes(envelope.payload)
+            content = read_content(envelope)
             if member is not None and isinstance(content, Request | Proposal):
                 _check_granted(member, head, content)
         except ProtocolError as lie:
             if member is not None:
                 self._count(member, head, lie.message)
-                self._report(member, head, lie, for_us)
+                self._report(member, head, payload, lie)
             return
         if isinstance(content, Presence):
             # Only a gateway says that: whatever else claims to be one was a lie.
@@ -279,8 +315,7 @@ class NodeSeat:
             self._asking.request(member, head, content)
         elif isinstance(content, Notification):
             self._asking.notified(member, content)
-        elif isinstance(content, Proposal) and for_us:
-            # What is proposed to all is for the people in the room.
+        elif isinstance(content, Proposal):
             self._proposing.propose(member, head, content)
 
     def _is_made_here(self, member: Member, head: Head, request: Request) -> bool:
@@ -295,17 +330,19 @@ class NodeSeat:
             return True
         return False
 
-    def _report(self, member: Member, head: Head, lie: InterlockError, for_us: bool) -> None:
+    def _report(self, member: Member, head: Head, payload: bytes, lie: InterlockError) -> None:
         """Whoever addressed the node is told what was wrong."""
-        if for_us and head.kind.startswith(kinds.REQUEST):
-            self._asking.lied(member, head, lie)
-        elif for_us and head.kind.startswith(kinds.PROPOSAL):
+        if self.id not in head.to:
+            return
+        if head.kind.startswith(kinds.REQUEST):
+            self._asking.lied(member, head, payload, lie)
+        elif head.kind.startswith(kinds.PROPOSAL):
             self._proposing.chat(member.id, head.id, f"Not taken: {lie.message}")
 
-    def _tell_of_reuse(self, member: Member | None, head: Head) -> None:
+    def _tell_of_reuse(self, member: Member, head: Head) -> None:
         """In words, and about no message: an answer about that id would be taken for one to whoever
         had it first."""
-        if member is not None and self.id in head.to and head.kind.startswith(_FOR_NODES):
+        if self.id in head.to and head.kind.startswith(_FOR_NODES):
             said = f"A message of yours was dropped: its id {head.id!r} was there before. Each "
             self._proposing.chat(member.id, None, f"{said}message needs an id of its own.")
 
@@ -325,11 +362,14 @@ class NodeSeat:
             return True
         return not (self._asking.is_under_way(head.id) or self._proposing.is_open(head.id))
 
-    def _count(self, member: Member | None, head: Head, why: str) -> None:
-        """A message leads nowhere, and its sender is to blame."""
-        if member is not None:
-            member.refused += 1
+    def _count(self, member: Member, head: Head, why: str) -> None:
+        """A message leads nowhere, and its sender is to blame: as if the gateway had refused it."""
         _log.debug("a message of %.100r in the topic %s: %s", head.sender, self.topic, why)
+        if member.inside:
+            member.refused += 1
+            return
+        # Not while the room delivers: who lies too often is let go.
+        self._call_soon(lambda: self._room.blame(member, INVALID_REQUEST.mcpx, head.kind))
 
     # -- leaving
 

@@ -226,6 +226,12 @@ class Room:
         self._queue(_Said(text, head, text_frame(text), member, member))
         return head
 
+    def blame(self, member: Member, error: str, kind: str) -> None:
+        """Something that it said was passed on, and a member of the node itself saw that it leads
+        nowhere: that counts as what the room refuses."""
+        if self.members.get(member.id) is member:
+            self._count(member, error, kind)
+
     def flush(self) -> None:
         """Send what was said in this turn."""
         pending = self._pending
