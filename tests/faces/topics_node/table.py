@@ -159,10 +159,14 @@ class Table:
         folder: Path,
         *offerings: Offering,
         settings: TopicConfig | None = None,
+        approvals: dict[str, Any] | None = None,
         stands_still: bool = False,
         **gated: Any,
     ) -> None:
-        """`stands_still`: the time does, so that what is said too often is."""
+        """`approvals`: its settings. `stands_still`: the time does in the room, so that what is
+        said too often is."""
+        if approvals is not None:
+            gated["settings"] = approvals
         gated.setdefault("default", "allow")
         gated.setdefault("tokens", TOKENS)
         self.gated = Gated(folder, *(offerings or (workshop(),)), **gated)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.call import Call
-from interlock.faces.topics import proposing
+from interlock.faces.topics import fates
 from interlock.faces.topics.arrivals import MOST_BEHIND, MOST_BYTES_BEHIND
 from interlock.faces.topics.asking import MOST_OF_ONE
 from interlock.faces.topics.node_seat import MOST_IN_TURN
@@ -55,7 +55,7 @@ def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: P
 def test_who_proposes_much_does_not_have_others_proposals_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proposing, "MOST_KNOWN", 3)
+    monkeypatch.setattr(fates, "MOST_KNOWN", 3)
 
     async def run() -> None:
         table = Table(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.call import Caller
-from interlock.config.topics import SeatConfig, TopicConfig
+from interlock.config.topics import SeatConfig, TopicConfig, TopicsConfig
 from interlock.protocol.mcpx.words import NOT_WELCOME
 from tests.pipeline.topics.test_gateway import House
 
@@ -33,3 +33,31 @@ def test_nobody_inherits_a_seat_while_it_sits_there(now: Caller, stays: bool) ->
     assert (ear.closed is None) == stays
     if ear.closed is not None:
         assert ear.closed[0] == NOT_WELCOME
+
+
+@pytest.mark.spec("MX-11.3-4")
+@pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
+def test_what_an_admin_gave_does_not_come_back_with_an_older_config(there: bool) -> None:
+    first, second = TopicConfig("private"), TopicConfig("private", profile="none")
+    house = House({"ops": first})
+    member, _ = house.come("a")
+    given = member.capabilities
+    house.gateway.change("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
+    assert member.capabilities == (*given, "mcp/request:tools/*")
+    if not there:
+        house.gateway.leave(member)
+    house.gateway.configure(TopicsConfig(rooms={"ops": second}))
+    house.gateway.configure(TopicsConfig(rooms={"ops": first}))
+    again = member if there else house.come("a")[0]
+    assert again.capabilities == given
+
+
+def test_what_an_admin_gave_stays_where_a_config_changes_something_else() -> None:
+    house = House({"ops": TopicConfig("private")})
+    member, _ = house.come("a")
+    house.gateway.change("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
+    house.gateway.leave(member)
+    house.gateway.configure(
+        TopicsConfig(rooms={"ops": TopicConfig("private", most=7), "more": TopicConfig()})
+    )
+    assert "mcp/request:tools/*" in house.come("a")[0].capabilities

@@ -17,6 +17,8 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Raw
+
 from interlock.call import (
     Call,
     Caller,
@@ -28,15 +30,9 @@ from interlock.call import (
 )
 from interlock.errors import (
     ALREADY_DECIDED,
-    CANCELLED,
     CONFIRMATION_REQUIRED,
-    DEADLINE_EXCEEDED,
-    INTERNAL,
     PAYLOAD_TOO_LARGE,
-    SHUTTING_DOWN,
     TOO_BUSY,
-    UPSTREAM_LOST,
-    UPSTREAM_PROTOCOL,
     InterlockError,
 )
 from interlock.faces.mcp.hello import Hello
@@ -49,17 +45,17 @@ from interlock.faces.topics.asking import (
     response_kind,
     result_of,
 )
+from interlock.faces.topics.fates import MADE, MOST_KNOWN, NOTHING, TAKEN, WAITS, Fates
 from interlock.faces.topics.noting import Noting
 from interlock.pipeline.approval.answer import needed_below
 from interlock.pipeline.approval.approvals import Approvals
-from interlock.pipeline.approval.ending import told
+from interlock.pipeline.approval.ending import MAY_HAVE_RUN, told
+from interlock.pipeline.approval.holding import only_sent_along
 from interlock.pipeline.approval.record import (
-    APPROVED,
     DISPATCHING,
     DONE,
     EXPIRED,
     LOST,
-    PENDING,
     REFUSED,
     VOID,
     Approval,
@@ -69,6 +65,7 @@ from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.topics.seat import Member
 from interlock.protocol import jsonrpc, kinds, mcp
+from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import Proposal, chat_payload
 
@@ -82,18 +79,10 @@ LEARNED: Final = ("policy", "learned")
 MOST_OPEN: Final = 1_000
 """So many fulfilments are remembered until they are answered. One that a node below stopped may
 never be."""
-MOST_KNOWN: Final = 1_000
-"""So many proposals are remembered: the last ones, with what they became. Those that wait are in
-the inbox."""
 Fulfilments = dict[str, tuple[str, bytes]]
 """By the id of an approval whose call is under way: the envelope of the request that the room saw,
 and its JSON-RPC id."""
-_MADE: Final = " "
-"""In place of an approval's id: a rule let it through."""
 _LONGEST_CHAT: Final = 2_000
-_MAY_HAVE_RUN: Final = frozenset(
-    {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
-)
 _TOO_LONG: Final = jsonrpc.encode_value(
     {
         "content": [
@@ -131,8 +120,7 @@ class Proposing:
         self._approvals = approvals
         self._hello = hello
         self._noting = Noting(audit)
-        self._known: dict[str, str] = {}
-        """By the id of a proposal: its approval. Empty: it has none yet."""
+        self._fates = Fates()
         self._under_way: Counter[str] = Counter()
         """How many proposals of a participant the pipeline has, and did not answer yet."""
         self._fulfilments: Fulfilments = {} if fulfilments is None else fulfilments
@@ -140,7 +128,7 @@ class Proposing:
         self._stop = None if approvals is None else approvals.watch(self._stepped)
         for record in reversed([] if approvals is None else approvals.recent(MOST_KNOWN)):
             if record.proposal is not None and record.proposal.topic == seat.topic:
-                self._remember(record.proposal, record.id)
+                self._fates.remember(record.proposal, _state_of(record), record.id)
 
     def close(self) -> None:
         """The node leaves the room: from now on the inbox and the journal have it alone."""
@@ -171,11 +159,11 @@ class Proposing:
         except InterlockError as error:
             self._not_taken(proposed, member.caller, error)
             return
-        self._remember(proposed, "")
+        self._fates.remember(proposed, TAKEN)
         self._under_way[member.id] += 1
         call.context = member.caller
-        # Only what a human sees is made: the name and the arguments.
-        call.meta = None
+        # Only what a human sees is made: the name, the arguments, and what decides what they do.
+        call.meta = only_sent_along(call.meta)
         call.proposal = proposed
         call.on_done = self._answered
         self._pipeline.begin(call)
@@ -204,7 +192,8 @@ class Proposing:
 
     def _waits(self, call: Call, proposed: Proposed, approval: str) -> None:
         record = None if self._approvals is None else self._approvals.find(approval)
-        self._remember(proposed, approval)
+        state = WAITS if record is None else _state_of(record)
+        self._fates.remember(proposed, state, approval)
         note = self._noting.note
         if record is not None and record.proposal == proposed:
             url = None if self._approvals is None else self._approvals.url_of(approval)
@@ -237,20 +226,28 @@ class Proposing:
             f"The identical call of {_named(call)} was made already, for approval "
             f"{call.approval}: it was not made again. Propose it once more if it is to be.",
         )
-        self._remember(proposed, call.approval)
+        self._fates.remember(proposed, MADE, call.approval)
         told_of = f"{_named(call)} approval:{call.approval}"
         self._noting.in_vain(proposed, call.context, "told", told_of)
         record = None if self._approvals is None else self._approvals.find(call.approval)
-        if record is None or record.proposal is not None:
+        if record is None or self._was_shown(record):
             return
-        arguments = bytes(call.arguments)
-        fulfilment = self._request(proposed, call.name, arguments, record.by, record.proof)
+        arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
+        fulfilment = self._request(proposed, call.name, arguments, meta, record.by, record.proof)
         if fulfilment is not None:
             self._respond(fulfilment, proposed, call.name, outcome, None)
 
+    def _was_shown(self, record: Approval) -> bool:
+        """Whether this room has seen what it came to, as another proposal."""
+        before = record.proposal
+        if before is None or before.topic != self._seat.topic:
+            return False
+        fate = self._fates.get(before.id)
+        return fate is not None and fate.shown
+
     def _not_taken(self, proposed: Proposed, caller: Caller, error: InterlockError) -> None:
         """Nothing was made of it, nor will be."""
-        self._known.pop(proposed.id, None)
+        self._fates.forget(proposed.id)
         self.chat(proposed.by, proposed.id, f"Your proposal was not taken: {error.message}")
         why = f"{error.failure.name} {error.message}"
         self._noting.in_vain(proposed, caller, "not_taken", why)
@@ -259,8 +256,9 @@ class Proposing:
         self, call: Call, proposed: Proposed, outcome: Outcome | None, error: InterlockError | None
     ) -> None:
         """A rule that a human accepted before has let it through: the room sees the same."""
-        fulfilment = self._request(proposed, call.name, bytes(call.arguments), *LEARNED)
-        self._remember(proposed, _MADE)
+        arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
+        fulfilment = self._request(proposed, call.name, arguments, meta, *LEARNED)
+        self._fates.remember(proposed, MADE)
         by = f"{_named(call)} by {' '.join(LEARNED)}"
         self._noting.note(proposed, call.context, "fulfilled", by)
         if fulfilment is not None:
@@ -273,28 +271,25 @@ class Proposing:
 
     def is_open(self, id: str) -> bool:
         """Whether a proposal of this id was taken lately, and nothing became of it yet."""
-        approval = self._known.get(id)
-        if not approval or self._approvals is None:
-            return approval is not None
-        record = self._approvals.find(approval)
+        fate = self._fates.get(id)
+        if fate is None or fate.state not in (TAKEN, WAITS):
+            return False
+        if fate.state == TAKEN or self._approvals is None:
+            return True
+        record = self._approvals.find(fate.approval)
         return record is not None and not record.over
 
     def must_be_open_to_others(self, id: str) -> None:
         """Raises InterlockError where a request that fulfils the proposal of this id would do what
         the node does itself: it waits in the inbox, or was made."""
-        approval = self._known.get(id)
-        record = None
-        if self._approvals is not None:
-            if approval is None:
-                ours = (one for one in self._approvals.pending() if _is_about(one, self._seat, id))
-                record = next(ours, None)
-            elif approval:
-                record = self._approvals.find(approval)
-        if record is not None and record.state in (REFUSED, EXPIRED, VOID):
+        fate, record = self._fates.get(id), self._record_of(id)
+        # Of one that the inbox keeps no more it is known all the same how it ended.
+        state = "" if fate is None else fate.state
+        if record is not None:
+            state = _state_of(record)
+        if not state or state == NOTHING:
             return
-        if approval == _MADE or (
-            record is not None and record.state in (DONE, LOST) and not record.below
-        ):
+        if state == MADE:
             became = "was made by the node already"
             if record is not None and record.state == LOST:
                 became = "was let through here, and whether it was made is not known"
@@ -303,7 +298,7 @@ class Proposing:
                 f"The proposal that you name {became}: it is not made again. Ask without "
                 "`correlation_id` if it is to be.",
             )
-        if record is not None and record.state in (PENDING, APPROVED, DISPATCHING):
+        if record is not None and not record.over:
             url = None if self._approvals is None else self._approvals.url_of(record.id)
             how = f"at {url}" if url else f"with `interlock approve {record.id}`"
             raise InterlockError(
@@ -312,18 +307,28 @@ class Proposing:
                 f"it there, {how}. Approval: {record.id}.",
                 {"confirmation_id": record.id, "proposal": id},
             )
-        if approval is not None:
-            raise InterlockError(
-                CONFIRMATION_REQUIRED,
-                "The proposal that you name was given to the node, which makes it once, if at all.",
-                {"proposal": id},
-            )
+        raise InterlockError(
+            CONFIRMATION_REQUIRED,
+            "The proposal that you name was given to the node, which makes it once, if at all.",
+            {"proposal": id},
+        )
+
+    def _record_of(self, id: str) -> Approval | None:
+        """The approval that a proposal has, where the inbox still knows it."""
+        if self._approvals is None:
+            return None
+        fate = self._fates.get(id)
+        if fate is not None:
+            return self._approvals.find(fate.approval) if fate.approval else None
+        ours = (one for one in self._approvals.pending() if _is_about(one, self._seat, id))
+        return next(ours, None)
 
     # -- what becomes of it
 
     def _stepped(self, record: Approval) -> None:
         """A step of any approval of the node. Told in the midst of it: nothing is done here but
         to say something."""
+        self._fates.became(record.id, _state_of(record))
         proposed = record.proposal
         if proposed is None or record.at or proposed.topic != self._seat.topic:
             return
@@ -340,7 +345,9 @@ class Proposing:
             self._came_to_nothing(record, proposed, record.note)
 
     def _fulfil(self, record: Approval, proposed: Proposed) -> None:
-        fulfilment = self._request(proposed, record.name, record.arguments, record.by, record.proof)
+        fulfilment = self._request(
+            proposed, record.name, record.arguments, record.meta, record.by, record.proof
+        )
         if fulfilment is not None:
             if len(self._fulfilments) >= MOST_OPEN:
                 del self._fulfilments[next(iter(self._fulfilments))]
@@ -373,15 +380,17 @@ class Proposing:
     # -- saying
 
     def _request(
-        self, proposed: Proposed, name: str, arguments: bytes, by: str, proof: str
+        self, proposed: Proposed, name: str, arguments: bytes, meta: bytes, by: str, proof: str
     ) -> tuple[str, bytes] | None:
         """The fulfilment, as the room sees it. None: it could not be said."""
         self._number += 1
         id = jsonrpc.encode_value(f"fulfilment-{self._number}")
+        members = jsonrpc.decode_members(meta) if meta else {}
+        members[META] = Raw(jsonrpc.encode_value({"by": by, "proof": proof}))
         params = b'{"name":%b,"arguments":%b,"_meta":%b}' % (
             jsonrpc.encode_value(name),
             arguments,
-            jsonrpc.encode_value({META: {"by": by, "proof": proof}}),
+            encode_members(members),
         )
         method = jsonrpc.encode_value(mcp.TOOLS_CALL)
         payload = b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (id, method, params)
@@ -411,6 +420,7 @@ class Proposing:
         kind, to = response_kind(mcp.TOOLS_CALL, name), [self._seat.id, proposed.by]
         if self._say(kind, payload, to, envelope) is None:
             self._say(kind, jsonrpc.result_response(id, _TOO_LONG), to, envelope)
+        self._fates.shown(proposed.id)
 
     def chat(self, to: str, about: str | None, text: str) -> None:
         """A word to one participant, about a message of its or about none."""
@@ -430,14 +440,12 @@ class Proposing:
         said = f"{record.tool} approval:{record.id} {detail}"
         self._noting.note(proposed, record.caller, word, said)
 
-    def _remember(self, proposed: Proposed, approval: str) -> None:
-        self._known.pop(proposed.id, None)
-        if len(self._known) >= MOST_KNOWN:
-            # The oldest of those that are over: who proposes much makes nobody's be forgotten.
-            oldest = next(iter(self._known))
-            over = (one for one in self._known if not self.is_open(one))
-            del self._known[next(over, oldest)]
-        self._known[proposed.id] = approval
+
+def _state_of(record: Approval) -> str:
+    if record.state in (REFUSED, EXPIRED, VOID):
+        return NOTHING
+    # With a gate below that wants a human, too, it looks like a result and is none.
+    return MADE if record.state in (DONE, LOST) and not record.below else WAITS
 
 
 def _is_about(record: Approval, seat: NodeSeat, id: str) -> bool:
@@ -459,4 +467,4 @@ def _may_have_run(call: Call, error: InterlockError) -> bool:
     if isinstance(error, UpstreamAnsweredError | RelayedError):
         return True
     # What never had a deadline was never sent.
-    return call.deadline > 0 and error.failure in _MAY_HAVE_RUN
+    return call.deadline > 0 and error.failure in MAY_HAVE_RUN

@@ -46,7 +46,7 @@ from interlock.pipeline.audit import OK, TOOL_ERROR
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
 from interlock.protocol.mcp import Era
 
-_MAY_HAVE_RUN: Final = frozenset(
+MAY_HAVE_RUN: Final = frozenset(
     {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
 )
 _NEVER_SENT: Final = frozenset({UPSTREAM_UNAVAILABLE, CIRCUIT_OPEN, UNRECORDABLE})
@@ -113,7 +113,7 @@ def with_error(
     state, note = DONE, ""
     if not sent:
         state, note = VOID, f"It was not executed: {error.message}"
-    elif error.failure in _MAY_HAVE_RUN:
+    elif error.failure in MAY_HAVE_RUN:
         state, note = LOST, f"Whether it was executed is not known: {error.message}"
     return record.step(
         state,

@@ -412,6 +412,9 @@ class Gate:
     def _wait(self, call: Call, entry: Entry, seconds: float) -> bool:
         """False: too many do already, and it is over."""
         record = entry.record
+        if call.proposal is None:
+            # Whatever becomes of the waiting: it comes back for the result.
+            entry.asked_plainly = True
         own = sum(len(one.waiters) for one in self._inbox if one.record.caller == record.caller)
         if len(entry.waiters) >= MOST_WAITING or own >= MOST_OF_CALLER:
             self.host.over(

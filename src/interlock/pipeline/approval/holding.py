@@ -42,10 +42,14 @@ class Whole(NamedTuple):
 
 def brought_along(call: Call, route: object) -> dict[str, Raw]:
     """What of its `_meta` decides what a call does. `route`: what is called."""
-    given = call.meta
-    if given is None or not isinstance(route, Tool) or route.upstream != CONTRACTS:
+    if not isinstance(route, Tool) or route.upstream != CONTRACTS:
         return {}
-    return {name: given[name] for name in _SENT_ALONG if name in given}
+    return only_sent_along(call.meta) or {}
+
+
+def only_sent_along(meta: dict[str, Raw] | None) -> dict[str, Raw] | None:
+    """What of a `_meta` could decide what a call does."""
+    return {name: meta[name] for name in _SENT_ALONG if name in meta} or None if meta else None
 
 
 def whole(call: Call, route: object) -> Whole:

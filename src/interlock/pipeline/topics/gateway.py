@@ -68,13 +68,13 @@ class _Changed(msgspec.Struct, frozen=True):
     """What an admin made of somebody's capabilities. It holds for this caller, while the config
     gives it what it gave it then."""
 
-    caller: str
-    kind: str
+    caller: Caller
     given: tuple[str, ...]
     capabilities: tuple[str, ...]
 
     def holds(self, caller: Caller, given: tuple[str, ...]) -> bool:
-        return (self.caller, self.kind, self.given) == (caller.name, caller.kind, given)
+        mine = (self.caller.name, self.caller.kind, self.given)
+        return mine == (caller.name, caller.kind, given)
 
 
 class Gateway:
@@ -248,7 +248,7 @@ class Gateway:
         else:
             # It has left, and would come back with what it was given: that can be taken meanwhile.
             changed = self._changed[where, id]
-            old, name = changed.capabilities, changed.caller
+            old, name = changed.capabilities, changed.caller.name
         if name == by:
             raise InterlockError(FORBIDDEN, "Nobody changes its own capabilities: ask another.")
         new = _after(old, add, remove)
@@ -266,6 +266,7 @@ class Gateway:
     def configure(self, config: TopicsConfig) -> None:
         """Look at everybody anew: some have to go, some may say other things."""
         self.config = config
+        self._forget_changes()
         for room in tuple(self.rooms.values()):
             settings = self.settings(room.name)
             if settings is None:
@@ -381,9 +382,20 @@ class Gateway:
         changed.pop((member.topic, member.id), None)
         if len(changed) >= MOST_CHANGED:
             del changed[next(iter(changed))]
-        changed[member.topic, member.id] = _Changed(
-            member.caller.name, member.caller.kind, given.capabilities, capabilities
-        )
+        changed[member.topic, member.id] = _Changed(member.caller, given.capabilities, capabilities)
+
+    def _forget_changes(self) -> None:
+        """Of whom the config gives something else now: nothing of it comes back with an older
+        config."""
+        for (topic, id), changed in tuple(self._changed.items()):
+            caller = None if changed.caller.kind == GUEST else changed.caller
+            try:
+                _, given = admission.admit(self.config, topic, caller, guest=id)
+            except InterlockError:
+                del self._changed[topic, id]
+                continue
+            if (given.id, given.capabilities) != (id, changed.given):
+                del self._changed[topic, id]
 
     def _where(self, id: str, topic: str | None) -> str:
         """The one topic in which somebody is called so, or would come back to."""

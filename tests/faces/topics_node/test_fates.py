@@ -1,0 +1,228 @@
+"""What the node remembers of the proposals in a room: made once, whoever asks, and however late."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.call import Call, Proposed
+from interlock.catalog.effects import EffectLevel
+from interlock.catalog.offering import CONTRACTS, Offering, contract_offering
+from interlock.config.trust import RuleConfig
+from interlock.errors import ALREADY_DECIDED
+from interlock.faces.topics import fates
+from interlock.faces.topics.fates import MADE, NOTHING, TAKEN, WAITS, Fates
+from interlock.pipeline.approval.record import Approval
+from tests.catalog.offers import definition
+from tests.faces.topics_node.table import OTHER, PROPOSES, TOPIC, Guest, Table
+from tests.pipeline.calls import tool_call
+from tests.pipeline.rig import turns
+
+FILE = {"path": "a.txt", "text": "hello"}
+SEEN = {"content": [{"type": "text", "text": "seen"}]}
+CONTEXT, DRIVER = "dev.interlock/context", "dev.interlock/driver"
+
+
+def proposed(id: str, by: str = "ada") -> Proposed:
+    return Proposed(TOPIC, id, by)
+
+
+async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[str, Approval]:
+    proposal = guest.propose("s.write_file", arguments)
+    text = await guest.chat(proposal)
+    [approval] = [one for one in table.gated.approvals.pending() if one.id in text]
+    return proposal, approval
+
+
+# -- what is remembered
+
+
+def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fates, "MOST_KNOWN", 10)
+    known = Fates()
+    known.remember(proposed("mine"), MADE)
+    for number in range(50):
+        known.remember(proposed(f"e{number}", "eve"), NOTHING if number % 2 else TAKEN)
+    assert known.get("mine") is not None
+    assert len(known) == 10
+    # Of eve's those that are over go first, and then the oldest.
+    assert [id for id in range(50) if known.get(f"e{id}")] == [*range(34, 50, 2), 49]
+
+
+@given(st.lists(st.tuples(
+    st.sampled_from(["p1", "p2", "p3", "p4", "p5"]), st.sampled_from("ab"),
+    st.sampled_from([TAKEN, WAITS, MADE, NOTHING, "forget", "became"]),
+    st.sampled_from(["", "x", "y"]),
+), max_size=30))  # fmt: skip
+def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
+    known = Fates()
+    for id, by, what, approval in deeds:
+        if what == "forget":
+            known.forget(id)
+        elif what == "became":
+            known.became(approval, MADE)
+        else:
+            known.remember(proposed(id, by), what, approval)
+        assert {one for own in known._ids.values() for one in own} == set(known._fates)
+        assert all(known._fates[one].by == by for by, own in known._ids.items() for one in own)
+        with_approval = {id for id, fate in known._fates.items() if fate.approval}
+        assert {one for some in known._waiting.values() for one in some} == with_approval
+        assert all(known._ids.values())
+        assert all(known._waiting.values())
+
+
+# -- in the room
+
+
+def test_what_was_made_stays_made_however_much_another_proposes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fates, "MOST_KNOWN", 20)
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+        eve = table.let_in("eve", PROPOSES)
+        proposal, approval = await waiting(table, ada)
+        await table.gated.confirm(approval)
+        await waiting(table, eve, {"path": "eve's"})
+        for _ in range(30):
+            await eve.chat(eve.propose("s.write_file", {"path": "eve's"}))
+        answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
+        assert answer["error"]["code"] == ALREADY_DECIDED.code
+        assert len(table.gated.upstream.started) == 1
+        table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
+    refused: bool, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        table = Table(tmp_path, approvals={"keep": 10.0})
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+        proposal, approval = await waiting(table, ada)
+        approvals = table.gated.approvals
+        if refused:
+            await approvals.refuse(approval.id, local=True, reason="no")
+        else:
+            await table.gated.confirm(approval)
+        async with asyncio.timeout(10):
+            while (entry := approvals._inbox.get(approval.id)) is None or entry.writing:
+                await turns(1)
+        assert entry.record.collected
+        table.gated.pass_time(11)
+        await table.quiet()
+        assert approvals.find(approval.id) is None
+        asked = bob.call("s.write_file", FILE, correlation_id=proposal)
+        if refused:
+            # Nobody made it here: whoever may can.
+            (await table.gated.reached()).answer(**SEEN)
+            assert (await bob.answered(asked))["result"] == SEEN
+        else:
+            assert (await bob.answered(asked))["error"]["code"] == ALREADY_DECIDED.code
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_another_room_is_shown_what_the_call_came_to(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+        ada = table.let_in("ada", PROPOSES)
+        there = table.let_in("ada", PROPOSES, topic=OTHER)
+        _, approval = await waiting(table, ada)
+        elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+        assert (await table.gated.hold(elsewhere)).id == approval.id
+        await table.gated.confirm(approval)
+        proposal = there.propose("s.write_file", FILE)
+        assert "was not made again" in await there.chat(proposal)
+        await there.until(lambda: bool(there.of("mcp/response:")))
+        [fulfilment], [response] = there.of("mcp/request:"), there.of("mcp/response:")
+        assert fulfilment["correlation_id"] == proposal
+        assert response["correlation_id"] == fulfilment["id"]
+        assert len(table.gated.upstream.started) == 1
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_who_waited_for_it_in_vain_gets_it_when_it_comes_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+        ada = table.let_in("ada", PROPOSES)
+        _, approval = await waiting(table, ada)
+
+        def elsewhere() -> Call:
+            return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
+
+        confirming = asyncio.ensure_future(
+            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+        )
+        exchange = await table.gated.reached()
+        hangs_up = elsewhere()
+        table.gated.start(hangs_up)
+        table.gated.pipeline.cancel(hangs_up, "its client has gone")
+        exchange.answer(**SEEN)
+        await confirming
+        assert await table.gated.ask(elsewhere()) == SEEN
+        assert len(table.gated.upstream.started) == 1
+        table.close()
+
+    asyncio.run(run())
+
+
+# -- contracts
+
+
+def contracts() -> Offering:
+    name = "disk.wipe"
+    return contract_offering(
+        CONTRACTS, None, [definition(name)], {name: EffectLevel.IRREVERSIBLE},
+        {name: ("disk-mcp@1.0.0 abc", "other@1 x")}, {name: "digest"}, None,
+    )  # fmt: skip
+
+
+def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_sent(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        table = Table(tmp_path, contracts())
+        ada = table.let_in("ada", PROPOSES)
+        along = {CONTEXT: {"tenant": "blue"}, DRIVER: "other"}
+        params = {
+            "name": "disk.wipe",
+            "arguments": {"disk": "a"},
+            "_meta": {**along, "progressToken": 7},
+        }
+        proposal = ada.propose("disk.wipe", params=params)
+        await ada.chat(proposal)
+        [approval] = table.gated.approvals.pending()
+        assert json.loads(approval.meta_shown) == along
+        confirming = asyncio.ensure_future(
+            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+        )
+        upstream = table.gated.rig.upstreams[CONTRACTS]
+        async with asyncio.timeout(10):
+            while not upstream.started:
+                await turns(1)
+        sent = upstream.last.call.meta
+        assert {name: json.loads(bytes(raw)) for name, raw in sent.items()} == along
+        upstream.last.answer(**SEEN)
+        await confirming
+        await ada.until(lambda: bool(ada.of("mcp/response:")))
+        [fulfilment] = ada.of("mcp/request:")
+        meta = fulfilment["payload"]["params"]["_meta"]
+        assert meta.pop("interlock/approval")["by"] == "clerk"
+        assert meta == along
+        table.close()
+
+    asyncio.run(run())
