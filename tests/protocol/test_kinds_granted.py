@@ -93,6 +93,8 @@ def test_what_only_a_gateway_says_is_granted_to_nobody(kind: str) -> None:
         "system /error", "sys\ttem/error", "\ufeffsystem/error", "sys\u200btem/error",
         "system\x00/error", "\u202esystem/error", "\u017fystem/error", "\uff53ystem/error",
         "system\uff0ferror", "system\uff1agateway", "presence ", "\U0001d42cystem/error",
+        "sys\u034ftem/presence", "system\ufe0f/presence", "sys\u3164tem/error", "presence\ufe0f",
+        "system\u2800/error", "sys\u115ftem/welcome", "system\U000e0100/error",
     ],
 )  # fmt: skip
 def test_what_looks_like_a_gateways_is_granted_to_nobody(kind: str) -> None:

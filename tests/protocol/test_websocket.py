@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from interlock.errors import PARSE_ERROR, PAYLOAD_TOO_LARGE
 from interlock.protocol import websocket
 from interlock.protocol.websocket import (
+    MOST_PARTS,
     Binary,
     Close,
     Event,
@@ -221,6 +222,20 @@ def test_empty_fragments_fill_no_memory() -> None:
     assert decoder.feed(frame(0x01, b"a") + frame(0x00) * 1000) == []
     assert decoder.pending == 1
     assert decoder.feed(frame(0x80, b"b")) == [b"ab"]
+
+
+@pytest.mark.parametrize("part", [b"", b"x"])
+def test_a_message_comes_in_so_many_parts_and_no_more(part: bytes) -> None:
+    decoder = AT_A_CLIENT()
+    assert decoder.feed(frame(0x01, part) + frame(0x00, part) * (MOST_PARTS - 1)) == []
+    assert decoder.unfinished
+    assert decoder.feed(frame(0x80, part)) == [part * (MOST_PARTS + 1)]
+    assert not decoder.unfinished
+    decoder.feed(frame(0x01, part) + frame(0x00, part) * (MOST_PARTS - 1))
+    [violation] = decoder.feed(frame(0x00, part) * 3)
+    assert isinstance(violation, Violation)
+    assert violation.code == 1009
+    assert "parts" in violation.message
 
 
 def test_whether_it_is_the_same_message_that_has_not_ended() -> None:

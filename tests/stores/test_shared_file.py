@@ -51,6 +51,18 @@ def test_only_what_somebody_else_wrote_is_noticed(path: Path, file: SharedFile) 
     other.close()
 
 
+@pytest.mark.parametrize("patience", [None, 0.1])
+def test_a_closed_file_is_said_to_be_and_nobody_waits_for_it(
+    path: Path, patience: float | None
+) -> None:
+    file = shared(path)
+    file.close()
+    for _ in range(2):
+        with pytest.raises(InterlockError, match="cannot be used"), file.reading(patience) as it:
+            it.execute(COUNT)
+        assert not file._lock.locked()
+
+
 def test_what_goes_wrong_in_the_middle_leaves_nothing(file: SharedFile) -> None:
     def write() -> None:
         with file.writing() as writing:

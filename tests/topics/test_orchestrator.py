@@ -221,3 +221,13 @@ def test_it_fulfils_once_and_never_its_own() -> None:
     in_both_houses(
         test, {"agent": PROPOSES, "worker": SERVES, "robot": EVERYTHING, "human": EVERYTHING}
     )
+
+
+def test_what_brings_a_meta_waits_for_a_human() -> None:
+    orchestrator = offline()
+    rule = orchestrator.learn(decided("write", {"path": "a"}))
+    assert orchestrator.covering(proposed("write", {"path": "a"})) == rule
+    meta = {"dev.interlock/context": {"tenant": "another"}}
+    assert orchestrator.covering(proposed("write", {"path": "a"}, _meta=meta)) is None
+    with pytest.raises(ValueError, match="ambiguous"):
+        offline().learn(decided("write", {}, _meta=meta))

@@ -88,3 +88,14 @@ def test_who_proposed_it_and_asks_for_it_is_answered_once() -> None:
 
     asyncio.run(main())
     assert [said["to"] for said in alone.said] == [["a"]]
+
+
+def test_the_first_answer_is_the_one_however_soon_the_next_comes() -> None:
+    def test(pending: Pending) -> None:
+        asked = ask(pending, "a", "b", all=False)
+        assert answer(pending, "a", "1")
+        # Before whoever waits has had its turn.
+        assert not answer(pending, "b", "2")
+        assert asked.answers == {"a": 1}
+
+    run(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -95,3 +96,19 @@ def test_a_time_that_is_none_is_counted_against_its_sender() -> None:
     alone.tell("a", "chat", {"text": "x"}, ts="yesterday")
     assert alone.dropped == {"a": 1}
     assert alone.events == []
+
+
+def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> None:
+    async def main() -> None:
+        alone = Alone(lifetime=60.0)
+        payload = b'{"method":"tools/call","params":{"name":"x"}}'
+        proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
+        alone.place.fulfilling._proposals._kept.clear()
+        waiting = asyncio.ensure_future(proposal.outcome())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    run(main)

@@ -23,15 +23,11 @@ from interlock.config.section import (
 )
 from interlock.config.trust import EffectName
 from interlock.protocol.mcpx.words import LONGEST_ID
+from interlock.protocol.unseen import UNSEEN
 
 MEBIBYTE: Final = 1024 * 1024
 RECORDER: Final = "recorder"
 """What the participant is called that writes a topic to the journal. Nobody else ever is."""
-_UNSEEN: Final = re.compile(
-    "[\\s\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U000e0100-\U000e01ef]"
-)
-"""Spaces, and letters that show nothing though they count as printable."""
 _GATEWAYS: Final = re.compile(r"system(?![^\W_])")
 """The gateway's own word, alone or in front of anything but more of a word."""
 
@@ -55,7 +51,7 @@ def is_gateways(id: str) -> bool:
 def can_be_read(id: str) -> bool:
     """Whether a reader sees all of it: no spaces, nothing invisible, nothing that turns the order
     of letters around."""
-    return 0 < len(id) <= LONGEST_ID and id.isprintable() and _UNSEEN.search(id) is None
+    return 0 < len(id) <= LONGEST_ID and id.isprintable() and UNSEEN.search(id) is None
 
 
 class SeatConfig(Section, frozen=True):

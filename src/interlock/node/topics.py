@@ -8,7 +8,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Container
-from datetime import UTC, datetime
 
 from interlock.catalog.catalog import Catalog
 from interlock.config import Config
@@ -23,6 +22,7 @@ from interlock.faces.topics.door import Door
 from interlock.faces.topics.node_seat import NodeSeat
 from interlock.faces.topics.proposing import Fulfilments
 from interlock.faces.topics.recorder import seat_recorder
+from interlock.faces.topics.socket import utc_now
 from interlock.node.roster import Roster
 from interlock.node.status import TopicStatus
 from interlock.pipeline.approval.approvals import Approvals
@@ -72,7 +72,7 @@ class Topics:
             config.topics,
             call_soon=loop.call_soon,
             new_id=_new_id,
-            now=_now,
+            now=utc_now,
             on_opened=self._opened,
             on_closed=self._closed,
             audit=audit,
@@ -193,7 +193,7 @@ class Topics:
             audit=self._audit,
             call_soon=loop.call_soon,
             new_id=_new_id,
-            now=_now,
+            now=utc_now,
             fulfilments=self._fulfilments.setdefault(room.name, {}),
         )
         if settings.upstreams:
@@ -221,7 +221,3 @@ class Topics:
 
 def _new_id() -> str:
     return str(uuid.uuid4())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

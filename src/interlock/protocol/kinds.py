@@ -29,6 +29,7 @@ from interlock.protocol.mcp import (
     TOOLS_CALL,
     UNSUBSCRIBE,
 )
+from interlock.protocol.unseen import UNSEEN
 
 REQUEST: Final = "mcp/request"
 RESPONSE: Final = "mcp/response"
@@ -70,7 +71,7 @@ def _is_gateways(kind: str) -> bool:
 
 
 def _as_seen(kind: str) -> str:
-    plain = kind if kind.isascii() else unicodedata.normalize("NFKC", kind)
+    plain = kind if kind.isascii() else UNSEEN.sub("", unicodedata.normalize("NFKC", kind))
     return "".join(one for one in plain.casefold() if one.isprintable() and not one.isspace())
 
 

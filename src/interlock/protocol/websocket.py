@@ -22,6 +22,9 @@ NO_CODE: Final = 1005
 INVALID_DATA: Final = 1007
 TOO_BIG: Final = 1009
 
+MOST_PARTS: Final = 16_384
+"""Fragments that one message may come in."""
+
 _CONTINUATION: Final = 0
 _TEXT: Final = 1
 _BINARY: Final = 2
@@ -96,7 +99,7 @@ class FrameDecoder:
 
     __slots__ = (
         "_buffer", "_fresh", "_joined", "_joining", "_mask_bit", "_max", "_needed", "_over",
-        "_small_head", "_small_start", "finished",
+        "_parts", "_small_head", "_small_start", "finished",
     )  # fmt: skip
 
     def __init__(self, *, masked: bool, max_message: int) -> None:
@@ -114,6 +117,8 @@ class FrameDecoder:
         self._joined = bytearray()
         self._joining = 0
         """The opcode of the message whose fragments are being joined."""
+        self._parts = 0
+        """How many of these there are."""
         self._fresh = True
         """Nothing is kept of an earlier read."""
         self._over = False
@@ -125,6 +130,11 @@ class FrameDecoder:
     def pending(self) -> int:
         """How many bytes of unfinished frames and messages are kept."""
         return len(self._buffer) + len(self._joined)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a message or a frame has begun, be it with nothing, and has not ended."""
+        return bool(self._buffer or self._joining)
 
     def feed(self, data: bytes) -> list[Event]:
         """What `data` completes."""
@@ -258,9 +268,17 @@ class FrameDecoder:
         if not final:
             self._joining = opcode or self._joining
             self._joined += payload
+            self._parts += 1
+            if self._parts > MOST_PARTS:
+                # Empty ones would cost their reader time for ever, and never make a message.
+                events.append(
+                    Violation(TOO_BIG, f"A message comes in more than {MOST_PARTS} parts.")
+                )
+                return False
             return True
         if opcode == _CONTINUATION:
             opcode, self._joining = self._joining, 0
+            self._parts = 0
             self._joined += payload
             payload = bytes(self._joined)
             self._joined = bytearray()

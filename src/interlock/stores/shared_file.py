@@ -59,12 +59,15 @@ class SharedFile:
             raise InterlockError(TOO_BUSY, f"{self._kind.called} is being written. Try again.")
         try:
             with self._said():
-                if patience is not None:
-                    self._wait_for(patience)
-                yield self.connection
+                if patience is None:
+                    yield self.connection
+                    return
+                self._wait_for(patience)
+                try:
+                    yield self.connection
+                finally:
+                    self._wait_for(self._patience)
         finally:
-            if patience is not None:
-                self._wait_for(self._patience)
             self._lock.release()
 
     @contextmanager

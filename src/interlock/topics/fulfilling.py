@@ -44,7 +44,8 @@ class Proposal:
         self.method = tracked.method
         self.context = tracked.context
         self.params: Raw = tracked.params
-        self._expires = tracked.expires
+        self.expires = tracked.expires
+        """On the clock of its participant."""
         self._owner = owner
         self._outcome: Any = _NOTHING
         self._changed: Any = _NOTHING
@@ -219,8 +220,7 @@ class Fulfilling:
                 'With routing="directed" nobody hears who fulfils a proposal: use routing="all".',
                 INVALID_REQUEST,
             )
-        tracked = self._proposals.get(proposal.id)
-        left = max((tracked.expires if tracked else 0.0) - self._clock(), 0.0)
+        left = max(proposal.expires - self._clock(), 0.0)
         try:
             return await proposal.wait(left if timeout is None else timeout, changed)
         except TimeoutError:

@@ -30,8 +30,9 @@ from interlock.topics.participant import Participant
 from interlock.topics.refusal import Refused
 
 MOST_REMEMBERED: Final = 1_000
-_LOOKED_AT: Final = frozenset({"name", "arguments", "_meta"})
-"""Members of `params` that a rule speaks of, or that mean nothing to a tool."""
+_LOOKED_AT: Final = frozenset({"name", "arguments"})
+"""Members of `params` that a rule speaks of. What stands in a `_meta` may decide what a call does:
+what has one waits for a human."""
 _log = logging.getLogger("interlock.topics")
 
 

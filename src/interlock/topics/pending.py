@@ -71,6 +71,9 @@ class Pending:
         asked = self._asked.get(head.correlation_id or "")
         if asked is None or head.sender in asked.answers:
             return False
+        if asked.done.done():
+            # The first answer was wanted, and whoever waits for it has not looked yet.
+            return False
         if not answers(asked.seen, head, response):
             return False
         asked.answers[head.sender] = outcome_of(head.sender, response)

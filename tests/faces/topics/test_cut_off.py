@@ -98,10 +98,11 @@ def drips(one: Socket, seconds: float, piece: bytes) -> None:
         (HALF[:1], b""),
         (HALF[:100], b"x"),
         (b"\x01\x81" + MASK + b"x", IN_PARTS[1]),
+        (IN_PARTS[0], IN_PARTS[1]),
         (b"\x01\x81" + MASK + b"x", ping_frame(b"", MASK)),
         (text(b"whole") + HALF[:100], b"x"),
     ],
-    ids=["a byte", "part of a frame", "parts", "pings between", "after another"],
+    ids=["a byte", "part of a frame", "parts", "empty parts", "pings between", "after another"],
 )
 def test_a_message_that_never_ends_is_not_kept(begins: bytes, goes_on: bytes) -> None:
     one = Socket(ping=LOOK)

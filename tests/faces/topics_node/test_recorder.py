@@ -25,6 +25,7 @@ from interlock.faces.topics.recorder import (
 from interlock.pipeline.topics.seat import Batch
 from interlock.ports import JournalEntry
 from interlock.protocol.mcpx.envelope import Head
+from tests.effort import lines_run
 from tests.faces.topics_node.table import TOPIC, Table
 from tests.pipeline.rig import KeptJournal
 
@@ -304,3 +305,26 @@ def test_a_journal_that_fails_does_not_stop_the_room(
     seat = RecorderSeat(Full(), lambda: 0, topic=TOPIC, whole=False)
     seat.deliver(Batch(b"", (b"{}", b"{}"), (Head("1", "chat", "ada"), Head("2", "chat", "ada"))))
     assert caplog.text.count("was not recorded") == 2
+
+
+def test_no_name_hides_another() -> None:
+    raw = '{"a":1,"a (again, 2)":"shown","a":3,"a":4}'
+    read = _Beginning(raw, MOST_OF_A_TEXT).read()
+    assert sorted(map(str, read.values())) == ["1", "3", "4", "shown"]
+    assert [*read] == ["a", "a (again, 2)", "a (again, 3)", "a (again, 4)"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        json.dumps({"t": [""] * 1_400}),
+        json.dumps({str(number): "" for number in range(1_400)}),
+        json.dumps({"t": [1] * 4_000}),
+    ],
+    ids=["texts", "names", "numbers"],
+)
+def test_many_short_ones_are_no_more_work_than_few_long_ones(raw: str) -> None:
+    few = json.dumps({"t": ["x" * 60] * 70})
+    assert len(raw) >= 4_000
+    long = lines_run(lambda: _Beginning(few, MOST_OF_A_TEXT).read())
+    assert lines_run(lambda: _Beginning(raw, MOST_OF_A_TEXT).read()) < 6 * long

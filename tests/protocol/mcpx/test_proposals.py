@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import product
 from typing import Any, get_args
 
@@ -21,6 +22,7 @@ from interlock.protocol.mcpx.proposals import (
     Proposals,
     Status,
     Tracked,
+    _weight,
     may_settle,
     same,
 )
@@ -237,6 +239,27 @@ def test_bytes_are_bounded_as_well() -> None:
         kept.saw(head, Proposal("tools/call", "write", Raw(b'{"a":"%b"}' % (b"x" * 1000))), 0.0)
         assert f"p{number}" in kept.all
     assert len(kept.all) < 10
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), min_size=1, max_size=60))
+def test_what_each_has_taken_is_counted_right(said: list[tuple[str, int]]) -> None:
+    """Also where an id comes again."""
+    kept = proposals(most=4)
+    for by, number in said:
+        propose(kept, f"p-{number}", by=by)
+        weights = Counter[str]()
+        for one in kept.all.values():
+            weights[one.proposer] += _weight(one)
+        assert kept._weights == weights
+
+
+def test_what_was_wrong_with_a_fulfilment_is_not_talked_away() -> None:
+    kept = proposals()
+    propose(kept)
+    fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"other"}}'))
+    assert "changed the arguments" in kept.all["p"].note
+    kept.remark("p", "b: all is well")
+    assert "changed the arguments" in kept.all["p"].note
 
 
 values: st.SearchStrategy[Any] = st.recursive(

@@ -41,13 +41,11 @@ from interlock.pipeline.topics.seat import Member
 from interlock.protocol import jsonrpc, kinds, mcp
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import Notification, Proposal, Request
+from interlock.protocol.mcpx.words import FACE, REVISION
 
 if TYPE_CHECKING:
     from interlock.faces.topics.node_seat import NodeSeat
 
-FACE: Final = "topic"
-REVISION: Final = "2025-06-18"
-"""The revision of MCP that this draft of MCPx is about."""
 MOST_OF_ONE: Final = 100
 """So many requests of one participant may be under way."""
 METHODS: Final = frozenset(

@@ -36,13 +36,12 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.pipeline.topics.admission import settings_of
 from interlock.pipeline.topics.seat import Loss, Member, Participant, Unread
 from interlock.protocol.mcp import LATEST_SESSION, Era
-from interlock.protocol.mcpx.words import GOING, NOT_WELCOME
+from interlock.protocol.mcpx.words import FACE, GOING, NOT_WELCOME
 
 if TYPE_CHECKING:
     from interlock.config import TopicConfig
     from interlock.pipeline.topics.gateway import Gateway
 
-FACE: Final = "topic"
 JOIN: Final = "topics/join"
 _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
 _RETRY: Final = b"Retry-After: 1\r\n"

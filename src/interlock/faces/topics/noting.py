@@ -14,9 +14,10 @@ from typing import Final
 
 from interlock.call import Call, Caller, Credentials, Proposed
 from interlock.config.redaction import is_secret_value, redact
-from interlock.faces.topics.asking import FACE, client_of
+from interlock.faces.topics.asking import client_of
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.topics.admission import GUEST
+from interlock.protocol.mcpx.words import FACE
 
 JOURNAL_WORD: Final = "proposal"
 MOST_IN_VAIN: Final = 20

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from interlock.call import Caller
 from interlock.config.redaction import MASK, redact
+from interlock.config.topics import RECORDER
 from interlock.faces.topics.node_seat import INSIDE
 from interlock.faces.topics.noting import plain
 from interlock.pipeline.approval.record import masked
@@ -25,11 +26,8 @@ from interlock.pipeline.topics.seat import Batch, Participant
 from interlock.ports import Recorder
 from interlock.protocol.mcpx.envelope import Head, read_envelope, read_payload
 from interlock.protocol.mcpx.payloads import Presence, read_content
-from interlock.protocol.mcpx.words import PRESENCE, WELCOME
+from interlock.protocol.mcpx.words import FACE, PRESENCE, WELCOME
 
-RECORDER: Final = "recorder"
-"""What it is called in every room."""
-FACE: Final = "topic"
 SAID: Final = "said"
 MOST_KEPT: Final = 4_096
 """So many characters of a payload are written down: the first ones, however long it is."""
@@ -39,6 +37,8 @@ _MOST_CHARACTERS: Final = 500
 _MOST_NAMED: Final = 10
 
 _BEARER: Final = re.compile(r"\b(bearer)\s+\S+", re.IGNORECASE)
+_LEAST: Final = 16
+"""What a text counts at least, of what is kept."""
 _LONGEST_NUMBER: Final = 40
 _DEEPEST: Final = 100
 """What is nested deeper is not read: nobody could."""
@@ -176,7 +176,7 @@ class _Beginning:
         assert word is not None
         self._at = word.end()
         value = _LITERALS[word[0]] if word[0] in _LITERALS else _number(word[0])
-        self._left -= len(str(value)) + 1
+        self._left -= max(len(str(value)) + 1, _LEAST // 2)
         return value
 
     def _next(self) -> str:
@@ -209,9 +209,11 @@ class _Beginning:
         """All of them: which of two with one name a reader takes, nobody knows."""
         members: dict[str, Any] = {}
         while self._left > 0 and self._next() != "}":
-            name = self._text()
-            if name in members:
-                name = f"{name} (again, {len(members)})"
+            name = written = self._text()
+            again = 1
+            while name in members:
+                again += 1
+                name = f"{written} (again, {again})"
             members[name] = self.read()
         return members
 
@@ -226,7 +228,8 @@ class _Beginning:
         kept = redact(_BEARER.sub(rf"\1 {MASK}", plain(kept)))
         if len(text) > most:
             kept = kept[:most] + "…"
-        self._left -= len(kept) + 3
+        # To look through many short ones takes as long as to look through long ones.
+        self._left -= max(len(kept) + 3, _LEAST)
         return kept
 
 

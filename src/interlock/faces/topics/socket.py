@@ -333,12 +333,12 @@ class TopicSocket(asyncio.Protocol):
         """Whether the other side has been in the middle of one message for too long: what came of
         it is kept meanwhile."""
         decoder = self._decoder
-        if not decoder.pending or decoder.finished != self._finished:
+        if not decoder.unfinished or decoder.finished != self._finished:
             self._finished = decoder.finished
             self._unfinished = 0.0
         elif self._begun:
             self._unfinished += self._settings.ping
-        self._begun = decoder.pending > 0
+        self._begun = decoder.unfinished
         return self._unfinished >= UNFINISHED
 
     def _take_sign(self, sign: Ping | Pong) -> None:

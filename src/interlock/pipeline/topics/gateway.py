@@ -35,7 +35,7 @@ from interlock.pipeline.topics.seat import Change, Denied, Loss, Member, Outlet,
 from interlock.protocol.kinds import grants_of, problem_of
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx.envelope import Head
-from interlock.protocol.mcpx.words import BUSY, GOING, NOT_WELCOME
+from interlock.protocol.mcpx.words import BUSY, FACE, GOING, NOT_WELCOME
 
 MOST_CAPABILITIES: Final = 100
 """Patterns that one participant has at most after a change."""
@@ -43,7 +43,6 @@ MOST_CHANGED: Final = 10_000
 """Participants whose changed capabilities are remembered; the oldest are forgotten first."""
 DENIED_SECONDS: Final = 60.0
 """So often the journal has an entry about one error of one member; the rest is counted in it."""
-FACE: Final = "topic"
 SAY: Final = "topics/say"
 _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
 _GUEST_TRIES: Final = 20

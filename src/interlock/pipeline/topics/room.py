@@ -311,7 +311,7 @@ class Room:
         why = f"You lack capability for '{kind}'"
         if is_reserved(kind):
             why += ": it is reserved, only the gateway says that"
-        self._refuse(
+        stays = self._refuse(
             member,
             CAPABILITY_VIOLATION.mcpx,
             why,
@@ -320,14 +320,17 @@ class Room:
             attempted_kind=kind,
             your_capabilities=member.capabilities,
         )
-        if self.settings.notice:
+        if stays and self.settings.notice:
             self._notice(member, head)
 
     def _refuse(
         self, member: Member, error: str, why: str, about: str, kind: str, **more: Any
-    ) -> None:
-        if self._count(member, error, kind):
+    ) -> bool:
+        """Tell it that its message went nowhere. False: it is gone."""
+        stays = self._count(member, error, kind)
+        if stays:
             self._fail(member, error, why, about, **more)
+        return stays
 
     def _count(self, member: Member, error: str, kind: str = "") -> bool:
         """It goes nowhere. False: as did too many before it, and its sender is gone."""

@@ -97,7 +97,11 @@ class Proposals:
         return self._kept.get(id) if id is not None else None
 
     def saw(self, head: Head, proposal: Proposal, now: float) -> Tracked:
-        """A proposal came by, or was made."""
+        """A proposal came by, or was made. One of an id that is known is in the place of the older
+        one: whoever hears it sees to it that this is not somebody else's."""
+        older = self._kept.pop(head.id, None)
+        if older is not None:
+            self._lighten(older)
         tracked = Tracked(
             proposalId=head.id,
             proposer=head.sender,
@@ -155,9 +159,9 @@ class Proposals:
         return self._change(tracked, status=status, note=reason)
 
     def remark(self, id: str, note: str) -> None:
-        """Somebody said something about it."""
+        """Somebody said something about it. What was wrong with a fulfilment stays."""
         tracked = self.get(id)
-        if tracked is not None:
+        if tracked is not None and not (tracked.status == "fulfilled" and tracked.note):
             self._change(tracked, note=note)
 
     def expire(self, now: float) -> list[Tracked]:
@@ -179,9 +183,12 @@ class Proposals:
         heaviest = max(self._weights, key=self._weights.__getitem__)
         oldest = next(self._of(heaviest))
         del self._kept[oldest.proposalId]
-        self._weights[heaviest] -= _weight(oldest)
-        if self._weights[heaviest] <= 0:
-            del self._weights[heaviest]
+        self._lighten(oldest)
+
+    def _lighten(self, gone: Tracked) -> None:
+        self._weights[gone.proposer] -= _weight(gone)
+        if self._weights[gone.proposer] <= 0:
+            del self._weights[gone.proposer]
 
     def _of(self, proposer: str) -> Iterator[Tracked]:
         return (one for one in self._kept.values() if one.proposer == proposer)
