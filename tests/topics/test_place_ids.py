@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from interlock.protocol.mcpx.threads import MOST
+from interlock.protocol.mcpx.words import LONGEST
 from interlock.topics import Proposal, Refused
 from tests.topics.places import GATEWAY, Alone
 from tests.topics.test_place import answer, ask, run
@@ -112,3 +113,12 @@ def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> No
         await asyncio.wait([waiting])
 
     run(main)
+
+
+def test_a_welcome_to_a_full_house_is_longer_than_what_anybody_says() -> None:
+    alone = Alone()
+    many = [f"participant-{number:06}" for number in range(20_000)]
+    alone.welcome(others=many)
+    assert len(alone.place.participants) == 20_000
+    alone.tell("a", "chat", {"text": "x" * LONGEST})
+    assert alone.dropped == {"a": 1}

@@ -23,7 +23,7 @@ from interlock.errors import (
     Failure,
     InterlockError,
 )
-from interlock.protocol.mcpx.words import LONGEST, NOT_WELCOME, REPLACED, WELCOME
+from interlock.protocol.mcpx.words import LONGEST_OF_GATEWAY, NOT_WELCOME, REPLACED, WELCOME
 from interlock.topics.standing import Standing
 
 FIRST_WAIT: Final = 1.0
@@ -58,7 +58,7 @@ class Dial(Protocol):
         *,
         bearer: str | None = None,
         ssl: SSLContext | None = None,
-        max_message: int = LONGEST,
+        max_message: int = LONGEST_OF_GATEWAY,
     ) -> Channel: ...
 
 
@@ -135,7 +135,7 @@ class Connection:
         while True:
             try:
                 channel = await self._dial(
-                    self._url, bearer=self._token, ssl=self._ssl(), max_message=LONGEST
+                    self._url, bearer=self._token, ssl=self._ssl(), max_message=LONGEST_OF_GATEWAY
                 )
             except InterlockError as error:
                 why, final = self._without_token(error.message), self._at_the_door(error)

@@ -48,7 +48,7 @@ from interlock.protocol.mcpx.payloads import (
     read_content,
 )
 from interlock.protocol.mcpx.threads import Threads
-from interlock.protocol.mcpx.words import GATEWAY, JOIN, LONGEST
+from interlock.protocol.mcpx.words import GATEWAY, JOIN, LONGEST, LONGEST_OF_GATEWAY
 from interlock.topics.answering import Answering
 from interlock.topics.event import Event, Listeners
 from interlock.topics.fulfilling import Fulfilling, Proposal
@@ -214,11 +214,14 @@ class Place:
     def take(self, text: bytes) -> None:
         """A message came. It never raises."""
         try:
-            envelope = read_envelope(text)
+            envelope = read_envelope(text, LONGEST_OF_GATEWAY)
         except EnvelopeError as error:
             self._drop(error.sender, error.message)
             return
         head = envelope.head
+        if len(text) > LONGEST and head.sender != GATEWAY:
+            self._drop(head.sender, f"It has {len(text)} bytes, more than an envelope may.")
+            return
         try:
             content = read_content(envelope)
         except Lie as lie:

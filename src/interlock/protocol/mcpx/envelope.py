@@ -121,9 +121,9 @@ def read_payload(text: bytes) -> Raw:
     return _read(text).payload
 
 
-def read_envelope(text: bytes) -> Envelope:
+def read_envelope(text: bytes, longest: int = LONGEST) -> Envelope:
     """The whole of it. Raises EnvelopeError, for a time stamp that is none as well."""
-    wire = _read(text)
+    wire = _read(text, longest)
     stamp = "" if isinstance(wire.ts, UnsetType) else _stamp_of(wire, wire.ts)
     return Envelope(_head_of(wire), wire.payload, stamp, text)
 
@@ -162,12 +162,12 @@ def _head_of(wire: _Wire) -> Head:
     return Head(wire.id, wire.kind, wire.sender, wire.to or (), wire.correlation_id)
 
 
-def _read(text: bytes) -> _Wire:
-    if len(text) <= LONGEST:
+def _read(text: bytes, longest: int = LONGEST) -> _Wire:
+    if len(text) <= longest:
         try:
             wire = _decode_wire(text)
         except _UNREADABLE:
-            return _read_exactly(text)
+            return _read_exactly(text, longest)
         # Most senders write it as short as it can be: then nothing stands twice.
         if (
             (len(_encode(wire)) == len(text) or _said_once(text, wire.payload))
@@ -176,7 +176,7 @@ def _read(text: bytes) -> _Wire:
             and (text.isascii() or _is_utf8(text))
         ):
             return wire
-    return _read_exactly(text)
+    return _read_exactly(text, longest)
 
 
 def _said_once(text: bytes, payload: Raw) -> bool:
@@ -197,11 +197,11 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _read_exactly(text: bytes) -> _Wire:
+def _read_exactly(text: bytes, longest: int) -> _Wire:
     """The same for whoever writes members that nobody knows, and the reason why it cannot be
     read."""
-    if len(text) > LONGEST:
-        raise EnvelopeError(f"An envelope has at most {LONGEST} bytes.", INVALID_REQUEST)
+    if len(text) > longest:
+        raise EnvelopeError(f"An envelope has at most {longest} bytes.", INVALID_REQUEST)
     members = _members_of(text)
     id, kind = _text_in(members, "id", LONGEST_MESSAGE_ID), _text_in(members, "kind", LONGEST_KIND)
 

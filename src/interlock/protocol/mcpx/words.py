@@ -13,6 +13,8 @@ JOIN: Final = "join"
 LEAVE: Final = "leave"
 
 LONGEST: Final = 1024 * 1024
+LONGEST_OF_GATEWAY: Final = 16 * 1024 * 1024
+"""A welcome names everybody who is there, and what each may send: no member's message is as long."""
 """The most bytes of an envelope."""
 LONGEST_ID: Final = 128
 """The most characters of a participant's id."""
