@@ -13,9 +13,9 @@ JOIN: Final = "join"
 LEAVE: Final = "leave"
 
 LONGEST: Final = 1024 * 1024
-LONGEST_OF_GATEWAY: Final = 16 * 1024 * 1024
-"""A welcome names everybody who is there, and what each may send: no member's message is as long."""
 """The most bytes of an envelope."""
+LONGEST_OF_GATEWAY: Final = 16 * 1024 * 1024
+"""A welcome names everybody who is there, and what each may send: it may be longer."""
 LONGEST_ID: Final = 128
 """The most characters of a participant's id."""
 TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,128}$"
