@@ -59,9 +59,11 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     calls: bool = True
-    """Whether it may call."""
+    """Whether it may call, in topics and everywhere else."""
     registers: bool = True
     """Whether it may register a subserver."""
+    joins: bool = False
+    """Whether it may take part in topics, though it may not call elsewhere."""
     approves: bool = False
     """Whether it may look at the approvals of others. Only a proof confirms one."""
     kind: str = "local"

@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A token, or all of a caller.")]
 
 DEFAULT_EXPIRY: Final = "90d"
-_PERMISSIONS: Final = ("call", "register", "approve")
+_PERMISSIONS: Final = ("call", "register", "approve", "join")
 _LIFETIME: Final = re.compile(r"(\d{1,5})(m|h|d|w|y)")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 _LONGEST_NAME: Final = 100
@@ -60,7 +60,7 @@ def create(
         typer.Option(
             "--may",
             metavar="WHAT",
-            help="What it is for: call, register or approve. Default: call.",
+            help="What it is for: call, join (topics alone), register or approve. Default: call.",
             show_default=False,
         ),
     ] = None,

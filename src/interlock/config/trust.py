@@ -21,7 +21,7 @@ from interlock.config.section import (
 )
 
 EffectName = Literal["read_only", "additive", "mutating", "irreversible"]
-Permission = Literal["call", "register", "approve"]
+Permission = Literal["call", "register", "approve", "join"]
 Action = Literal["allow", "confirm", "verify", "deny"]
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
 AnchorKind = Literal["operator", "policy_engine", "service"]
@@ -41,7 +41,10 @@ class TokenConfig(Section, frozen=True):
     ]
     may: Annotated[
         list[Permission],
-        says("What it is for: to call (the default), to register a subserver, to see approvals."),
+        says(
+            "What it is for: to call (the default), to take part in topics and no more, to "
+            "register a subserver, to see approvals."
+        ),
     ] = field(default_factory=lambda: ["call"])
     roles: Annotated[list[Text], says("Roles that rules of the policy speak of.")] = field(
         default_factory=list

@@ -373,6 +373,7 @@ def _caller(one: TokenConfig) -> Caller:
         one.name,
         calls="call" in one.may,
         registers="register" in one.may,
+        joins="join" in one.may,
         approves="approve" in one.may,
         kind="token",
         roles=tuple(one.roles),

@@ -22,6 +22,7 @@ from interlock.errors import (
 from interlock.pipeline.audit import OK, Audit
 from interlock.pipeline.authenticate import Authenticator, Unsettled
 from interlock.protocol.ax import CONFIRM, REGISTER
+from interlock.protocol.mcpx.words import FACE as TOPIC
 
 MOST_UNSETTLED: Final = 100
 """So many requests may wait until it is known who sent them. Anybody can send such, so they are
@@ -72,10 +73,10 @@ class Entry:
         else:
             # By its method: to call an object costs more than to call a method of it.
             caller = call.caller = self.authenticate.__call__(call.credentials)
-        if not caller.calls and not _is_for(call.verb, caller):
+        if not caller.calls and not _is_for(call, caller):
+            only = "for topics alone" if caller.joins else "not for calling"
             raise InterlockError(
-                FORBIDDEN,
-                f"The token of {caller.name} is not for calling: `may: [call]` lets it.",
+                FORBIDDEN, f"The token of {caller.name} is {only}: `may: [call]` lets it call."
             )
         if call.owner and call.owner != caller.name:
             raise InterlockError(
@@ -148,6 +149,8 @@ class Entry:
         self._audit.record(call, error.failure.name, 0, error.message)
 
 
-def _is_for(verb: str, caller: Caller) -> bool:
+def _is_for(call: Call, caller: Caller) -> bool:
     """Whether somebody who may not call may do this all the same."""
-    return verb == REGISTER or (verb == CONFIRM and caller.approves)
+    if call.face == TOPIC and caller.joins:
+        return True
+    return call.verb == REGISTER or (call.verb == CONFIRM and caller.approves)

@@ -129,6 +129,7 @@ def caller_of_token(token: AccessToken) -> Caller:
         token.name,
         calls="call" in token.may,
         registers="register" in token.may,
+        joins="join" in token.may,
         approves="approve" in token.may,
         kind="token",
         roles=token.roles,

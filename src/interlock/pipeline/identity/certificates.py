@@ -37,6 +37,7 @@ def _caller(one: CertificateConfig) -> Caller:
         one.name,
         calls="call" in one.may,
         registers="register" in one.may,
+        joins="join" in one.may,
         approves="approve" in one.may,
         kind="certificate",
         roles=tuple(one.roles),

@@ -88,6 +88,7 @@ def caller_of(claims: Claims, terms: Terms, *, ends: float | None, taken: Contai
         name,
         calls="call" in terms.may,
         registers="register" in terms.may,
+        joins="join" in terms.may,
         approves="approve" in terms.may,
         kind=terms.kind,
         roles=_words(_at(claims, terms.roles)),

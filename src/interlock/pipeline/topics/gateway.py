@@ -337,8 +337,8 @@ class Gateway:
         member.caller = caller
         if (older.name, older.kind) != (caller.name, caller.kind):
             self.let_go(member, "What you showed is somebody else's now: come in again.")
-        elif not caller.calls:
-            self.let_go(member, "You may not call here any more.")
+        elif not (caller.calls or caller.joins):
+            self.let_go(member, "You may not take part in topics any more.")
 
     def look_again(self, member: Member) -> None:
         """Whether it may still be here, and what it may say: by the config and its caller as they

@@ -1,0 +1,83 @@
+"""A token that is good in topics and nowhere else: who may only propose has no other way in."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import DEMO, World
+from tests.cli.test_topic_program import Running
+from tests.cli.waiting import wait_until
+
+AGENT = "agent-token-0123456789abcdef"
+BOSS = "boss-token-0123456789abcdef"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def status_at(url: str, bearer: str) -> tuple[int, str]:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    headers = {
+        "Authorization": f"Bearer {bearer}",
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+    }
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
+    seats = [
+        {"callers": ["agent"], "profile": "proposal_only"},
+        {"callers": ["boss"], "profile": "full_access"},
+    ]
+    world.config(
+        {"demo": DEMO},
+        tokens=[
+            {"name": "agent", "token": "${env:T_AGENT}", "may": ["join"]},
+            {"name": "boss", "token": "${env:T_BOSS}"},
+        ],
+        topics={"rooms": {"ops": {"node": "interlock", "seats": seats}}},
+    )
+    node = world.up(T_AGENT=AGENT, T_BOSS=BOSS)
+    node.wait_for_line("demo is ready")
+    world.environ |= {"T_AGENT": AGENT, "T_BOSS": BOSS, "INTERLOCK_TOKEN": AGENT}
+
+    code, told = status_at(node.url, AGENT)
+    assert code == 403
+    assert "for topics alone" in told
+    assert "may: [call]" in told
+    assert "for topics alone" not in status_at(node.url, BOSS)[1]
+
+    words = ("topic", "call", "ops", "interlock", "demo.notes_add", "title=x", "text=hello")
+    running = Running(world, *words)
+    try:
+
+        def waits() -> list[dict[str, Any]] | None:
+            return json.loads(world.run("approvals", "--json").stdout)["approvals"] or None
+
+        [held] = wait_until("the proposal", waits)
+        assert held["caller"]["name"] == "agent"
+        code, errors = running.end()
+        assert code == 130
+        assert "demo.notes_add waits for a human" in errors
+    finally:
+        running.close()
