@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.program import DEMO, World
 from tests.cli.test_topic_program import Running
-from tests.cli.waiting import wait_until
+from tests.cli.waiting import PATIENCE, wait_until
 
 AGENT = "agent-token-0123456789abcdef"
 BOSS = "boss-token-0123456789abcdef"
@@ -76,8 +76,11 @@ def test_who_may_only_join_proposes_and_calls_nothing(world: World) -> None:
 
         [held] = wait_until("the proposal", waits)
         assert held["caller"]["name"] == "agent"
-        code, errors = running.end()
-        assert code == 130
+        # Whoever waits for it hears of a refusal at once.
+        assert world.run("refuse", "--reason", "not today", "--", held["id"]).returncode == 0
+        _, errors = running.process.communicate(timeout=PATIENCE)
+        assert running.process.returncode == 1
         assert "demo.notes_add waits for a human" in errors
+        assert errors.splitlines()[-1].endswith("refused it: not today")
     finally:
         running.close()

@@ -15,12 +15,18 @@ from msgspec import Raw
 
 from interlock.errors import (
     ALREADY_DECIDED,
+    APPROVAL_REFUSED,
     CONFIRMATION_EXPIRED,
+    CONFIRMATION_REQUIRED,
     DEADLINE_EXCEEDED,
     INVALID_REQUEST,
     UNKNOWN_APPROVAL,
+    Failure,
     InterlockError,
+    ProtocolError,
+    by_name,
 )
+from interlock.protocol import jsonrpc
 from interlock.protocol.mcpx import payloads
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import Chat, Request, Response
@@ -106,6 +112,23 @@ class Proposal:
         return outcome
 
 
+def _is_held(response: Response) -> bool:
+    """Whether it says that the call was not made, because a human decides elsewhere."""
+    if response.error is None:
+        return False
+    try:
+        return jsonrpc.decode_error(response.error).code == CONFIRMATION_REQUIRED.code
+    except ProtocolError:
+        return False
+
+
+def _failure_of(name: str) -> Failure:
+    try:
+        return by_name(name)
+    except KeyError:
+        return APPROVAL_REFUSED
+
+
 def _said(proposal: Proposal | Tracked) -> tuple[object, ...]:
     """All that somebody who decides about it looks at, to the letter."""
     return proposal.proposer, proposal.to, proposal.method, bytes(proposal.params)
@@ -166,16 +189,31 @@ class Fulfilling:
     def answered(self, head: Head, response: Response) -> None:
         """A response came by."""
         id, asked, changed = self._fulfils.get(head.correlation_id or "", ("", None, False))
-        proposal = self._known.get(id)
-        if proposal is None or asked is None or not answers(asked, head, response):
+        if asked is None or not answers(asked, head, response):
             return
-        if may_settle(proposal.to, asked.head.sender, head.sender):
+        if _is_held(response):
+            self._proposals.withdrawn(id, asked.head.id)
+            return
+        proposal = self._known.get(id)
+        if proposal is not None and may_settle(proposal.to, asked.head.sender, head.sender):
             proposal.settle(outcome_of(head.sender, response), changed=changed)
 
     def said(self, head: Head, chat: Chat) -> None:
-        """Words about a proposal settle nothing. They are kept for whoever waits in vain."""
-        if head.correlation_id is not None:
-            self._proposals.remark(head.correlation_id, f"{head.sender}: {chat.text[:_SHOWN]}")
+        """Words about a proposal settle nothing. They are kept for whoever waits in vain. That it
+        comes to nothing counts if whom it was proposed to says so, and nobody else was meant."""
+        id = head.correlation_id
+        tracked = self._proposals.get(id)
+        if id is None or tracked is None:
+            return
+        note = f"{head.sender}: {chat.text[:_SHOWN]}"
+        if not chat.ended or tracked.to != (head.sender,):
+            self._proposals.remark(id, note)
+            return
+        self._proposals.reject(id, note)
+        proposal = self._known.get(id)
+        if proposal is not None:
+            data = {"participant": head.sender, "ended": chat.ended[:_SHOWN], "sent": False}
+            proposal.settle(InterlockError(_failure_of(chat.ended), chat.text, data))
 
     def refused(self, id: str | None, error: InterlockError) -> None:
         """The gateway did not forward it."""

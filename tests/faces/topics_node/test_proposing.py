@@ -19,6 +19,7 @@ from interlock.pipeline.approval.record import Approval
 from interlock.pipeline.policy import Action, Decision, Policy
 from interlock.pipeline.policy.decision import decision
 from interlock.protocol.mcp import Era, glance_at
+from interlock.protocol.mcpx.payloads import ENDED
 from interlock.protocol.mcpx.words import LONGEST
 from tests.catalog.offers import definition, offer
 from tests.faces.topics_node.table import NODE_ID, OTHER, PROPOSES, TOPIC, Guest, Table
@@ -88,6 +89,8 @@ def test_a_refused_proposal_is_told_in_words(tmp_path: Path) -> None:
         proposal, approval = await waiting(table, ada)
         await table.gated.approvals.refuse(approval.id, local=True, reason="not on a Friday")
         assert "refused it: not on a Friday" in await ada.chat(proposal, 2)
+        # Programs are told as well, and not before it is over.
+        assert [one["payload"].get(ENDED) for one in ada.of("chat")] == [None, "approval_refused"]
         assert ada.of("mcp/request:", "mcp/response:") == []
         assert table.rows("proposal")[-1]["outcome"] == "refused"
         table.close()
@@ -116,6 +119,7 @@ def test_an_expired_proposal_is_told_in_words(tmp_path: Path) -> None:
         proposal, approval = await waiting(table, ada)
         table.gated.pass_time(approval.expires - approval.created + 1)
         assert "Nobody decided in time" in await ada.chat(proposal, 2)
+        assert ada.of("chat")[-1]["payload"][ENDED] == "confirmation_expired"
         table.close()
 
     asyncio.run(run())
@@ -133,6 +137,7 @@ def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path: Path
         assert ada.of("mcp/request:") == []
         again = await ada.chat(ada.propose("s.write_file", FILE))
         assert again.startswith("Your proposal was not taken: ")
+        assert ada.of("chat")[-1]["payload"][ENDED] == "denied_by_policy"
         assert table.gated.upstream.started == []
         table.close()
 

@@ -101,6 +101,8 @@ def test_the_table_of_states() -> None:
             fulfil(kept)
         elif move == "reject":
             kept.reject("p", "no")
+        elif move == "withdraw":
+            kept.withdrawn("p", "f0")
         else:
             kept.expire(1_000.0)
 
@@ -125,6 +127,21 @@ def test_a_second_fulfilment_is_noted() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-10")
+def test_what_was_not_made_after_all_waits_again() -> None:
+    kept = proposals()
+    propose(kept)
+    fulfil(kept, "first", id="f1")
+    fulfil(kept, "second", id="f2", params=Raw(b'{"name":"write","arguments":{}}'))
+    kept.withdrawn("p", "other")
+    kept.withdrawn("nothing", "f1")
+    assert kept.all["p"].fulfilments == ("f1", "f2")
+    kept.withdrawn("p", "f2")
+    assert (kept.all["p"].status, kept.all["p"].changed) == ("fulfilled", ())
+    kept.withdrawn("p", "f1")
+    again = kept.all["p"]
+    assert (again.status, again.fulfilled_by, again.fulfilments) == ("pending", "", ())
+
+
 def test_other_arguments_are_noted() -> None:
     kept = proposals()
     propose(kept)

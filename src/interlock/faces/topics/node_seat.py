@@ -337,7 +337,8 @@ class NodeSeat:
         if head.kind.startswith(kinds.REQUEST):
             self._asking.lied(member, head, payload, lie)
         elif head.kind.startswith(kinds.PROPOSAL):
-            self._proposing.chat(member.id, head.id, f"Not taken: {lie.message}")
+            said = f"Not taken: {lie.message}"
+            self._proposing.chat(member.id, head.id, said, ended=lie.failure.name)
 
     def _tell_of_reuse(self, member: Member, head: Head) -> None:
         """In words, and about no message: an answer about that id would be taken for one to whoever

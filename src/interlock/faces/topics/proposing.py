@@ -30,7 +30,10 @@ from interlock.call import (
 )
 from interlock.errors import (
     ALREADY_DECIDED,
+    APPROVAL_REFUSED,
+    CONFIRMATION_EXPIRED,
     CONFIRMATION_REQUIRED,
+    METHOD_NOT_FOUND,
     PAYLOAD_TOO_LARGE,
     TOO_BUSY,
     InterlockError,
@@ -146,6 +149,7 @@ class Proposing:
                 head.id,
                 f"Only calls of tools can be proposed to {self._seat.id}, and this is "
                 f"{proposal.method[:100]!r}: ask for that with mcp/request, if you may.",
+                ended=METHOD_NOT_FOUND.name,
             )
             return
         proposed = Proposed(self._seat.topic, head.id, member.id)
@@ -248,7 +252,8 @@ class Proposing:
     def _not_taken(self, proposed: Proposed, caller: Caller, error: InterlockError) -> None:
         """Nothing was made of it, nor will be."""
         self._fates.forget(proposed.id)
-        self.chat(proposed.by, proposed.id, f"Your proposal was not taken: {error.message}")
+        said = f"Your proposal was not taken: {error.message}"
+        self.chat(proposed.by, proposed.id, said, ended=error.failure.name)
         why = f"{error.failure.name} {error.message}"
         self._noting.in_vain(proposed, caller, "not_taken", why)
 
@@ -374,7 +379,9 @@ class Proposing:
             self._note(record, proposed, record.state, f"{record.outcome}")
 
     def _came_to_nothing(self, record: Approval, proposed: Proposed, why: str) -> None:
-        self.chat(proposed.by, proposed.id, f"{record.tool} was not called: {why}")
+        failure = APPROVAL_REFUSED if record.state == REFUSED else CONFIRMATION_EXPIRED
+        said = f"{record.tool} was not called: {why}"
+        self.chat(proposed.by, proposed.id, said, ended=failure.name)
         self._note(record, proposed, record.state, f"by {record.by or 'nobody'}")
 
     # -- saying
@@ -422,9 +429,10 @@ class Proposing:
             self._say(kind, jsonrpc.result_response(id, _TOO_LONG), to, envelope)
         self._fates.shown(proposed.id)
 
-    def chat(self, to: str, about: str | None, text: str) -> None:
-        """A word to one participant, about a message of its or about none."""
-        self._say(kinds.CHAT, chat_payload(text[:_LONGEST_CHAT]), [to], about)
+    def chat(self, to: str, about: str | None, text: str, *, ended: str = "") -> None:
+        """A word to one participant, about a message of its or about none. `ended`: the proposal
+        that it is about comes to nothing; the name of the error that says why."""
+        self._say(kinds.CHAT, chat_payload(text[:_LONGEST_CHAT], ended=ended), [to], about)
 
     def _say(self, kind: str, payload: bytes, to: list[str], about: str | None) -> str | None:
         """None: it is too long to be said, or nobody is there to hear it."""

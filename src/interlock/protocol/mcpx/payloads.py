@@ -46,6 +46,8 @@ _OF_PARAMS: Final = {
     method: twins.Known(member, "_meta", *(("arguments",) if member == "name" else ()))
     for method, member in CONTEXT_MEMBER.items()
 }
+ENDED: Final = "interlock/ended"
+"""A member of a chat's payload: see `Chat.ended`."""
 
 
 class Lie(ProtocolError):
@@ -96,6 +98,9 @@ class Chat(msgspec.Struct, frozen=True):
 
     text: str
     format: Format = "plain"
+    ended: str = msgspec.field(name=ENDED, default="")
+    """How a proposal ended that it is about, by the name of an error. The draft has no word for
+    it, so it stands beside the words, where others do not notice it."""
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -198,8 +203,10 @@ def proposal_payload(method: str, params: bytes | Raw) -> bytes:
     return b"".join((b'{"method":', jsonrpc.encode_value(method), b',"params":', params, b"}"))
 
 
-def chat_payload(text: str, format: Format = "plain") -> bytes:
-    return jsonrpc.encode_value({"text": text, "format": format})
+def chat_payload(text: str, format: Format = "plain", *, ended: str = "") -> bytes:
+    """`ended`: the proposal that it is about comes to nothing, and why, as the name of an error."""
+    said = {"text": text, "format": format}
+    return jsonrpc.encode_value({**said, ENDED: ended} if ended else said)
 
 
 # -- reading

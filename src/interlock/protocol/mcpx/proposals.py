@@ -30,7 +30,7 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 _LONGEST_NOTE: Final = 1_000
 
 Status = Literal["pending", "fulfilled", "rejected", "expired"]
-Move = Literal["fulfil", "reject", "expire"]
+Move = Literal["fulfil", "reject", "expire", "withdraw"]
 
 MOVES: Final[dict[tuple[Status, Move], Status]] = {
     ("pending", "fulfil"): "fulfilled",
@@ -40,6 +40,8 @@ MOVES: Final[dict[tuple[Status, Move], Status]] = {
     ("rejected", "fulfil"): "fulfilled",
     ("expired", "fulfil"): "fulfilled",
     ("fulfilled", "fulfil"): "fulfilled",
+    # Whoever was asked says that it was not made, and that somebody else decides.
+    ("fulfilled", "withdraw"): "pending",
 }
 """Everything that can happen to a proposal. What does not stand here changes nothing."""
 
@@ -149,6 +151,22 @@ class Proposals:
             changed=changed,
             note="; ".join(notes)[:_LONGEST_NOTE],
         )
+
+    def withdrawn(self, id: str, fulfilment: str) -> None:
+        """The request that fulfilled it was answered, and not made: somebody else decides. One that
+        nothing else fulfilled waits again."""
+        tracked = self.get(id)
+        if tracked is None or fulfilment not in tracked.fulfilments:
+            return
+        left = tuple(one for one in tracked.fulfilments if one != fulfilment)
+        changed = tuple(one for one in tracked.changed if one != fulfilment)
+        if left:
+            self._change(tracked, fulfilments=left, changed=changed)
+        else:
+            status = MOVES[tracked.status, "withdraw"]
+            self._change(
+                tracked, status=status, fulfilled_by="", fulfilments=(), changed=(), note=""
+            )
 
     def reject(self, id: str, reason: str = "") -> Tracked | None:
         """It is not wanted here. None: it is not pending, or unknown."""
