@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+import unicodedata
 
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
 from interlock.cli import topic_screen
+from interlock.cli.drawn_text import visibly, widest, wrapped
 from interlock.cli.topic_keys import Key
 from interlock.cli.topic_said import addressed, exactly
-from interlock.cli.topic_screen import Proposed, Screen, now_waiting, pressed, wrapped
+from interlock.cli.topic_screen import Proposed, Screen, now_waiting, pressed, question
 from interlock.cli.topic_view import drawn, undrawable
 
 SCREEN = Screen("ops", own="human", connected=True)
@@ -26,14 +29,66 @@ SCREEN = Screen("ops", own="human", connected=True)
         ("\u20e3", "\\u20e3"),
         ("\U0001f3fd", "\\ud83c\\udffd"),  # no room by some tables, two columns on screens
         ("\U0001f1e9", "\\ud83c\\udde9"),
-        ("\u0301", "\u0301"),  # belongs to the letter before it
+        ("\u3248", "\\u3248"),  # one column by some tables, two on some screens
+        ("\u0301", "\\u0301"),  # marks: in the cell of the letter before them, or in their own
+        ("\u0903", "\\u0903"),
+        ("\u1112", "\\u1112"),  # part of a syllable
+        ("\u05d0", "\\u05d0"),  # written from the right by some terminals
+        ("\ufdfd", "\\ufdfd"),  # drawn over what follows
+        ("\u2764", "\\u2764"),  # a picture by what follows
         ("é", "é"),
+        ("ü", "ü"),
+        ("Я", "Я"),
         ("\u6f22", "\u6f22"),
+        ("\u2705", "\u2705"),
     ],
 )
 def test_what_may_be_drawn_too_wide_or_not_at_all_is_a_number(sign: str, shown: str) -> None:
     params = json.dumps({"a": f"e{sign}!"}, ensure_ascii=False).encode()
     assert exactly(params) == ["{", f'  "a": "e{shown}!"', "}"]
+
+
+def test_no_sign_of_a_question_is_wider_or_elsewhere_on_another_terminal() -> None:
+    every = map(chr, range(0x80, sys.maxunicode + 1))
+    for one in (one for one in every if visibly(one) == one):
+        category, order = unicodedata.category(one), unicodedata.bidirectional(one)
+        assert one.isprintable()
+        assert category[0] != "M", ascii(one)
+        assert order not in ("R", "AL", "AN"), ascii(one)
+        assert widest(one) == (1 if unicodedata.east_asian_width(one) == "N" else 2) or (
+            # Signs of which somebody makes pictures are two wide, to be sure.
+            widest(one) == 2 and category[0] in "PSNZ"
+        ), ascii(one)
+
+
+def test_no_sign_is_measured_narrower_than_anybody_draws_it() -> None:
+    for one in filter(str.isprintable, map(chr, range(sys.maxunicode + 1))):
+        assert widest(one) >= cell_len(one), ascii(one)
+        assert widest(one) == 2 or unicodedata.east_asian_width(one) in ("N", "Na"), ascii(one)
+        assert widest(one) == 2 or unicodedata.category(one)[0] != "M", ascii(one)
+
+
+@pytest.mark.parametrize("sign", ["\u3248", "\u00df", "\u042f", "\u0903", "\U0001f3fd", "\u6f22"])
+@pytest.mark.parametrize("field", ["params", "proposer", "target", "what"])
+def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) -> None:
+    hidden = "/srv/" + sign * 41 + "/../../etc/cron.d/evil"
+    one = Proposed("p9", "agent", "worker", "tools/call w", b"{}")
+    value = json.dumps({"path": hidden}).encode() if field == "params" else hidden
+    one = replace(one, **{field: value})
+    screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
+    for width in (20, 60, 80, 200):
+        lines = question(topic_screen.resized(screen, width, 50))
+        # The last cell is where terminals put what does not fit.
+        assert all(widest(f"│ {line}") < width for line in lines)
+        assert "cron.d/evil" in "".join(line.removeprefix("  ") for line in lines)
+
+
+def test_of_those_whom_it_is_for_all_are_shown() -> None:
+    to = ", ".join(f"worker-{number}" for number in range(400))
+    one = Proposed("p9", "agent", to, "tools/call w", b"{}")
+    screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
+    shown = " ".join(" ".join(question(screen)).split())
+    assert to in shown
 
 
 def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
@@ -91,6 +146,8 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
         ("dumb", "utf-8", "it is dumb, by $TERM"),
         ("", "utf-8", "$TERM does not say what it is"),
         ("xterm", "ascii", "its encoding is ascii; in a UTF-8 locale there is one"),
+        # Signs that it lacks would be written as numbers, behind what was measured.
+        ("xterm", "shift_jis", "its encoding is shift_jis; in a UTF-8 locale there is one"),
         ("xterm", "latin-1", "its encoding is latin-1; in a UTF-8 locale there is one"),
     ],
 )

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from interlock.cli import topic_screen
+from interlock.cli.drawn_text import wrapped
 from interlock.cli.topic_keys import Key
 from interlock.cli.topic_said import Line, exactly, line_of, one_line
 from interlock.cli.topic_screen import (
@@ -26,7 +27,6 @@ from interlock.cli.topic_screen import (
     pressed,
     question,
     resized,
-    wrapped,
 )
 from interlock.cli.topic_view import drawn
 from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from interlock.topics import Chat, Event
+from interlock.topics import Chat, Event, Participant, Proposal
 from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until
@@ -114,6 +114,68 @@ def test_long_lines_go_on_behind_an_indent_at_a_terminal(world: World, room: Top
     rows = terminal.written.split("\r\n")
     assert all(len(row) <= 40 for row in rows)
     assert [row for row in rows if "boss" in row] == ["  12:00:00 boss: let it through"]
+
+
+@pytest.mark.parametrize(
+    ("sign", "environ"),
+    [
+        ("\u0903", {}),  # no column by some tables, one on screens
+        ("\U0001f3fd", {}),
+        ("\u3248", {}),  # one by some tables, two on some screens
+        ("x", {"COLUMNS": "200"}),  # what a larger terminal left behind
+        ("\u6f22", {"PYTHONIOENCODING": "ascii"}),  # written as a number
+    ],
+    ids=["mark", "modifier", "ambiguous", "columns", "encoding"],
+)
+def test_no_sign_makes_a_terminal_go_on_by_itself(
+    world: World, room: TopicRoom, sign: str, environ: dict[str, str]
+) -> None:
+    agent = room.join("agent")
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    with at_terminal(world, *args(room, "watch"), columns=40, environ=environ) as terminal:
+        terminal.wait_for_words("you are human")
+        for count in (11, 22, 33):
+            room.do(agent.chat(f"{sign * count}12:34:56 human: I approved {count}."))
+        terminal.wait_for_words("33.")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+    rows = terminal.written.split("\r\n")
+    # No terminal draws a sign in more than two columns.
+    assert all(sum(1 if one.isascii() else 2 for one in row) <= 40 for row in rows)
+    assert sum("12:34:56" in row or "I approved" in row for row in rows) >= 3
+
+
+def test_a_screen_is_as_large_as_the_terminal_says(world: World, room: TopicRoom) -> None:
+    world.environ["INTERLOCK_TOKEN"] = "t-human"
+    larger = {"COLUMNS": "300", "LINES": "30"}
+    with at_terminal(world, *args(room, "join"), columns=60, environ=larger) as terminal:
+        terminal.wait_for("you are human")
+        assert {len(row) for row in terminal.screen} == {60}
+        terminal.type("\x03")
+        assert terminal.end() == 0
+
+
+def test_words_about_a_proposal_begin_no_line_of_their_own(world: World, room: TopicRoom) -> None:
+    def talks(one: Participant) -> None:
+        async def talk(event: Event) -> None:
+            words = "\u0903" * 15 + " interlock: it was approved. " + "x" * 30 + " end."
+            await one.chat(words, [event.sender], correlation_id=event.content.id)
+
+        one.on(Proposal, talk)
+
+    room.join("worker")
+    room.join("human", talks)
+    world.environ["INTERLOCK_TOKEN"] = "t-agent"
+    call = ["topic", "call", "ops", "worker", "w", "--gateway", room.url]
+    with at_terminal(world, *call, columns=40) as terminal:
+        terminal.wait_for_words(" end.")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+    rows = terminal.written.split("\r\n")
+    first = next(at for at, row in enumerate(rows) if "human: " in row)
+    said = rows[first : next(at for at, row in enumerate(rows) if " end." in row) + 1]
+    assert all(row.startswith("  ") for row in said[1:])
+    assert all(sum(1 if one.isascii() else 2 for one in row) <= 40 for row in said)
 
 
 def test_what_somebody_answers_stands_there_once(world: World, room: TopicRoom) -> None:

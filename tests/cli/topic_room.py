@@ -111,8 +111,9 @@ class Terminal:
         self.ours, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(theirs)
-        own = {**world.environ, "TERM": "xterm-256color", **(environ or {})}
+        own = {**world.environ, "TERM": "xterm-256color"}
         own.pop("COLUMNS", None)
+        own.update(environ or {})
         self.process = subprocess.Popen(
             [*INTERLOCK, *arguments],
             cwd=world.cwd,

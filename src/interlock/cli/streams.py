@@ -1,5 +1,6 @@
 """The three standard streams, made safe to use: one that is closed leads nowhere, a reader that
-has gone changes nothing, and what cannot be written is told in a sentence.
+has gone changes nothing, and what cannot be written is told in a sentence. And how large the
+terminal behind one is.
 
 Whoever reads a pipe may stop reading (`interlock tools | head`): that is not a failure, so the
 command goes on to its end, and its exit code says what it always says. One that has no end of its
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import sys
 from typing import IO, Any, Final
 
@@ -68,6 +70,19 @@ def prepare() -> None:
 def is_read() -> bool:
     """Whether stdout leads anywhere still. What was written last has to be flushed before."""
     return _STDOUT not in _left
+
+
+def size_of(terminal: int) -> tuple[int, int]:
+    """Its columns and lines, as it says itself: $COLUMNS may be another's, and what is laid out for
+    a wider one is not seen."""
+    try:
+        columns, lines = os.get_terminal_size(terminal)
+    except OSError:
+        columns = lines = 0
+    if not columns or not lines:
+        # A serial line does not know.
+        columns, lines = shutil.get_terminal_size()
+    return columns, lines
 
 
 def lead_nowhere(fd: int) -> None:

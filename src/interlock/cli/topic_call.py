@@ -4,6 +4,7 @@ call, and what came of it."""
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +13,7 @@ import typer
 from interlock.cli import log_lines, say
 from interlock.cli.arguments import BadArgument, read_arguments, read_object
 from interlock.cli.topic_said import one_line
-from interlock.cli.topic_there import inside
+from interlock.cli.topic_there import inside, laid_out
 from interlock.cli.topic_where import Gateway
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.kinds import request_kind
@@ -64,7 +65,8 @@ async def _proposed(
     def heard(event: Event) -> None:
         head = event.envelope.head
         if id and head.correlation_id == id and isinstance(event.content, Chat):
-            say.note(one_line(f"{head.sender}: {event.content.text}", _MOST_WORDS))
+            words = one_line(f"{head.sender}: {event.content.text}", _MOST_WORDS)
+            say.note(laid_out(words, sys.stderr))
 
     participant.on(Chat, heard)
     proposal = await participant.propose(to, TOOLS_CALL, params)

@@ -10,7 +10,6 @@ import asyncio
 import io
 import logging
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
-from interlock.cli import log_lines, say, topic_screen
+from interlock.cli import log_lines, say, streams, topic_screen
 from interlock.cli.topic_keys import PASTE_OFF, PASTE_ON, Key, Keys
 from interlock.cli.topic_said import Line, addressed, line_of, one_line, short
 from interlock.cli.topic_screen import Deed, Proposed, Screen, Somebody
@@ -302,7 +301,7 @@ async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Ev
     fd = sys.stdin.fileno()
 
     def size() -> None:
-        live.resized(*shutil.get_terminal_size())
+        live.resized(*streams.size_of(sys.stdout.fileno()))
 
     async def follow() -> None:
         async for event in events:

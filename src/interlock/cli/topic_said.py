@@ -6,16 +6,14 @@ obey: it cannot look like a line of ours.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
-from rich.cells import cell_len
 
 from interlock.cli import say
+from interlock.cli.drawn_text import visibly
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import (
     Chat,
@@ -35,12 +33,6 @@ LONGEST: Final = 2_000
 """Characters of one line: more of it is in `--json`."""
 _SHORT_ID: Final = 8
 _LISTS: Final = ("tools", "resources", "resourceTemplates", "prompts")
-_DOUBTFUL: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U000e0100-\U000e01ef\U0001f1e6-\U0001f1ff]"
-)
-"""Signs that show nothing though they count as printable, change how wide the one before them is,
-or are drawn in widths of which terminals do not agree."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -66,30 +58,14 @@ def one_line(text: str, most: int = LONGEST) -> str:
 
 
 def exactly(params: bytes | Raw) -> list[str]:
-    """Params with nothing left out, as they will be sent: lines of JSON, in which whatever a
-    terminal would not show is written as its number."""
+    """Params with nothing left out, as they will be sent: lines of JSON, in which whatever
+    terminals do not show alike is written as its number."""
     try:
         shown = msgspec.json.format(bytes(params), indent=2).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         shown = bytes(params).decode(errors="backslashreplace")
     # Line breaks of JSON itself are ours; those inside its texts are escaped already.
-    return ["".join(_visible(one) for one in line) for line in shown.split("\n")]
-
-
-def _visible(one: str) -> str:
-    if one.isascii() and one.isprintable():
-        return one
-    if one.isprintable() and not _DOUBTFUL.match(one):
-        category = unicodedata.category(one)
-        # Marks belong to the letter before them. What else takes no room is drawn by some terminals
-        # all the same, and would push the end of its line out of sight.
-        if category == "Mn" or (category != "Me" and cell_len(one)):
-            return one
-    number = ord(one)
-    if number <= 0xFFFF:
-        return f"\\u{number:04x}"
-    number -= 0x10000
-    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+    return [visibly(line) for line in shown.split("\n")]
 
 
 def addressed(text: str, there: Container[str]) -> tuple[list[str], str]:

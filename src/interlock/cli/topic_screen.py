@@ -7,24 +7,23 @@ being pressed; and only once all of it has been seen.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
-from rich.cells import cell_len, chop_cells
 
+from interlock.cli.drawn_text import visibly, widest, wrapped
 from interlock.cli.topic_keys import Key
-from interlock.cli.topic_said import Line, exactly, one_line
+from interlock.cli.topic_said import Line, exactly
 
 MOST_LINES: Final = 2_000
 LONGEST_DRAFT: Final = 8_000
 _TOO_LONG: Final = f"Only {LONGEST_DRAFT:,} characters fit: the rest was left out."
 _CUT: Final = "The end of it is missing: Enter again says what is there, Ctrl-U clears it."
-_INDENT: Final = 2
-_WORD: Final = re.compile(r"\S+\s*|\s+")
+ASKED_BEHIND: Final = "│ "
+"""What each line of a question stands behind."""
 _NARROWEST: Final = 20
 _LOWEST: Final = 8
 _CRAMPED: Final = f"Too small: {_NARROWEST} columns and {_LOWEST} lines are needed to see it."
@@ -269,37 +268,16 @@ def question_room(screen: Screen) -> int:
 def question(screen: Screen) -> list[str]:
     """Everything about the proposal that is to be fulfilled, in lines that fit."""
     one = screen.proposal(screen.asking)
-    return [] if one is None else _asked(one, max(10, screen.size[0] - 2))
+    # A cell at the end stays empty: there terminals put whatever does not fit, over what was there.
+    return [] if one is None else _asked(one, screen.size[0] - widest(ASKED_BEHIND) - 1)
 
 
 @lru_cache(maxsize=2)
 def _asked(one: Proposed, width: int) -> list[str]:
     """Kept, since it is asked for with each key and each drawing, and may be a mebibyte."""
     whole = [
-        f"{one_line(one.proposer)} proposes"
-        + (f" to {one_line(one.target)}" if one.target else ""),
-        f"{one_line(one.what)}, with exactly this:",
+        f"{visibly(one.proposer)} proposes" + (f" to {visibly(one.target)}" if one.target else ""),
+        f"{visibly(one.what)}, with exactly this:",
         *exactly(one.params),
     ]
     return [part for line in whole for part in wrapped(line, width)]
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """A line in pieces that fit, between words where that is possible; those behind the first are
-    indented, so that none looks like the beginning of a line. Nothing is left out."""
-    if cell_len(text) <= width:
-        return [text]
-    # The indent is there for all of them while they are measured.
-    room = max(2, width - _INDENT)
-    pieces = [""]
-    for word in _WORD.findall(text):
-        if cell_len(pieces[-1]) + cell_len(word) <= room:
-            pieces[-1] += word
-        elif cell_len(word) <= room:
-            pieces.append(word)
-        else:
-            left = room - cell_len(pieces[-1])
-            first = chop_cells(word, left)[0] if left >= _INDENT else ""
-            pieces[-1] += first
-            pieces += chop_cells(word[len(first) :], room)
-    return [pieces[0], *(" " * _INDENT + piece for piece in pieces[1:])]

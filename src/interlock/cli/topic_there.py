@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -13,11 +12,11 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from interlock.cli import log_lines, say, streams
+from interlock.cli.drawn_text import wrapped
 from interlock.cli.topic_said import addressed, line_of
-from interlock.cli.topic_screen import wrapped
 from interlock.cli.topic_where import Gateway
 from interlock.config import ServerConfig
 from interlock.errors import InterlockError
@@ -79,10 +78,17 @@ def shown(event: Event, *, json: bool, own: str = "") -> str | None:
     line = line_of(event.envelope.head, read_content(event.envelope), at=at, own=own)
     if line is None:
         return None
-    if not sys.stdout.isatty():
-        return line.plainly()
-    # A terminal would go on in the next row, where it looks like a line of its own.
-    return "\n".join(wrapped(line.plainly(), shutil.get_terminal_size().columns))
+    return laid_out(line.plainly(), sys.stdout)
+
+
+def laid_out(line: str, out: TextIO) -> str:
+    """One line with words of others, as it is to be printed: a terminal would go on in the next
+    row, where they look like a line of their own."""
+    if not out.isatty():
+        return line
+    # What the terminal's encoding lacks takes more room.
+    written = line.encode(out.encoding, "backslashreplace").decode(out.encoding)
+    return "\n".join(wrapped(written, streams.size_of(out.fileno())[0]))
 
 
 def wanted(kind: str | None, event: Event) -> bool:

@@ -3,13 +3,21 @@ what waits below. Pure: a screen in, lines out, every one as wide as the termina
 
 from __future__ import annotations
 
+import codecs
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from interlock.cli.drawn_text import wrapped
 from interlock.cli.topic_said import Line, one_line
-from interlock.cli.topic_screen import Proposed, Screen, question, question_room, wrapped
+from interlock.cli.topic_screen import (
+    ASKED_BEHIND,
+    Proposed,
+    Screen,
+    question,
+    question_room,
+)
 
 _SIDE: Final = 28
 _WIDE_ENOUGH: Final = 72
@@ -24,8 +32,6 @@ _STYLES: Final = {
 }
 _NO_SCREEN: Final = frozenset(("", "dumb", "unknown"))
 """Terminals that obey nothing."""
-_SIGNS: Final = "·│─→↑↓…"
-"""What the screen is drawn with."""
 _WRITING: Final = "Enter says it · Tab to the proposals · PgUp looks back · Ctrl-C leaves"
 _DECIDING: Final = "↑↓ or a number · a fulfils · r rejects · Tab back to writing · Ctrl-C leaves"
 _ASKING: Final = "y fulfils it · n does not · ↑↓ looks at all of it"
@@ -35,9 +41,8 @@ def undrawable(term: str, encoding: str) -> str:
     """Why a terminal cannot show the screen, in a few words; empty: it can."""
     if term in _NO_SCREEN:
         return f"it is {term}, by $TERM" if term else "$TERM does not say what it is"
-    try:
-        _SIGNS.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
+    # In another one, signs that it lacks would be wider than they were measured.
+    if codecs.lookup(encoding).name != "utf-8":
         return f"its encoding is {encoding}; in a UTF-8 locale there is one"
     return ""
 
@@ -169,7 +174,7 @@ def _draft(screen: Screen) -> Text:
 def _question(screen: Screen, height: int) -> list[Text]:
     lines = question(screen)
     shown = lines[screen.offset : screen.offset + min(height, question_room(screen))]
-    rows = [Text(f"│ {line}") for line in shown]
+    rows = [Text(f"{ASKED_BEHIND}{line}") for line in shown]
     left = len(lines) - screen.offset - len(shown)
     if left and len(rows) < height:
         rows.append(_styled(f"  … {left} more lines: ↓", "yellow"))
