@@ -214,3 +214,18 @@ def test_decisions_that_are_not_kept(desk: Desk) -> None:
         desk.config.read_text().replace("{decisions: 8}", "{enabled: false}"), encoding="utf-8"
     )
     assert "automation.enabled is false" in desk()
+
+
+@pytest.mark.parametrize("option", ["--config", "-c", "--node", "--irreversible", "--json"])
+def test_an_option_before_a_command_changes_nothing(desk: Desk, option: str) -> None:
+    desk.remember(decisions(notes(20)))
+    desk("accept", desk.json("list")["suggestions"][0]["id"], "--yes", "--open", "content")
+    [rule] = desk.learned
+    before = desk.config.read_text()
+    elsewhere = {"--config": ["other.yaml"], "-c": ["other.yaml"], "--node": ["127.0.0.1:1"]}
+    told = desk(option, *elsewhere.get(option, []), "revert", rule.name, code=2)
+    assert desk.config.read_text() == before
+    named = "--config" if option == "-c" else option
+    words = " ".join(told.replace("│", " ").split())
+    assert f"{named} stands before revert" in words
+    assert f"interlock automation revert {named}" in words

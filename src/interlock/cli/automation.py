@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.cli import running, say, where
+from interlock.cli import options, running, say, where
 from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
@@ -62,8 +62,10 @@ def overview(
       interlock automation accept s1f0c0e2a
       interlock automation revert allow-files.write-1f0c0e
     """
-    if context.invoked_subcommand is None:
-        _list(config, node, json=json, irreversible=irreversible)
+    if context.invoked_subcommand is not None:
+        options.refuse_before_command(context)
+        return
+    _list(config, node, json=json, irreversible=irreversible)
 
 
 @automation.command("list")

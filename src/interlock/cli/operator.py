@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.cli import operator_key, running, say, where
+from interlock.cli import operator_key, options, running, say, where
 from interlock.cli.approvals import Json, Key, PassphraseFile
 from interlock.cli.running import NodeOption
 
@@ -57,6 +57,7 @@ def show(
       interlock operator end exec_4e52
     """
     if context.invoked_subcommand is not None:
+        options.refuse_before_command(context)
         return
     desk = _desk(config, node, key, passphrase_file)
     known: set[str] = set()

@@ -1,4 +1,5 @@
-"""Values of options that several commands read, with words for those that are none."""
+"""Values of options that several commands read, with words for those that are none, and for those
+in the wrong place."""
 
 from __future__ import annotations
 
@@ -24,3 +25,18 @@ def one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def refuse_before_command(context: typer.Context) -> None:
+    """A group that does something by itself has options for that. Before the name of a command they
+    would be about nothing, and the command about what nobody meant. Raises BadParameter."""
+    command = context.invoked_subcommand
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            option = max(parameter.opts, key=len)
+            raise typer.BadParameter(
+                f"{option} stands before {command}, which does not see it: write it behind, "
+                f"{context.command_path} {command} {option} …",
+                context,
+            )
