@@ -7,6 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from interlock.cli import say
@@ -49,6 +50,23 @@ def test_words_of_others_cannot_take_over_a_terminal() -> None:
     assert say.printable("plain, grün, 名前") == "plain, grün, 名前"
     assert say.printable("a\tb\nc") == "a\tb\nc"
     assert say.printable("\x1b[2Jgone\x07\r") == "\ufffd[2Jgone\ufffd\ufffd"
+
+
+def test_nothing_that_is_told_takes_over_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "closed: \x1b[2J\x1b]0;pwned\x07\x9b31m"
+    say.problem(reason)
+    say.note(f"Note: {reason}\n  go on")
+    harmless = "closed: \ufffd[2J\ufffd]0;pwned\ufffd\ufffd31m"
+    assert capsys.readouterr().err == f"interlock: {harmless}\nNote: {harmless}\n  go on\n"
+
+
+def test_json_on_a_terminal_takes_over_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say.as_json({"id": "\x9b2J"})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    say.as_json({"id": "\x9b2J"})
+    assert capsys.readouterr().out == '{\n  "id": "\x9b2J"\n}\n{\n  "id": "\ufffd2J"\n}\n'
 
 
 def test_kept_lines_are_redacted_and_not_repeated() -> None:

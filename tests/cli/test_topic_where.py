@@ -10,7 +10,7 @@ import pytest
 
 from bench.certificates import Authority
 from interlock.cli.topic_where import gateway, token_of
-from interlock.errors import CONFIG, InterlockError
+from interlock.errors import CONFIG, FORBIDDEN, INTERNAL, UPSTREAM_LOST, InterlockError
 from tests.cli.program import World, free_port
 from tests.cli.topic_room import at_terminal
 
@@ -82,6 +82,14 @@ def test_no_token_is_ever_shown(tmp_path: Path) -> None:
     assert "a-secret" not in repr(there)
     assert "a-secret" not in repr(vars(there)["url"])
     assert there.settings(patient=True)["token"] == "a-secret"
+
+
+def test_what_a_gateway_says_is_no_line_of_its_own() -> None:
+    there = gateway(None, None, "wss://node.example.com/ws", None)
+    told = there.told(InterlockError(FORBIDDEN, "it closed: \x1b[2J\nNote: you are promoted"))
+    assert told.message == "it closed: \ufffd[2J Note: you are promoted"
+    there.error = InterlockError(UPSTREAM_LOST, "it is\ngone")
+    assert there.told(InterlockError(INTERNAL, "?")).message == "it is gone"
 
 
 def test_the_user_of_this_machine_needs_no_token(world: World) -> None:

@@ -31,13 +31,14 @@ EXIT_CODES_HELP: Final = (
 
 
 def problem(message: str) -> None:
-    """A sentence about what went wrong, on stderr."""
-    print(f"interlock: {message}", file=sys.stderr)
+    """A sentence about what went wrong, on stderr. Whoever else is quoted in it takes over nothing:
+    here as in a note, what a terminal would obey is left out."""
+    print(f"interlock: {printable(message)}", file=sys.stderr)
 
 
 def note(message: str) -> None:
     """Something worth knowing that is not the result, on stderr."""
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
 
 
 def failure(error: InterlockError) -> int:
@@ -81,8 +82,9 @@ def as_json(value: Any) -> None:
     """A result for a program, on stdout."""
     import msgspec
 
-    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    print(encoded.decode())
+    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    # JSON escapes only some of what a terminal obeys.
+    print(printable(encoded) if sys.stdout.isatty() else encoded)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -94,7 +94,7 @@ def change(
     for pattern in give:
         doubt = pattern_doubt(pattern)
         if doubt is not None:
-            say.note(say.printable(f"Warning: {doubt[0]}: {doubt[1]}."))
+            say.note(f"Warning: {doubt[0]}: {doubt[1]}.")
     body = _ask(
         there,
         f"/admin/participants/{quote(id, safe='')}/capabilities",

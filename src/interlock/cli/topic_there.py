@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 from interlock.cli import log_lines, say, streams
 from interlock.cli.drawn_text import wrapped
-from interlock.cli.topic_said import addressed, line_of
+from interlock.cli.topic_said import addressed, line_of, one_line
 from interlock.cli.topic_where import Gateway
 from interlock.config import ServerConfig
 from interlock.errors import InterlockError
@@ -65,7 +65,7 @@ async def say_once(
         others = ", ".join(sorted(there - {participant.id})[:_MOST_NAMED]) or "nobody else"
         verb = "is" if len(missing) == 1 else "are"
         words = f"{', '.join(missing)} {verb} not in {topic} now. There: {others}."
-        say.note(say.printable(f"Note: {words}"))
+        say.note(f"Note: {one_line(words)}")
     return id
 
 

@@ -21,7 +21,8 @@ from interlock.channels.channel import Channel
 from interlock.channels.websocket import dial
 from interlock.cli import running, say
 from interlock.cli.running import Meant
-from interlock.config.problems import BadValue
+from interlock.cli.topic_said import one_line
+from interlock.config.problems import BadValue, ConfigError
 from interlock.config.quantities import check_parent_url
 from interlock.errors import CONFIG, INTERNAL, INVALID_REQUEST, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcpx.words import LONGEST, REPLACED
@@ -104,7 +105,8 @@ class Gateway:
         """What went wrong, in the words of whoever knows best: a library that was told to try no
         second time does not know why, and nothing of tokens and the config of this user."""
         if self.error is not None and error.failure is INTERNAL:
-            return self.error
+            return _on_one_line(self.error)
+        error = _on_one_line(error)
         data = error.data or {}
         if data.get("status") == _NO_PATH:
             # The config of whoever calls is not to blame for it.
@@ -193,6 +195,14 @@ class Gateway:
         lost = InterlockError(UPSTREAM_LOST, f"{self.url}: the connection was lost.")
         self.error = self.error or lost
         raise self.error
+
+
+def _on_one_line(error: InterlockError) -> InterlockError:
+    """A gateway may say anything, also what would look like lines of this program. Problems of a
+    config are ours, and have lines of their own."""
+    if isinstance(error, ConfigError):
+        return error
+    return InterlockError(error.failure, one_line(error.message), error.data)
 
 
 def gateway(
