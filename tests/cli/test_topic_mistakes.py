@@ -89,12 +89,17 @@ def test_a_line_of_stdin_that_is_no_text_ends_nothing(world: World, room: TopicR
         ("wss://me:secret@host/ws", "INTERLOCK_TOKEN"),
         ("ws://example.com/ws", "wss://example.com/ws"),
         ("ws://127.0.0.1:7400/ws?token=secret", "no query"),
+        ("wss://a..b/ws", "wss://host/ws"),
+        (f"wss://{'a' * 70}.example.com/ws", "wss://host/ws"),
+        ("ws://example.com/${x}", "wss://example.com/"),
     ],
 )
 def test_what_is_no_gateway_is_told_before_anything_is_done(
     world: World, url: str, words: str
 ) -> None:
-    for command in (["send", "ops", "hi"], ["watch", "ops"], ["join", "ops"]):
+    commands = (["send", "ops", "hi"], ["watch", "ops"], ["join", "ops"], ["list"],
+                ["call", "ops", "worker", "w"])  # fmt: skip
+    for command in commands:
         done = world.run_here("topic", *command, "--gateway", url)
         assert done.returncode == 2, done.stderr
         told = " ".join(done.stderr.replace("│", " ").split())

@@ -53,6 +53,7 @@ MISTAKES = {
     "parent: {url: http://127.0.0.1/ax, segment: a}": f"1:10: parent.url: {ADDRESS}",
     "parent: {url: 'unix:', segment: a}": f"1:10: parent.url: {ADDRESS}",
     "parent: {url: 'ws://[x', segment: a}": f"1:10: parent.url: {ADDRESS}",
+    "parent: {url: 'wss://a..b/', segment: a}": f"1:10: parent.url: {ADDRESS}",
     "parent: {url: 'ws://localhost:99999/', segment: a}": f"1:10: parent.url: {ADDRESS}",
     "parent: {url: 'wss://me:hunter2@x/ax', segment: a}": (
         "1:10: parent.url: credentials must not stand in an address; write them as parent.token"

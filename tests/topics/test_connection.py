@@ -98,6 +98,8 @@ def test_it_can_come_in_again() -> None:
         ("unix:/run/node.sock", "wss://host/ws"),
         ("wss:///ws", "wss://host/ws"),
         ("wss://[node/ws", "wss://host/ws"),
+        ("wss://node..example.com/ws", "wss://host/ws"),
+        (f"wss://{'n' * 64}/ws", "wss://host/ws"),
     ],
 )
 def test_addresses_that_cannot_be(url: str, words: str) -> None:

@@ -23,7 +23,7 @@ from interlock.cli import running, say
 from interlock.cli.running import Meant
 from interlock.cli.topic_said import one_line
 from interlock.config.problems import BadValue, ConfigError
-from interlock.config.quantities import check_parent_url
+from interlock.config.quantities import check_gateway_url
 from interlock.errors import CONFIG, INTERNAL, INVALID_REQUEST, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcpx.words import LONGEST, REPLACED
 
@@ -34,7 +34,6 @@ VARIABLE: Final = "INTERLOCK_TOKEN"
 _MOST_TOKEN: Final = 64 * 1024
 _OWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """What a node listens on that cannot be dialled."""
-_ADDRESS: Final = "write wss://host/ws or, on this machine, ws://127.0.0.1:port/ws"
 _NO_PATH: Final = 404
 _NO_SEAT: Final = 403
 _MOST_NAMED: Final = 20
@@ -217,7 +216,10 @@ def gateway(
     if url is not None:
         if node is not None:
             raise typer.BadParameter("--gateway names one already: leave --node out.")
-        _check_address(url)
+        try:
+            check_gateway_url(url, token=f"show a token by ${VARIABLE} or --token-file")
+        except BadValue as bad:
+            raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
         return Gateway(url, token, ca=None if ca is None else str(ca))
     meant = running.meant(config, node)
     address = meant.config.address
@@ -227,25 +229,6 @@ def gateway(
     if meant.problem is not None:
         say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
     return Gateway(f"{scheme}://{authority}{meant.config.topics.path}", token, own=meant)
-
-
-def _check_address(url: str) -> None:
-    """Raises BadParameter. Nothing of the URL is in it but a host: it may hold a token."""
-    if "?" in url:
-        raise typer.BadParameter(f"--gateway has no query: {_ADDRESS}.")
-    try:
-        parts = urlsplit(url)
-        if "@" in parts.netloc:
-            raise typer.BadParameter(
-                f"--gateway holds no credentials: show a token by ${VARIABLE} or --token-file."
-            )
-        if parts.scheme not in ("ws", "wss") or not url.isascii():
-            raise BadValue("", "")
-        check_parent_url(url)
-    except (BadValue, ValueError) as bad:
-        if isinstance(bad, BadValue) and "everybody on the way" in bad.message:
-            raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
-        raise typer.BadParameter(f"--gateway is no address of topics: {_ADDRESS}.") from None
 
 
 def token_of(file: Path | None) -> str | None:

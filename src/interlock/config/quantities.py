@@ -12,7 +12,7 @@ import re
 import shlex
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from interlock.config.problems import BadValue, quoted
 
@@ -53,6 +53,7 @@ _OTHER_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _DURATION_HINT: Final = "write it as 250ms, 30s, 5m or 1h, or as a plain number of seconds"
 _SIZE_HINT: Final = "write it as 512KiB or 4MiB, or as a plain number of bytes"
+_GATEWAY_HINT: Final = "write wss://host/ws or, on this machine, ws://127.0.0.1:port/ws"
 _LISTEN_HINT: Final = "write host:port, such as 127.0.0.1:8420 or [::1]:8420"
 
 
@@ -162,8 +163,7 @@ def check_url(text: str) -> str:
         return text
     try:
         parts = urlsplit(text)
-        _ = parts.port  # urlsplit looks at the port only when it is asked for
-        broken = not is_url(text) or not parts.hostname
+        broken = not is_url(text) or not _has_place(parts)
     except ValueError:
         broken = True
     if broken or any(ch.isspace() or ord(ch) < 32 for ch in text):
@@ -182,26 +182,58 @@ def check_parent_url(text: str) -> str:
         return text
     if text.startswith("unix:") and len(text) > len("unix:"):
         return text
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # urlsplit looks at the port only when it is asked for
-        broken = parts.scheme not in ("ws", "wss") or not parts.hostname or bool(parts.fragment)
-    except ValueError:
-        broken = True
-    if broken or any(ch.isspace() or ord(ch) < 32 for ch in text):
+    parts = _websocket(text)
+    if parts is None:
         raise BadValue(
             "this is not the address of a node",
             "write wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock",
         )
     if parts.username is not None or parts.password is not None:
         raise BadValue("credentials must not stand in an address", "write them as parent.token")
+    _check_unread(parts)
+    return text
+
+
+def check_gateway_url(text: str, *, token: str) -> str:
+    """The address of a gateway of topics, as it stands. `token`: how one is shown, since it must
+    not be in there. Nothing of the address is in what is raised but where it leads."""
+    parts = _websocket(text) if text.isascii() else None
+    if parts is None:
+        raise BadValue("this is no address of topics", _GATEWAY_HINT)
+    if "@" in parts.netloc:
+        raise BadValue("an address of topics holds no credentials", token)
+    if "?" in text:
+        raise BadValue("an address of topics has no query", _GATEWAY_HINT)
+    _check_unread(parts)
+    return text
+
+
+def _websocket(text: str) -> SplitResult | None:
+    """The parts of an address of a WebSocket; None where it is none that could be dialled."""
+    try:
+        parts = urlsplit(text)
+        broken = parts.scheme not in ("ws", "wss") or not _has_place(parts) or parts.fragment
+    except ValueError:
+        return None
+    return None if broken or any(ch.isspace() or ord(ch) < 32 for ch in text) else parts
+
+
+def _has_place(parts: SplitResult) -> bool:
+    """Whether a host is named, and it and the port can be ones. May raise ValueError instead:
+    urlsplit looks at neither before it is asked."""
+    _ = parts.port
+    # What looks names up wants it so: no label is empty, or longer than 63 characters.
+    return bool((parts.hostname or "").encode("idna"))
+
+
+def _check_unread(parts: SplitResult) -> None:
+    """Nothing is sent to another machine that others could read on its way."""
     if parts.scheme == "ws" and not Address(parts.hostname or "", 0).loopback:
         secure = parts._replace(scheme="wss", query="").geturl()
         raise BadValue(
             "everybody on the way could read what goes to another machine over ws://",
             f"write {secure}",
         )
-    return text
 
 
 def is_confidential(url: str) -> bool:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from interlock.channels.channel import Channel
 from interlock.config.problems import BadValue
-from interlock.config.quantities import check_parent_url
+from interlock.config.quantities import check_gateway_url
 from interlock.errors import (
     CONFIG,
     FORBIDDEN,
@@ -46,7 +46,6 @@ _CLOSED: Final[dict[int, tuple[Failure, str]]] = {
     ),
 }
 _UNTIDY: Final = 1002
-_ADDRESS: Final = "wss://host/ws or, on this machine, ws://127.0.0.1:port/ws"
 
 
 class Dial(Protocol):
@@ -64,19 +63,10 @@ class Dial(Protocol):
 
 def address(url: str, topic: str, routing: str) -> str:
     """Where to dial. Raises ValueError for what is no gateway's address, or would show a token."""
-    if "@" in url.partition("?")[0]:
-        # Without its text, here as below: it may hold a token.
-        raise ValueError("The URL of the gateway holds no credentials: give `token`.")
-    if url.partition(":")[0].lower() not in ("ws", "wss"):
-        raise ValueError(f"A topic is joined over {_ADDRESS}.")
     try:
-        check_parent_url(url)
+        check_gateway_url(url, token="give `token`")
     except BadValue as bad:
-        # What else it says is about the addresses of parents.
-        why = f"{bad.message}; {bad.hint}" if "over ws://" in bad.message else f"write {_ADDRESS}"
-        raise ValueError(f"The URL of the gateway: {why}.") from None
-    if "?" in url:
-        raise ValueError("The URL of the gateway has no query: give `topic`, `routing`, `token`.")
+        raise ValueError(f"The URL of the gateway: {bad.message}; {bad.hint}.") from None
     query = urlencode({"topic": topic, "routing": routing})
     return f"{url}?{query}"
 
