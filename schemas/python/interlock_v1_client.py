@@ -1,7 +1,7 @@
 """A typed client of Interlock 1.0.0. Longer than 500 lines because it is generated."""
 # Generated from proto/interlock/v1/api.proto by interlock-contracts 1.
 # Edit that, not this.
-# sha256:404591db3ac5b9cda9498c1d6993f9183c5ee68ff2a42681083cd97284c3a22b
+# sha256:be48e996c5caf2b7f678ce95058b199b18ad8b80aaaf0fbd835868ca3e6272a4
 
 from __future__ import annotations
 
@@ -606,6 +606,8 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Contracts that drivers serve."""
     changed_contracts: list[ToolChange]
     """Tools of upstreams whose schemas changed lately, those that break their callers first."""
+    topics_url: str | None
+    """Where its topics are joined. Null: there are none, or HTTP is not open."""
 
 
 class OperatorSession(msgspec.Struct, kw_only=True, omit_defaults=True):

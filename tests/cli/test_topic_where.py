@@ -169,3 +169,114 @@ def test_a_topic_that_is_not_in_the_config_is_told(world: World, name: str, word
     assert done.returncode == 1
     assert done.stderr.endswith(f" {words}\n")
     assert world.run_here("topic", "send", "team-x", "hi").returncode == 0
+
+
+# -- options that are about something else
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--gateway", "wss://n/ws", "--config", "none.yaml"], "leave --config out"),
+        (["--gateway", "wss://n/ws", "--node", "8420"], "leave --node out"),
+        (["--gateway", "ws://127.0.0.1:1/ws", "--ca", "none.pem"], "--ca is for what is reached"),
+        (["--ca", "none.pem"], "--ca is for what is reached"),
+        (["--node", "8420", "--ca", "none.pem"], "--ca is for what is reached"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_told(
+    world: World, options: list[str], words: str
+) -> None:
+    world.config(topics={"rooms": {"ops": {}}})
+    for command in (["send", "ops", "hi"], ["watch", "ops"], ["list"], ["call", "ops", "a", "b"]):
+        done = world.run_here("topic", *command, *options)
+        assert done.returncode == 2, done.stderr
+        assert words in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_ca_is_not_for_a_node_whose_certificate_is_known(world: World) -> None:
+    certificate, key = Authority(world.folder).certificate("node", ["127.0.0.1"])
+    world.config(tls={"certificate": str(certificate), "key": str(key)})
+    done = world.run_here("topic", "send", "ops", "hi", "--ca", str(certificate))
+    assert done.returncode == 2
+    assert "stands in its config" in " ".join(done.stderr.replace("│", " ").split())
+
+
+# -- a node by its address
+
+SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
+
+
+def test_a_node_says_where_its_topics_are(world: World) -> None:
+    config = world.config(topics={"path": "/rooms", "rooms": {"ops": {"seats": SEATS}}})
+    node = world.up()
+    assert node.status()["topics_url"] == f"ws://127.0.0.1:{world.port}/rooms"
+    config.unlink()
+    done = world.run_here("topic", "send", "ops", "hi", "--node", str(world.port))
+    assert (done.returncode, done.stderr) == (0, "")
+    # One of somebody else cannot be asked.
+    other = str(world.folder)
+    done = world.run_here(
+        "topic", "send", "ops", "hi", "--node", str(world.port), XDG_STATE_HOME=other
+    )
+    assert done.returncode == 1
+    assert "no topics" not in done.stderr
+    assert f"so ws://127.0.0.1:{world.port}/ws was tried; --gateway names another" in done.stderr
+
+
+def test_a_node_by_its_address_may_speak_tls(world: World) -> None:
+    authority = Authority(world.folder)
+    certificate, key = authority.certificate("node", ["127.0.0.1"])
+    tls = {"certificate": str(certificate), "key": str(key)}
+    config = world.config(topics={"rooms": {"ops": {"seats": SEATS}}, "admins": ["local"]}, tls=tls)
+    world.up()
+    config.unlink()
+    there = ["--node", str(world.port)]
+    done = world.run_here("topic", "send", "ops", "hi", *there)
+    assert done.returncode == 4
+    assert "certificate is not trusted" in done.stderr
+    assert "--ca FILE" in done.stderr
+    for command in (["send", "ops", "hi"], ["list"]):
+        assert world.run_here("topic", *command, *there).returncode == 4
+        done = world.run_here("topic", *command, *there, "--ca", str(authority.file))
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_wrong_config_without_a_node_is_what_is_wrong(world: World) -> None:
+    path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"seats": SEATS}}})
+    wrong = path.read_text().replace('"servers"', '"severs": {}, "servers"')
+    path.write_text(wrong)
+    done = world.run_here("topic", "send", "ops", "hi")
+    assert done.returncode == 3
+    assert "severs" in done.stderr
+    assert "earlier config" not in done.stderr
+
+
+def test_a_node_that_runs_by_an_earlier_config_is_asked(world: World) -> None:
+    path = world.config(topics={"path": "/rooms", "rooms": {"ops": {"seats": SEATS}}})
+    world.up()
+    path.write_text(path.read_text().replace('"servers"', '"severs": {}, "servers"'))
+    done = world.run_here("topic", "send", "ops", "hi")
+    assert done.returncode == 0, done.stderr
+    assert "Note: the node runs by an earlier config: " in done.stderr
+
+
+@pytest.mark.parametrize("command", [["send", "ops", "hi"], ["list"]])
+def test_nothing_goes_to_another_machine_in_the_clear(world: World, command: list[str]) -> None:
+    world.config()
+    done = world.run_here("topic", *command, "--node", "192.0.2.7:9999")
+    assert done.returncode == 2
+    assert "everybody on the way could read" in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "command", [["send", "ops", "hi"], ["watch", "ops"], ["call", "ops", "a", "b"]]
+)
+def test_a_node_that_listens_for_others_without_tls_is_told(
+    world: World, command: list[str]
+) -> None:
+    world.config(listen="192.0.2.7:9999", tokens=[{"name": "a", "token": "${env:T}"}])
+    done = world.run_here("topic", *command)
+    assert done.returncode == 3
+    assert "write wss://192.0.2.7:9999/ws" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import typer
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from interlock.cli import say, where
 from interlock.config import Config, ConfigError
@@ -53,6 +53,8 @@ class NodeNow(Struct, frozen=True):
 
     url: str | None
     upstreams: list[UpstreamNow]
+    topics_url: str | UnsetType | None = UNSET
+    """Unset: a node of an earlier version does not say."""
 
     @property
     def address(self) -> str:

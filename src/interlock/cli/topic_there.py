@@ -19,7 +19,7 @@ from interlock.cli.drawn_text import wrapped
 from interlock.cli.topic_said import addressed, line_of, one_line
 from interlock.cli.topic_where import Gateway
 from interlock.config import ServerConfig
-from interlock.errors import InterlockError
+from interlock.errors import CONFIG, InterlockError
 from interlock.protocol.jsonrpc import notification, on_one_line
 from interlock.protocol.kinds import compiled, is_reserved, request_kind
 from interlock.protocol.mcpx.payloads import read_content
@@ -43,9 +43,14 @@ async def inside(gateway: Gateway, topic: str) -> AsyncIterator[Participant]:
 
 
 def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) -> Participant:
-    """The gateway and the name of the topic were looked at before."""
+    """The name of the topic was looked at before. Raises InterlockError."""
     gateway.topic = topic
-    return Participant(gateway.url, topic=topic, **gateway.settings(patient=patient), **more)
+    settings = gateway.settings(patient=patient)
+    try:
+        return Participant(gateway.url, topic=topic, **settings, **more)
+    except ValueError as error:
+        # A node of one's own may listen where no topic is joined.
+        raise InterlockError(CONFIG, str(error)) from None
 
 
 async def say_once(

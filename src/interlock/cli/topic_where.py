@@ -12,10 +12,11 @@ import ssl
 import stat
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
+from msgspec import UNSET
 
 from interlock.channels.channel import Channel
 from interlock.channels.websocket import dial
@@ -24,7 +25,14 @@ from interlock.cli.running import Meant
 from interlock.cli.topic_said import one_line
 from interlock.config.problems import BadValue, ConfigError
 from interlock.config.quantities import check_gateway_url
-from interlock.errors import CONFIG, INTERNAL, INVALID_REQUEST, UPSTREAM_LOST, InterlockError
+from interlock.errors import (
+    CONFIG,
+    INTERNAL,
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
 from interlock.protocol.mcpx.words import LONGEST, REPLACED
 
 if TYPE_CHECKING:
@@ -84,8 +92,10 @@ class Gateway:
         *,
         ca: str | None = None,
         own: Meant | None = None,
+        doubt: str = "",
     ) -> None:
-        """`own`: the node of this user, whose certificate stands in its config."""
+        """`own`: the node of this user, whose certificate stands in its config. `doubt`: why it may
+        be somewhere else."""
         self.url = url
         self.error: InterlockError | None = None
         """Why nobody could be reached, the last time."""
@@ -94,6 +104,7 @@ class Gateway:
         self._token = token
         self._ca = ca
         self._own = own
+        self._doubt = doubt
 
     def settings(self, *, patient: bool) -> dict[str, Any]:
         """What a Participant is given. Without patience a gateway that is not there is the end."""
@@ -104,12 +115,13 @@ class Gateway:
         """What went wrong, in the words of whoever knows best: a library that was told to try no
         second time does not know why, and nothing of tokens and the config of this user."""
         if self.error is not None and error.failure is INTERNAL:
-            return _on_one_line(self.error)
+            return self._doubted(_on_one_line(self.error))
         error = _on_one_line(error)
         data = error.data or {}
         if data.get("status") == _NO_PATH:
             # The config of whoever calls is not to blame for it.
-            return InterlockError(INVALID_REQUEST, self._no_topics() or error.message, data)
+            words = self._no_topics() or f"{error.message} {self._doubt}".rstrip()
+            return InterlockError(INVALID_REQUEST, words, data)
         more = self._no_such_topic() if data.get("status") == _NO_SEAT else ""
         if not more and self._token is None:
             more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0, "")
@@ -140,8 +152,13 @@ class Gateway:
         hint = running.elsewhere(self._own)
         return f", but {hint}" if hint else ". Start one with: interlock up"
 
+    def _doubted(self, error: InterlockError) -> InterlockError:
+        if not self._doubt or error.failure is not UPSTREAM_UNAVAILABLE:
+            return error
+        return InterlockError(error.failure, f"{error.message} {self._doubt}", error.data)
+
     def _trusted(self) -> ssl.SSLContext:
-        if self._own is not None:
+        if self._own is not None and self._own.config.tls is not None:
             from interlock.cli.status import own_certificate
 
             return own_certificate(self._own)
@@ -163,7 +180,7 @@ class Gateway:
         return f"Topics of its config: {', '.join(names[:_MOST_NAMED])}{more}."
 
     def _no_topics(self) -> str:
-        if self._own is None or self._own.config.topics.rooms:
+        if self._own is None or self._own.config.topics.rooms or self._doubt:
             return ""
         return (
             "The node has no topics (it answers 404): its config names them under topics.rooms, "
@@ -212,23 +229,71 @@ def gateway(
     ca: Path | None = None,
 ) -> Gateway:
     """Raises InterlockError and BadParameter."""
-    token = token_of(token_file)
     if url is not None:
-        if node is not None:
-            raise typer.BadParameter("--gateway names one already: leave --node out.")
+        for option, given in (("--node", node), ("--config", config)):
+            if given is not None:
+                raise typer.BadParameter(f"--gateway names one already: leave {option} out.")
         try:
             check_gateway_url(url, token=f"show a token by ${VARIABLE} or --token-file")
         except BadValue as bad:
             raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
-        return Gateway(url, token, ca=None if ca is None else str(ca))
-    meant = running.meant(config, node)
-    address = meant.config.address
-    host = _OWN.get(address.host, address.host)
-    scheme = "ws" if meant.config.tls is None else "wss"
-    authority = f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
+        meant, where = None, _Place(url)
+    else:
+        meant = running.meant(config, node)
+        where = _place_of(meant, named=node is not None)
+    if ca is not None:
+        if meant is not None and meant.config.tls is not None:
+            raise typer.BadParameter("--ca: the certificate of this node stands in its config.")
+        if not where.url.startswith("wss:"):
+            raise typer.BadParameter(
+                f"--ca is for what is reached over wss://, and this is {where.url}."
+            )
+    trusted = None if ca is None else str(ca)
+    return Gateway(where.url, token_of(token_file), ca=trusted, own=meant, doubt=where.doubt)
+
+
+class _Place(NamedTuple):
+    """Where topics are, and why perhaps not."""
+
+    url: str
+    doubt: str = ""
+
+
+def _place_of(meant: Meant, *, named: bool) -> _Place:
+    """Where the topics of a node are: as it says itself where its config is not known, or is not
+    the one it runs by. Raises InterlockError and BadParameter."""
+    now = meant.now() if named or meant.problem is not None else None
     if meant.problem is not None:
+        if now is None:
+            raise running.not_running(meant, named=named)
         say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
-    return Gateway(f"{scheme}://{authority}{meant.config.topics.path}", token, own=meant)
+    doubt = ""
+    if now is not None and isinstance(now.topics_url, str):
+        told = urlsplit(now.topics_url)
+        url = _url(told.scheme, told.hostname or "", told.port, told.path)
+        if told.scheme == "wss" and meant.config.tls is None:
+            doubt = "--ca FILE names who signed its certificate."
+    else:
+        config = meant.config
+        scheme = "ws" if config.tls is None else "wss"
+        url = _url(scheme, config.address.host, config.address.port, config.topics.path)
+        if named and meant.source is None and (now is None or now.topics_url is UNSET):
+            doubt = (
+                f"Nobody could be asked where the topics of --node are, so {url} was tried; "
+                f"--gateway names another path, or wss://."
+            )
+    if named and now is None:
+        # It may be anybody's, anywhere; and a token is shown there.
+        try:
+            check_gateway_url(url, token="")
+        except BadValue as bad:
+            raise typer.BadParameter(f"--node: {bad.message}; --gateway names wss://.") from None
+    return _Place(url, doubt)
+
+
+def _url(scheme: str, host: str, port: int | None, path: str) -> str:
+    host = _OWN.get(host, host)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
 
 def token_of(file: Path | None) -> str | None:

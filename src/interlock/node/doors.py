@@ -59,6 +59,8 @@ class Doors:
         to anybody. `subserver` decides about somebody who dials in to register, `topics` about
         somebody who wants to sit in one. `before`: stands before the app of those paths."""
         self.url: str | None = None
+        self.topics_url: str | None = None
+        """Where one joins a topic, if there are any."""
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
@@ -141,8 +143,9 @@ class Doors:
         )
         await http.start(self._lane, self._before(guard, self._app))
         host = f"[{address.host}]" if ":" in address.host else address.host
-        scheme = "http" if secure is None else "https"
-        self.url = f"{scheme}://{host}:{http.port}{config.path}"
+        at = f"{'' if secure is None else 's'}://{host}:{http.port}"
+        self.url = f"http{at}{config.path}"
+        self.topics_url = f"ws{at}{config.topics.path}"
         return self.url
 
     async def listen_locally(self) -> Path:

@@ -78,6 +78,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """Contracts that drivers serve."""
     changed_contracts: list[ToolChange] = []
     """Tools of upstreams whose schemas changed lately, those that break their callers first."""
+    topics_url: str | None = None
+    """Where its topics are joined, if it has any."""
     problems: list[str] = []
     """What is wrong with the node's own files, and with those whose tokens it believes."""
 
