@@ -85,6 +85,37 @@ def test_globs_of_which_each_is_for_something() -> None:
     assert len(parse_config(f"{ROOM}      seats: {seats}").topics.rooms["ops"].seats) == 5
 
 
+@pytest.mark.parametrize(
+    ("above", "below", "covered"),
+    [
+        ("*b*", "x[ab]", False),  # xa
+        ("*a-c*", "[a-c]x", False),
+        ("*!*", "x[!a]", False),
+        ("*]", "x[]a]", False),
+        ("*", "x[ab]", True),
+        ("x*", "x[!ab]-*", True),
+        ("*-y", "[ab]-y", True),
+    ],
+)
+def test_what_is_in_brackets_is_one_sign_of_several(above: str, below: str, covered: bool) -> None:
+    text = f"topics: {{rooms: {{'{above}': {{}}, '{below}': {{}}}}}}"
+    if not covered:
+        told = problems_of(text)
+        assert "above it takes every topic" not in told
+        return
+    with pytest.raises(ConfigError, match="above it takes every topic"):
+        parse_config(text)
+
+
+def problems_of(text: str) -> str:
+    """A name may be none for another reason."""
+    try:
+        parse_config(text)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def test_only_the_path_of_topics_takes_a_new_start() -> None:
     before = parse_config("topics: {rooms: {a: {}}}")
     moved = diff(before, parse_config("topics: {path: /rooms, rooms: {a: {}}}"))

@@ -27,6 +27,7 @@ from interlock.protocol.mcpx.words import LONGEST_ID
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 _DEFAULTS: Final = Config()
 _GLOB: Final = frozenset("*?[")
+_SET: Final = re.compile(r"\[!?\]?[^\]]*\]")
 _TOO_FREE: Final = ("full_access", "tool_only")
 
 
@@ -75,8 +76,9 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
 
 def _covers(above: str, below: str) -> bool:
     """Whether a glob takes all that another does. Stars only: then it does where it takes the
-    other's very text, since a star in that can only stand under a star."""
-    return "*" in above and not {*"?["} & {*above} and fnmatchcase(below, above)
+    other's very text, since a star in that can only stand under a star. So does any one sign: what
+    is in brackets is one, and not its text."""
+    return "*" in above and not {*"?["} & {*above} and fnmatchcase(_SET.sub("?", below), above)
 
 
 def _is_taken(caller: str, above: list[str]) -> bool:
