@@ -2,8 +2,8 @@
 were framed once.
 
 No loop, no library, no buffer, no care: whoever does not read stops everybody. It is no peer, it is
-the limit. What a server that writes each message at once to each of its receivers does beyond this
-is its own; this much is the kernel's.
+a reference for what the kernel takes of a server that writes each message at once to each of its
+receivers. It is no limit: runs differ, and a library has been above it.
 """
 
 from __future__ import annotations

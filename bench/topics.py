@@ -3,7 +3,7 @@
 The node has a journal, knows its sender, reads the head of every envelope and looks at what the
 sender may say. The others are bare broadcasts with WebSocket libraries. All of them are up at the
 same time and take turns, in rotated order: compare figures of one run only. What a program does
-that only sends is the limit for everybody who writes each message at once to each receiver.
+that only sends shows what the kernel takes of whoever writes each message at once to each receiver.
 
 Then one of 200 stops reading, while nobody does in another room of the same node: what the others
 notice of it, what it costs the node's memory, and what the one is told when it reads again.
@@ -266,8 +266,8 @@ def _against_the_reference(receivers: int, window: int, lane: dict[str, Any]) ->
     bare = _rate(lane, REFERENCE)
     what = f"deliveries/s / bare {REFERENCE}, {lane_name(receivers, window)}"
     own = ratio(_rate(lane, NODE), bare)
-    limit = ratio(_rate(lane, ONLY_SENDS), bare)
-    beside = "" if limit is None else f"a program that only sends: {limit:.2f} ×"
+    reference = ratio(_rate(lane, ONLY_SENDS), bare)
+    beside = "" if reference is None else f"a program that only sends: {reference:.2f} ×"
     if window == 1:
         return Bar(what, own, ">=", FLOOR, "×", aim=FAST, note=beside)
     quickest = ratio(max((_rate(lane, one) or 0.0 for one in LIBRARIES), default=None), bare)

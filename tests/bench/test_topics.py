@@ -155,12 +155,12 @@ def test_bars() -> None:
 
 @contextmanager
 def only_sending() -> Iterator[int]:
-    """The program that is the limit, as it runs beside the node; its port."""
+    """The program that only sends, as it runs beside the node; its port."""
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
         yield topic_peers.start(bench, topic_peers.ONLY_SENDS)[1]
 
 
-def test_the_limit_passes_on_everything_to_one_crowd_after_another() -> None:
+def test_what_only_sends_passes_on_everything_to_one_crowd_after_another() -> None:
     with only_sending() as port:
         for receivers in (3, 7):
             with crowd(port, receivers) as listening:
