@@ -314,6 +314,22 @@ def test_envelopes_come_as_they_are_for_programs(world: World, room: TopicRoom, 
     assert len(watching.lines) == 1
 
 
+def test_what_a_gateway_says_can_be_all_that_is_wanted(
+    world: World, room: TopicRoom, start: Any
+) -> None:
+    watching = start(*args(room, "watch", "--kind", "system/*"), INTERLOCK_TOKEN="t-boss")
+    watching.wait_for("* you are boss and may send")
+    agent = room.join("agent")
+    room.do(agent.chat("not this"))
+    room.leave(agent)
+    watching.wait_for("* agent left")
+    assert watching.end() == (0, "")
+    assert not any("not this" in line for line in watching.lines)
+    done = world.run_here(*args(room, "watch", "--kind", "system/p*"))
+    assert done.returncode == 2
+    assert "all of it as system/*" in " ".join(done.stderr.replace("│", " ").split())
+
+
 def test_in_a_pipe_lines_are_said_and_heard(world: World, room: TopicRoom, start: Any) -> None:
     heard = Heard()
     agent = room.join("agent", heard.listens)

@@ -81,7 +81,7 @@ def join(
     if json or not (sys.stdin.isatty() and sys.stdout.isatty()) or not _has_screen():
         from interlock.cli.topic_there import read_along
 
-        run(read_along(there, name, json=json, kind=None, talk=True))
+        run(read_along(there, name, json=json, talk=True))
         return
     from interlock.cli.topic_live import stay
 
@@ -106,7 +106,7 @@ def watch(
         typer.Option(
             "--kind",
             metavar="PATTERN",
-            help="Only messages of these kinds, such as mcp/proposal:*.",
+            help="Only messages of these kinds, such as mcp/proposal:* or system/*.",
             show_default=False,
         ),
     ] = None,
@@ -128,15 +128,14 @@ def watch(
     from interlock.cli.event_loop import run
     from interlock.cli.topic_there import read_along
     from interlock.errors import ProtocolError
-    from interlock.protocol.kinds import compiled, is_reserved
+    from interlock.topics.event import wanted
 
-    if kind is not None and not is_reserved(kind):
-        try:
-            compiled(kind)
-        except ProtocolError as error:
-            raise typer.BadParameter(f"--kind: {error.message}") from None
+    try:
+        meant = wanted(object if kind is None else kind)
+    except ProtocolError as error:
+        raise typer.BadParameter(f"--kind: {error.message}") from None
     there = topic_where.gateway(config, node, gateway, token_file, ca)
-    run(read_along(there, name, json=json, kind=kind, talk=False))
+    run(read_along(there, name, json=json, wanted=meant))
 
 
 @topic.command()

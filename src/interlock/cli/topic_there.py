@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 from typing import Any, Final, TextIO
@@ -21,7 +21,7 @@ from interlock.cli.topic_where import Gateway
 from interlock.config import ServerConfig
 from interlock.errors import CONFIG, InterlockError
 from interlock.protocol.jsonrpc import notification, on_one_line
-from interlock.protocol.kinds import compiled, is_reserved, request_kind
+from interlock.protocol.kinds import request_kind
 from interlock.protocol.mcpx.payloads import read_content
 from interlock.protocol.mcpx.words import LONGEST
 from interlock.topics import Event, Participant, Welcome
@@ -96,17 +96,13 @@ def laid_out(line: str, out: TextIO) -> str:
     return "\n".join(wrapped(written, streams.size_of(out.fileno())[0]))
 
 
-def wanted(kind: str | None, event: Event) -> bool:
-    """Whether a message is of a kind that somebody wants to see."""
-    if kind is None:
-        return True
-    if is_reserved(kind):
-        return event.kind == kind
-    return compiled(kind).grants(event.kind)
-
-
 async def read_along(
-    gateway: Gateway, topic: str, *, json: bool, kind: str | None, talk: bool
+    gateway: Gateway,
+    topic: str,
+    *,
+    json: bool,
+    wanted: Callable[[Event], bool] = lambda _: True,
+    talk: bool = False,
 ) -> None:
     """Print what is said until a signal comes, or nobody reads it any more; `talk`: what comes on
     stdin is said."""
@@ -120,7 +116,7 @@ async def read_along(
             talking = asyncio.ensure_future(_talk(participant) if talk else _nothing())
             try:
                 async for event in events:
-                    text = shown(event, json=json) if wanted(kind, event) else None
+                    text = shown(event, json=json) if wanted(event) else None
                     if text is not None:
                         print(text, flush=True)
                     if not streams.is_read():

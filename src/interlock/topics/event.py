@@ -107,7 +107,7 @@ class Listeners:
     def on(self, what: str | type, callback: Callback) -> None:
         """`what`: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content. Raises
         ProtocolError for a pattern that means nothing."""
-        self._callbacks.append((_wanted(what), callback))
+        self._callbacks.append((wanted(what), callback))
 
     def stream(self) -> Events:
         events = Events(self._missed)
@@ -116,8 +116,8 @@ class Listeners:
 
     def tell(self, event: Event) -> None:
         """Everybody, whatever becomes of it at one of them."""
-        for wanted, callback in list(self._callbacks):
-            if wanted(event):
+        for is_meant, callback in list(self._callbacks):
+            if is_meant(event):
                 self._call(callback, event)
         for stream in list(self._streams):
             stream.add(event)
@@ -151,7 +151,9 @@ async def _finish(work: Awaitable[None], kind: str) -> None:
         _log.exception("what listens for %.100s failed", kind)
 
 
-def _wanted(what: str | type) -> Callable[[Event], bool]:
+def wanted(what: str | type) -> Callable[[Event], bool]:
+    """Which events are meant by a pattern of kinds, or the type of a content. Raises
+    ProtocolError for a pattern that means nothing."""
     if isinstance(what, type):
         return lambda event: isinstance(event.content, what)
     if is_reserved(what):
