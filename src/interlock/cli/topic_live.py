@@ -24,14 +24,14 @@ from rich.text import Text
 
 from interlock.cli import log_lines, say, streams, topic_screen
 from interlock.cli.topic_keys import PASTE_OFF, PASTE_ON, Key, Keys
-from interlock.cli.topic_said import Line, addressed, line_of, one_line, short
+from interlock.cli.topic_said import Line, addressed, line_of, may, one_line, short
 from interlock.cli.topic_screen import Deed, Proposed, Screen, Somebody
 from interlock.cli.topic_there import first_of, heed_signals, participant_of, until
 from interlock.cli.topic_view import drawn
 from interlock.cli.topic_where import Gateway
 from interlock.config import redact
 from interlock.errors import InterlockError
-from interlock.protocol.kinds import CHAT, PROFILES
+from interlock.protocol.kinds import CHAT
 from interlock.protocol.mcpx.payloads import read_content
 from interlock.protocol.mcpx.proposals import Tracked
 from interlock.topics import Event, Participant
@@ -46,7 +46,6 @@ sign is, and nobody may begin a line of its own by writing wide ones."""
 _HOME: Final = "\x1b[H"
 _ANSWERED_WITHIN: Final = 300.0
 """What a call that was let through may take."""
-_PROFILE_OF: Final = {frozenset(patterns): name for name, patterns in PROFILES.items()}
 
 
 class Live:
@@ -235,11 +234,6 @@ class Live:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def may(capabilities: tuple[str, ...]) -> str:
-    """What somebody may send, in a word where there is one."""
-    return _PROFILE_OF.get(frozenset(capabilities)) or ", ".join(capabilities) or "nothing"
 
 
 def as_seen(screen: Screen, colours: str | None) -> str:

@@ -8,9 +8,8 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from interlock.cli.topic_said import one_line
+from interlock.cli.topic_said import may, one_line, profile_of
 from interlock.pipeline.topics.overview import MemberNow, TopicNow
-from interlock.protocol.kinds import PROFILES
 
 _HEADS: Final = ("topic", "access", "profile", "node", "record", "here", "refused")
 _GAP: Final = "  "
@@ -18,7 +17,6 @@ _NONE: Final = "-"
 _WIDEST: Final = 40
 _MOST_SHOWN: Final = 10
 """Members of a topic in the list of all: the topic by itself shows everybody."""
-_PROFILE_OF: Final = {frozenset(patterns): name for name, patterns in PROFILES.items()}
 
 
 def overview(topics: Sequence[TopicNow]) -> Iterator[str]:
@@ -60,7 +58,7 @@ def detailed(topic: TopicNow) -> Iterator[str]:
         yield f"  since    {_since(member.connected_at)}"
         yield f"  routing  {member.routing}"
         yield f"  refused  {_counted(member.refused, 'message')}"
-        profile = _PROFILE_OF.get(frozenset(member.capabilities))
+        profile = profile_of(member.capabilities)
         named = f" ({profile})" if profile else ""
         yield f"  may send{named}:" + ("" if member.capabilities else " nothing")
         for pattern in member.capabilities:
@@ -81,13 +79,12 @@ def _row(topic: TopicNow) -> tuple[str, ...]:
 
 
 def _member(member: MemberNow) -> tuple[str, ...]:
-    may = _PROFILE_OF.get(frozenset(member.capabilities)) or ", ".join(member.capabilities)
     more = ["the node's own seat"] if member.inside else []
     if member.refused:
         more.append(f"{member.refused} refused")
     return (
         one_line(member.participant_id, 256),
-        one_line(may),
+        one_line(may(member.capabilities)),
         member.routing,
         f"since {_since(member.connected_at)}",
         ", ".join(more),

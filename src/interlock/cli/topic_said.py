@@ -6,7 +6,7 @@ obey: it cannot look like a line of ours.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from interlock.cli import say
 from interlock.cli.drawn_text import visibly
+from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx.envelope import Head
 from interlock.protocol.mcpx.payloads import (
     Chat,
@@ -32,6 +33,7 @@ from interlock.protocol.mcpx.words import JOIN
 LONGEST: Final = 2_000
 """Characters of one line: more of it is in `--json`."""
 _SHORT_ID: Final = 8
+_PROFILE_OF: Final = {frozenset(patterns): name for name, patterns in PROFILES.items()}
 _LISTS: Final = ("tools", "resources", "resourceTemplates", "prompts")
 
 
@@ -81,6 +83,16 @@ def addressed(text: str, there: Container[str]) -> tuple[list[str], str]:
 def short(id: str) -> str:
     """Enough of an id to tell it from others."""
     return one_line(id[:_SHORT_ID], _SHORT_ID)
+
+
+def profile_of(capabilities: Iterable[str]) -> str:
+    """The name of exactly these capabilities, if they have one."""
+    return _PROFILE_OF.get(frozenset(capabilities), "")
+
+
+def may(capabilities: Sequence[str]) -> str:
+    """What somebody may send, in a word where there is one."""
+    return profile_of(capabilities) or ", ".join(capabilities) or "nothing"
 
 
 def line_of(head: Head, content: Content, *, at: str, own: str = "") -> Line | None:
