@@ -81,6 +81,12 @@ def test_words_become_values(words: list[str], expected: dict[str, Any]) -> None
         (["thing=[1]"], "thing must be an object, and '[1]' is not"),
         (["text=a", "text=b"], "text is given twice"),
         (["x:=nonsense"], "x is not JSON"),
+        (["x:=[NaN]"], "x is not JSON: NaN is no number"),
+        (["x:=-1e999"], "x is not JSON: -1e999 is no number"),
+        (["x:=" + "1" * 5_000], "x is not JSON: a number in it is too long"),
+        (["x:=" + "[" * 100_000], "x is nested too deeply"),
+        (['x:="\\ud800"'], "x has half a character in it"),
+        (['thing={"a": Infinity}'], "thing must be an object"),
         (["x=@no/such/file"], "x: the file 'no/such/file' cannot be read: No such file"),
     ],
 )
@@ -99,3 +105,31 @@ def test_files_are_read(tmp_path: Path) -> None:
     assert read_object(f"@{tmp_path}/json") == {"a": 1}
     with pytest.raises(BadArgument, match="it is not UTF-8 text"):
         read_arguments([f"text=@{tmp_path}/binary"], SCHEMA)
+
+
+CIRCLE = {"anyOf": [{"$ref": "#/$defs/a"} for _ in range(10)]}
+ENDLESS = {"type": "array", "items": {"$ref": "#/$defs/a"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": [{}, "text", "", 5]},
+        {"type": {"a": 1}},
+        {"anyOf": 5},
+        {"anyOf": [5, None], "oneOf": {"a": {}}},
+        {"enum": 5},
+        {"$ref": "#/$defs/a", "$defs": {"a": 5}},
+    ],
+)
+def test_a_schema_that_is_none_types_nothing(schema: dict[str, Any]) -> None:
+    assert read_arguments(["x=1"], {"properties": {"x": schema}}) == {"x": "1"}
+
+
+def test_a_schema_that_goes_in_circles_ends() -> None:
+    known = {"properties": {"x": {"$ref": "#/$defs/a"}}}
+    assert read_arguments(["x=1"], {**known, "$defs": {"a": CIRCLE}}) == {"x": "1"}
+    found = read_arguments(["x=1"], {**known, "$defs": {"a": ENDLESS}})["x"]
+    while isinstance(found, list):
+        [found] = found
+    assert found == "1"

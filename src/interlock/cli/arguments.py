@@ -16,6 +16,11 @@ from typing import Any, Final
 
 _WORD: Final = re.compile(r"(?P<key>[^=:]+|[^=]+?)(?P<raw>:)?=(?P<value>.*)", re.DOTALL)
 _MOST_REFERENCES: Final = 20
+_MOST_DIGITS: Final = 4_000
+"""More are read by hardly anybody."""
+_TYPES: Final = frozenset(
+    ("array", "boolean", "integer", "null", "number", "object", "string"),
+)
 
 
 class BadArgument(ValueError):
@@ -67,12 +72,39 @@ def _text(key: str, value: str) -> str:
 
 def _json(key: str, text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return _loaded(text)
+    except UnicodeEncodeError:
+        raise BadArgument(f"{key} has half a character in it, which nobody can send") from None
+    except RecursionError:
+        raise BadArgument(f"{key} is nested too deeply") from None
+    except ValueError as error:
         raise BadArgument(f"{key} is not JSON: {error}") from None
 
 
-def _typed(key: str, text: str, wanted: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+def _loaded(text: str) -> Any:
+    """As it will be sent, or not at all. Raises ValueError and RecursionError."""
+    value = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError("a number in it is too long")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0:
+        # Others would write null for it.
+        raise ValueError(f"{text[:20]} is no number that it has")
+    return number
+
+
+def _typed(
+    key: str, text: str, wanted: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0
+) -> Any:
     """The text as the first of the wanted types that it can be."""
     for choice in _choices(wanted):
         # An enumeration or a constant need not say its type.
@@ -95,7 +127,9 @@ def _typed(key: str, text: str, wanted: Mapping[str, Any], root: Mapping[str, An
             return found
         if "array" in types and not text.startswith("["):
             items = _resolved(wanted, root).get("items")
-            return [_typed(key, text, items if isinstance(items, dict) else {}, root)]
+            if not isinstance(items, dict) or depth >= _MOST_REFERENCES:
+                items = {}
+            return [_typed(key, text, items, root, depth + 1)]
     if "string" in types:
         return text
     raise BadArgument(f"{key} must be {_one_of(sorted(types))}, and {text!r} is not")
@@ -116,8 +150,8 @@ def _number(text: str, *, whole: bool) -> int | float | None:
 
 def _container(text: str, types: set[str]) -> Any:
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
+        value = _loaded(text)
+    except (ValueError, RecursionError):
         return None
     kind = "array" if isinstance(value, list) else "object" if isinstance(value, dict) else ""
     return value if kind in types else None
@@ -144,16 +178,24 @@ def _resolved(wanted: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
     return {}
 
 
-def _types(wanted: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> set[str]:
-    """Every JSON type that the schema allows, as far as it says so."""
-    wanted = _resolved(wanted, root)
-    said = wanted.get("type")
-    types = {said} if isinstance(said, str) else set(said) if isinstance(said, list) else set()
-    if depth < _MOST_REFERENCES:
+def _types(wanted: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
+    """Every JSON type that the schema allows, as far as it says so. Nobody has checked it, and what
+    it refers to may go in circles: each part is looked at once."""
+    types: set[str] = set()
+    seen: set[int] = set()
+    left: list[Mapping[str, Any]] = [wanted]
+    while left:
+        one = _resolved(left.pop(), root)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        said = one.get("type")
+        named = said if isinstance(said, list) else [said]
+        types |= {name for name in named if isinstance(name, str) and name in _TYPES}
         for word in ("anyOf", "oneOf"):
-            for one in wanted.get(word) or ():
-                if isinstance(one, dict):
-                    types |= _types(one, root, depth + 1)
+            choices = one.get(word)
+            if isinstance(choices, list):
+                left += [choice for choice in choices if isinstance(choice, dict)]
     return types
 
 

@@ -275,6 +275,8 @@ def call(
     check_given_once(arguments, json)
     for text in (to, tool, *(arguments or []), json or ""):
         _check_text(text, "what is written there")
+    if not to.strip():
+        raise typer.BadParameter("there is no id: whose tool shall it be?")
     seconds = read_timeout(timeout)
     there = topic_where.gateway(config, node, gateway, token_file, ca)
     from interlock.cli.topic_call import make
