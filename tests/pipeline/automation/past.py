@@ -44,7 +44,9 @@ def decisions(many: Iterable[Any], verdict: str = "approve", **fields: Any) -> l
 
 def notes(count: int = 8, folder: str = "/srv/notes/") -> list[dict[str, Any]]:
     """Arguments of writes that each have a file and a text of their own."""
-    return [{"path": f"{folder}{one}.md", "content": f"text {one}"} for one in range(count)]
+    return [
+        {"path": f"{folder}{one}.md", "content": f"This is text {one}."} for one in range(count)
+    ]
 
 
 def anything() -> strategies.SearchStrategy[Decided]:

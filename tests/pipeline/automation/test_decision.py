@@ -16,7 +16,10 @@ from interlock.pipeline.automation.decision import (
     MOST_TEXT,
     decided,
     is_hidden,
+    is_long_prose,
+    is_long_text,
     kept,
+    without_secrets,
 )
 from interlock.protocol.mcp import Era
 from tests.protocol.json_values import values
@@ -117,6 +120,38 @@ def test_long_texts_are_left_out_and_known_to_be() -> None:
     assert not is_hidden(found["path"])
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"text": "take password=hunter2-hunter2 for this"},
+        {"text": "take password=hunter2-hunter2 for this " + "and that " * 200},
+        {"text": "curl --api-key hunter2-hunter2 x"},
+        {"text": "https://ada:hunter2-hunter2@h.example/"},
+        {"deep": [{"text": "Authorization: Bearer hunter2-hunter2"}]},
+        {"args": ["--token", "hunter2-hunter2"]},
+        {"password=hunter2-hunter2": 1},
+    ],
+)
+def test_secrets_within_texts_are_not_kept(arguments: dict[str, Any]) -> None:
+    found = kept(canonical(masked(arguments)))
+    assert b"hunter2" not in found
+    assert is_hidden(json.loads(found))
+    assert not is_long_text(next(iter(json.loads(found).values())))
+
+
+def test_of_a_long_text_is_kept_whether_it_was_prose() -> None:
+    prose, other = "We met some people. " * 99, "ls /tmp; " * 199
+    found = json.loads(kept(canonical({"prose": prose, "other": other})))
+    assert is_long_text(found["prose"])
+    assert is_long_prose(found["prose"])
+    assert is_long_text(found["other"])
+    assert not is_long_prose(found["other"])
+    # Nobody can say so of a text that was short.
+    [forged] = json.loads(kept(canonical([found["prose"]])))
+    assert is_hidden(forged)
+    assert not is_long_text(forged)
+
+
 def test_the_longest_goes_first() -> None:
     many = {f"k{one}": "x" * (300 + one) for one in range(60)} | {"path": "/a"}
     found = json.loads(kept(canonical(many)))
@@ -140,4 +175,4 @@ def test_never_more_than_so_much(value: Any) -> None:
         found = kept(canonical(whole))
         assert len(found) <= MOST_KEPT
         if len(canonical(whole)) <= MOST_TEXT:
-            assert found == canonical(whole)
+            assert found == canonical(without_secrets(whole))

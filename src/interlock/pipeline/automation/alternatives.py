@@ -1,8 +1,8 @@
 """What one argument was, as few alternatives: values, folders, a range of numbers, or any text.
 
 Each of them fits only what is like something that was seen. What is a secret by its name, what is
-hidden, lists and objects are never left open; nor is a text that looks like a command, or that says
-where something goes.
+hidden, lists and objects are never left open; nor is a text that says where something goes, or an
+argument whose texts are not nearly all prose.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -25,14 +26,20 @@ from interlock.pipeline.automation.conditions import (
     one_of,
     present,
 )
-from interlock.pipeline.automation.decision import words_left_out
+from interlock.pipeline.automation.decision import is_long_prose, is_long_text
 from interlock.pipeline.automation.folders import NEARLY_ALL, holding
+from interlock.pipeline.automation.prose import is_prose, is_working
 
 MOST_VALUES: Final = 5
 """More values than these are no list that a human would write."""
 MOST_PART: Final = 0.5
 _NAME_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-_WHERE: Final = ("cc", "bcc", "dir", "from", "host", "id", "key", "name", "q", "to", "user")
+_WHERE: Final = (
+    "bash", "bcc", "cc", "config", "cron", "dir", "domain", "env", "expr", "filter", "from", "glob",
+    "hook", "host", "id", "ip", "jq", "js", "key", "lambda", "line", "lines", "module", "name",
+    "package", "pattern", "payload", "ps", "python", "q", "rule", "run", "schedule", "selector",
+    "sh", "stdin", "to", "user", "where", "xpath", "yaml",
+)  # fmt: skip
 _WHAT: Final = (
     "account", "address", "arg", "code", "cmd", "command", "dest", "directory", "email",
     "endpoint", "eval", "exec", "expression", "file", "folder", "formula", "href", "instruction",
@@ -46,8 +53,6 @@ _WHICH: Final = frozenset(
 )
 """Parts of names whose numbers say which one is meant, and not how much: between two of them are
 others."""
-_WORKING: Final = re.compile(r"[/\\|;&$`<>=*]|\s-")
-"""What stands in commands and queries."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -87,7 +92,7 @@ class Open(msgspec.Struct, frozen=True):
     """Any text."""
 
     def fits(self, value: Any, hidden: bool) -> bool:
-        return isinstance(value, str) and (not hidden or words_left_out(value) is not None)
+        return isinstance(value, str) and (not hidden or is_long_text(value))
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -182,20 +187,30 @@ def _parted(numbers: list[int | float]) -> list[list[int | float]]:
     return parted
 
 
+# The same texts are looked at in every group that they are in.
+_says = lru_cache(maxsize=8_192)(is_prose)
+
+
 def _is_free(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
-    """Whether it may say anything: most were texts in several words, and many different ones."""
+    """Whether it may say anything: most were prose, many different texts, and hardly any other text
+    was anything else."""
     if not _parts(name).isdisjoint(_WHERE) or any(one in name.lower() for one in _WHAT):
         return False
-    texts: list[str] = []
+    prose: list[str] = []
+    others = 0
     for value, hidden in values:
-        if isinstance(value, str):
-            words = (words_left_out(value) or 0) if hidden else len(value.split())
-            texts += [value] if words > 1 else []
-    if len(texts) <= MOST_PART * len(values) or len(set(texts)) <= MOST_VALUES:
-        return False
-    shown = [value for value in texts if words_left_out(value) is None]
-    alike = len({value.split()[0] for value in shown}) == 1
-    return not (alike and all(_WORKING.search(value) for value in shown))
+        if not isinstance(value, str):
+            continue
+        # Of a long text is kept whether it was prose; of one that was masked nobody can say.
+        if is_long_prose(value) if hidden else _says(value):
+            prose.append(value)
+        elif hidden or len(value.split()) > 1 or is_working(value):
+            others += 1
+    return (
+        len(prose) > MOST_PART * len(values)
+        and len(set(prose)) > MOST_VALUES
+        and len(prose) >= NEARLY_ALL * (len(prose) + others)
+    )
 
 
 def piece_for(name: str, alternatives: Sequence[Alternative]) -> list[Piece]:

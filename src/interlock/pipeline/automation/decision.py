@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.redaction import MASK
+from interlock.config.redaction import MASK, redact, redact_args
 from interlock.pipeline.approval.anchors import OPERATOR
 from interlock.pipeline.approval.proofs import APPROVE, PASSKEY, REFUSE
 from interlock.pipeline.approval.record import (
@@ -25,6 +25,7 @@ from interlock.pipeline.approval.record import (
     canonical,
 )
 from interlock.pipeline.authenticate import PARENT_KIND
+from interlock.pipeline.automation.prose import is_prose
 from interlock.protocol.aql.words import OWN
 
 LOCAL: Final = "local"
@@ -95,9 +96,29 @@ def decided(approval: Approval, now: float) -> Decided | None:
     )
 
 
+def without_secrets(value: Any) -> Any:
+    """A copy in which nothing has the form of a secret, wherever it stands: `password=…` within a
+    text, `--token …`, keys of known forms. What is one by its name was masked for people before."""
+    if isinstance(value, str):
+        # A text that looks like what stands for others tells nobody what it was.
+        return MASK if _LONG_TEXT.search(value) else redact(value)
+    if isinstance(value, dict):
+        return {_name_without(name): without_secrets(one) for name, one in value.items()}
+    if isinstance(value, list):
+        if all(isinstance(one, str) for one in value):
+            value = redact_args(value)
+        return [without_secrets(one) for one in value]
+    return value
+
+
+def _name_without(name: str) -> str:
+    # Two that are masked stay two.
+    return name if redact(name) == name else _left_out(name.encode())
+
+
 def kept(shown: bytes) -> bytes:
     """Arguments that were masked for people, as they are remembered."""
-    value = _shortened(json.loads(shown))
+    value = _shortened(without_secrets(json.loads(shown)))
     whole = canonical(value)
     if len(whole) <= MOST_KEPT or not isinstance(value, dict):
         return whole if len(whole) <= MOST_KEPT else canonical(_left_out(whole))
@@ -116,8 +137,12 @@ def kept(shown: bytes) -> bytes:
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, str) and len(value) > MOST_TEXT:
-        # How many words it had tells a long text from a long path.
-        return _left_out(value.encode(), f"{len(value)} characters in {len(value.split())} words")
+        whole = value.encode()
+        if MASK in value:
+            # It may hold a secret, and then it is more than a long text.
+            return _left_out(whole)
+        prose = f" of prose in {len(value.split())} words" if is_prose(value) else ""
+        return _left_out(whole, f"{len(value)} characters{prose}")
     if isinstance(value, dict):
         return {name: _shortened(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -131,14 +156,20 @@ def _left_out(whole: bytes, size: str = "") -> str:
 
 
 _LONG_TEXT: Final = re.compile(
-    re.escape(MASK) + r" \(left out: \d+ characters in (\d+) words, [0-9a-f]{16}\)"
+    re.escape(MASK)
+    + r" \(left out: \d+ characters(?P<prose> of prose in \d+ words)?, [0-9a-f]{16}\)"
 )
 
 
-def words_left_out(value: str) -> int | None:
-    """How many words a long text had that this stands for. None: it stands for none."""
+def is_long_text(value: Any) -> bool:
+    """Whether it stands for a text that is not kept for its length alone."""
+    return isinstance(value, str) and _LONG_TEXT.fullmatch(value) is not None
+
+
+def is_long_prose(value: str) -> bool:
+    """The same, and it was prose."""
     match = _LONG_TEXT.fullmatch(value)
-    return None if match is None else int(match[1])
+    return match is not None and match["prose"] is not None
 
 
 def is_hidden(value: Any) -> bool:

@@ -13,7 +13,12 @@ from interlock.catalog.effects import EffectLevel
 from interlock.config.automation import LearnedRule
 from interlock.config.conditions import CannotJudge, Condition, compile_condition
 from interlock.config.redaction import is_secret_key
-from interlock.pipeline.automation.decision import Decided, is_hidden, words_left_out
+from interlock.pipeline.automation.decision import (
+    Decided,
+    is_hidden,
+    is_long_text,
+    without_secrets,
+)
 from interlock.pipeline.policy.reading import DEEPEST
 
 _IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
@@ -94,6 +99,13 @@ class CompiledRule:
         """Whether its condition is true of a call. None: nobody can say, and a human is asked."""
         if about is None:
             return None
+        found = self._judged(about)
+        if found and self.rule.then == "allow" and without_secrets(about["args"]) != about["args"]:
+            # What would be masked in the record was never looked at as it is.
+            return False
+        return found
+
+    def _judged(self, about: Mapping[str, Any]) -> bool | None:
         if self.rule.then == "allow" and not self._speaks_of_all(about["args"]):
             return False
         if self._condition is None:
@@ -119,19 +131,20 @@ class CompiledRule:
             return None
         if case.hidden and (self._unnamed or not case.hidden.isdisjoint(self._named)):
             return None
-        for name in case.hidden & self._open:
-            kept = case.arguments[name]
-            if not isinstance(kept, str) or words_left_out(kept) is None:
-                return None
         # Roles, scopes and server are not kept: what asks for them cannot be judged.
-        return self.holds(
+        found = self._judged(
             {
-                "args": case.arguments,
+                "args": {**case.arguments, **dict.fromkeys(case.hidden & self._open, "")},
                 "tool": one.tool,
                 "caller": one.caller,
                 "effect": one.effect,
             }
         )
+        hidden = [case.arguments[name] for name in case.hidden & self._open]
+        if found and self.rule.then == "allow" and not all(map(is_long_text, hidden)):
+            # All the rest fits: what is hidden decides.
+            return None
+        return found
 
 
 def _spoken_of(condition: str) -> tuple[frozenset[str], bool]:
