@@ -443,6 +443,8 @@ def _row(found: _Found) -> dict[str, Any]:
             "agreed": evidence.agreed,
             "decided": evidence.decided,
             "counted": evidence.counted,
+            "unjudged": evidence.unjudged,
+            "doubtful": evidence.doubtful,
             "by": evidence.by,
             "first": evidence.first,
             "last": evidence.last,

@@ -20,6 +20,20 @@ from tests.effort import lines_run
 from tests.pipeline.automation.past import SETTINGS, decision, decisions, pasts
 
 MANY = range(25)
+PROGRAMS = (
+    "ls",
+    "git",
+    "cat",
+    "docker",
+    "kubectl",
+    "npm",
+    "pip",
+    "curl",
+    "tar",
+    "make",
+    "sed",
+    "dd",
+)
 
 
 def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
@@ -39,6 +53,10 @@ def rules(history: list[Decided]) -> list[LearnedRule]:
         [{"command": f"ls /tmp/a{one}"} for one in MANY],
         [{"input": f"ls /tmp/a{one}"} for one in MANY],
         [{"text": f"select * from t where id={one}"} for one in MANY],
+        [{"text": f"{PROGRAMS[one % 12]} job{one}"} for one in range(40)],
+        [{"text": f"{PROGRAMS[one % 12]} -v /srv/{one} {'x' * 1_100}"} for one in range(40)],
+        [{"text": f"frobnicate job{one}"} for one in MANY],
+        [{"text": f"see https://h{one}.example/ for more"} for one in MANY],
         [{"q": f"find me number {one}"} for one in MANY],
         [{"system_prompt": f"Please look at number {one} for me."} for one in MANY],
         [{"instructions": f"Please look at number {one} for me."} for one in MANY],
@@ -82,11 +100,50 @@ def test_so_few_names_are_named() -> None:
 
 
 def test_a_text_in_words_is_open_by_its_name() -> None:
-    [rule] = rules(decisions({"message": f"{one} people came today"} for one in MANY))
+    [rule] = rules(decisions({"message": f"{one} people came today."} for one in MANY))
     assert rule.open == ["message"]
     assert covers(rule, {"message": "anything at all; $(id)"})
     assert covers(rule, {}) is False
     assert covers(rule, {"message": {"a": 1}}) is False
+
+
+# -- what is hidden
+
+TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+SECRETS = [
+    f"The token is {TOKEN}.",
+    f"{'We met some people today. ' * 60}The token is {TOKEN}.",
+    "Please take password=hunter2-hunter2 for this.",
+    "We used --api-key hunter2-hunter2 for this.",
+    "See https://ada:hunter2@h.example/ for more.",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_refusals_of_what_is_masked_are_exceptions(secret: str) -> None:
+    """Whether a rule covers them cannot be said, and that is no reason to forget them."""
+    said = decisions({"content": f"We met {one} people today."} for one in range(36))
+    [rule] = rules(said)
+    assert rule.open == ["content"]
+    then = said[13].time
+    assert rules(said + decisions([{"content": secret}] * 10, "refuse", time=then)) == []
+    # One may be too few to speak against it, and is told of.
+    [found] = suggest([*said, decision({"content": secret}, "refuse", time=then)], SETTINGS)
+    assert (found.evidence.agreed, found.evidence.decided) == (36, 37)
+    assert (found.evidence.unjudged, found.evidence.doubtful) == (1, 1)
+    assert found.evidence.last_exception is not None
+    assert "too little is kept of 1 to judge, 1 of them decided otherwise" in found.rule.evidence
+    # What else was refused is about something else.
+    elsewhere = decisions([{"content": secret, "force": True}] * 10, "refuse")
+    assert [one.open for one in rules(said + elsewhere)] == [["content"]]
+
+
+def test_approvals_of_what_is_masked_are_told_and_not_counted() -> None:
+    said = decisions({"content": f"We met {one} people today."} for one in range(36))
+    [found] = suggest([*said, *decisions([{"content": SECRETS[0]}] * 2)], SETTINGS)
+    assert (found.evidence.agreed, found.evidence.decided) == (36, 36)
+    assert (found.evidence.unjudged, found.evidence.doubtful) == (2, 0)
+    assert found.rule.evidence.endswith("; too little is kept of 2 to judge")
 
 
 # -- what looks like a path

@@ -385,10 +385,13 @@ def test_a_suggestion_is_a_rule_that_the_past_bears(
         evidence = found.evidence
         assert (result.same, result.other) == (
             evidence.agreed,
-            evidence.decided - evidence.agreed,
+            evidence.decided - evidence.agreed - evidence.doubtful,
         )
+        assert result.unjudged >= evidence.unjudged >= evidence.doubtful
         assert result.same >= evidence.counted >= bar.decisions
-        assert evidence.counted >= bar.agreement * (evidence.counted + result.other)
+        assert evidence.counted >= bar.agreement * (
+            evidence.counted + result.other + evidence.doubtful
+        )
         # The same numbers, counted by hand.
         compiled = CompiledRule(found.rule)
         told = {one.approval: one for one in reversed(history)}.values()
@@ -398,7 +401,15 @@ def test_a_suggestion_is_a_rule_that_the_past_bears(
         assert evidence.by == Counter(one.by for one in alike)
         times = [one.time for one in alike]
         assert (evidence.first, evidence.last) == (min(times), max(times))
-        exceptions = {one.time for one in others}
+        doubtful = [
+            one
+            for one in told
+            if one.verdict != VERDICTS[found.rule.then]
+            and MASK.encode() in one.arguments
+            and compiled.covers(read_case(one)) is None
+        ]
+        assert evidence.doubtful == len(doubtful)
+        exceptions = {one.time for one in (*others, *doubtful)}
         last = evidence.last_exception
         assert (None if last is None else last.time) == max(exceptions, default=None)
         assert set(result.examples) <= set(others)

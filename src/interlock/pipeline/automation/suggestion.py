@@ -49,7 +49,7 @@ class Evidence(msgspec.Struct, frozen=True):
     agreed: int
     """Decisions that it would have made the same way."""
     decided: int
-    """All that it would have made."""
+    """All that it would have made, or may have and humans made otherwise."""
     counted: int
     """How many of those that agree count: no more than five of a minute."""
     by: dict[str, int]
@@ -57,6 +57,10 @@ class Evidence(msgspec.Struct, frozen=True):
     first: float
     last: float
     last_exception: Decided | None = None
+    unjudged: int = 0
+    """Decisions of which too little is kept to say whether it would have made them."""
+    doubtful: int = 0
+    """Those of them that were decided otherwise: they are exceptions, and of `decided`."""
 
     @property
     def words(self) -> str:
@@ -69,6 +73,10 @@ class Evidence(msgspec.Struct, frozen=True):
         )
         if self.last_exception is not None:
             said += f"; last decided otherwise on {utc(self.last_exception.time)}"
+        if self.unjudged:
+            said += f"; too little is kept of {self.unjudged} to judge"
+            if self.doubtful:
+                said += f", {self.doubtful} of them decided otherwise"
         return said
 
 
@@ -210,9 +218,20 @@ def _weigh(
         # Too long for the library, say. Then it is no rule for people either.
         return None
     verdict = VERDICTS[rule.then]
-    covered = [number for number, one in enumerate(cases) if compiled.covers(one)]
-    agreed = [number for number in covered if cases[number].decided.verdict == verdict]
-    others = [number for number in covered if cases[number].decided.verdict != verdict]
+    agreed: list[int] = []
+    others: list[int] = []
+    unjudged = doubtful = 0
+    for number, one in enumerate(cases):
+        covers = compiled.covers(one)
+        hides = covers is None and (bool(one.hidden) or one.arguments is None)
+        otherwise = one.decided.verdict != verdict
+        unjudged += hides
+        doubtful += hides and otherwise
+        if otherwise and (covers or hides):
+            # What may have been an exception is one.
+            others.append(number)
+        elif covers:
+            agreed.append(number)
     counted = rationed(cases[number].decided.time for number in agreed)
     if counted < settings.decisions or counted < settings.agreement * (counted + len(others)):
         return None
@@ -224,12 +243,14 @@ def _weigh(
     decisions = [cases[number].decided for number in agreed]
     evidence = Evidence(
         agreed=len(agreed),
-        decided=len(covered),
+        decided=len(agreed) + len(others),
         counted=counted,
         by=dict(Counter(one.by for one in decisions).most_common()),
         first=decisions[0].time,
         last=decisions[-1].time,
         last_exception=exception,
+        unjudged=unjudged,
+        doubtful=doubtful,
     )
     rule = msgspec.structs.replace(rule, evidence=evidence.words)
     return _Weighed(rule, pattern, frozenset(agreed), evidence)
