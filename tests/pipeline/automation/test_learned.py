@@ -173,6 +173,45 @@ def test_what_is_a_secret_by_its_name_is_never_open() -> None:
     assert Desk(rule(open=["content", "token"]))({**NOTE, "token": "x"}) is CONFIRM
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "see ghp_abcdefghijklmnopqrstuvwxyz0123456789 there",
+        "take password=hunter2-hunter2 for this",
+        "use --token hunter2-hunter2 here",
+        "https://ada:hunter2@h.example/",
+    ],
+)
+def test_what_would_be_masked_waits_wherever_it_stands(secret: str) -> None:
+    desk = Desk(rule())
+    assert desk({**NOTE, "content": secret}) is CONFIRM
+    assert desk({**NOTE, "path": f"/srv/notes/{secret}"}) is CONFIRM
+    listed = rule(when="size(args.parts) > 0", open=[])
+    assert Desk(listed)({"parts": ["a", {"b": "c"}]}).action is Action.ALLOW
+    assert Desk(listed)({"parts": ["a", {"b": secret}]}) is CONFIRM
+    assert Desk(listed)({"parts": ["--token", "hunter2-hunter2"]}) is CONFIRM
+    # No is no.
+    with pytest.raises(InterlockError):
+        Desk(rule(then="deny"))({**NOTE, "content": secret})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"path":"/srv/notes/a","content":"' + b"x" * 65_536 + b'"}',
+        b'{"n":1.00000000000000000001}',
+        b'{"n":1e400}',
+        b'{"n":' + b"9" * 5_000 + b"}",
+    ],
+    ids=["long", "digits", "huge", "endless"],
+)
+def test_what_no_human_can_be_shown_is_let_through_by_no_rule(arguments: bytes) -> None:
+    for when in (None, "args.n > 0.5"):
+        assert Desk(rule(when=when, open=["path", "content"]))(arguments) is CONFIRM
+    assert Desk(rule(when="args.n > 0.5"))(b'{"n":1.25}').action is Action.ALLOW
+
+
 def test_what_is_denied_is_denied_with_whatever_else() -> None:
     with pytest.raises(InterlockError):
         Desk(rule(then="deny", open=[]))({**NOTE, "force": True})

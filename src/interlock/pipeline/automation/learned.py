@@ -14,6 +14,7 @@ from interlock.call import Call
 from interlock.config.automation import LearnedRule
 from interlock.errors import DENIED, InterlockError
 from interlock.pipeline.approval.holding import brought_along
+from interlock.pipeline.approval.record import exact
 from interlock.pipeline.authenticate import PARENT_KIND
 from interlock.pipeline.automation.rule import CompiledRule
 from interlock.pipeline.policy.decision import Action, Decision, decision
@@ -111,6 +112,8 @@ def _about(call: Call) -> dict[str, Any] | None:
     """What conditions can speak of. None: the call is beyond judgement."""
     assert call.caller is not None
     try:
+        # What no human can be shown was in no call that anybody let through.
+        exact(call.arguments)
         return about_call(call, call.caller, read_arguments(call))
     except InterlockError:
         # Arguments that two readers read differently. Whoever holds the call says so.
