@@ -42,7 +42,9 @@ class AutomationConfig(Section, frozen=True):
     """When decisions of the past become a suggestion."""
 
     enabled: Annotated[bool, says("false: decisions are neither kept nor looked at.")] = True
-    decisions: Annotated[Count, says("So many alike it takes to suggest a rule.")] = 20
+    decisions: Annotated[
+        Annotated[int, Meta(ge=3)], says("So many alike it takes to suggest a rule; 3 at least.")
+    ] = 20
     agreement: Annotated[
         Annotated[float, Meta(ge=0.5, le=1.0)], says("The share of them that must agree.")
     ] = 0.98
