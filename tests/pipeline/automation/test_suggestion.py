@@ -13,16 +13,11 @@ from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.config.edit_rules import add_learned
 from interlock.config.load import parse_config
 from interlock.config.redaction import MASK
+from interlock.pipeline.automation.agreement import MOST_A_MINUTE, SINCE, rationed
 from interlock.pipeline.automation.decision import Decided
 from interlock.pipeline.automation.replay import VERDICTS, replay
 from interlock.pipeline.automation.rule import CompiledRule, read_case
-from interlock.pipeline.automation.suggestion import (
-    MOST_A_MINUTE,
-    SINCE,
-    Suggestion,
-    rationed,
-    suggest,
-)
+from interlock.pipeline.automation.suggestion import Suggestion, suggest
 from tests.pipeline.automation.past import NOW, SETTINGS, decision, decisions, notes, pasts
 
 

@@ -85,7 +85,15 @@ class Range(msgspec.Struct, frozen=True):
     whole: bool
 
     def fits(self, value: Any, hidden: bool) -> bool:
-        return not hidden and _is_number(value) and self.least <= value <= self.most
+        of_its_kind = isinstance(value, int) or not self.whole
+        return not hidden and _is_number(value) and of_its_kind and self.least <= value <= self.most
+
+    def contains(self, other: Range) -> bool:
+        return (
+            self.least <= other.least
+            and other.most <= self.most
+            and (other.whole or not self.whole)
+        )
 
 
 class Open(msgspec.Struct, frozen=True):

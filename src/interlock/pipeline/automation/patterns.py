@@ -20,21 +20,17 @@ import msgspec
 
 from interlock.config.redaction import MASK, is_secret_key
 from interlock.pipeline.automation.alternatives import (
-    ABSENT,
-    MOST_VALUES,
     Absent,
     Alternative,
-    Folder,
     Open,
     Range,
     key_of,
     piece_for,
-    ranges_of,
     ways_of,
 )
 from interlock.pipeline.automation.conditions import Piece, either, is_usable, only
-from interlock.pipeline.automation.folders import within
 from interlock.pipeline.automation.rule import Case
+from interlock.pipeline.automation.together import Seen, Together, Way, contains
 
 MOST_NAMES: Final = 40
 MOST_CALLERS: Final = 20
@@ -57,52 +53,38 @@ class Pattern(msgspec.Struct, frozen=True):
     """Arguments that may say anything."""
 
 
-def common(cases: Sequence[Case], seen: int = SEEN, finer: int = 0) -> list[Pattern]:
+def common(
+    cases: Sequence[Case],
+    against: Sequence[Case] = (),
+    *,
+    finer: int = 0,
+    share: float = 1.0,
+) -> list[Pattern]:
     """The narrowest patterns: each for callers all of whom were seen with all that it says.
-    `finer`: how many folders further down."""
+    `against`: what was decided otherwise; of all decisions about anything so many agree as `share`
+    says. `finer`: how many folders further down."""
     known = [one for one in cases if one.arguments is not None]
     counted = Counter(name for one in known for name in one.arguments or ())
-    names = sorted(name for name, times in counted.items() if times >= seen and _is_plain(name))
+    names = sorted(name for name, times in counted.items() if times >= SEEN and _is_plain(name))
     if len(names) > MOST_NAMES:
         return []
     ways: dict[str, list[Alternative]] = {}
     for name in names:
         there = [one for one in known if name in (one.arguments or ())]
         values = [((one.arguments or {})[name], name in one.hidden) for one in there]
-        if found := ways_of(name, values, seen, finer):
+        if found := ways_of(name, values, SEEN, finer):
             ways[name] = found
-    return _together(known, ways, seen)
+    return _patterns(list(ways), Together(known, against, ways, SEEN, share).ways())
 
 
 def _is_plain(name: str) -> bool:
     return is_usable(name) and MASK not in name and not is_secret_key(name)
 
 
-# -- what was seen together
-
-_Way = tuple[Alternative, ...]
-_Seen = dict[_Way, dict[str, list[Case]]]
-"""By what its arguments are, and by the caller: the decisions."""
-
-
-def _together(
-    cases: Sequence[Case], ways: dict[str, list[Alternative]], seen: int
-) -> list[Pattern]:
-    names = list(ways)
-    met: _Seen = {}
-    for one in cases:
-        way = _way(one, ways)
-        if way is not None:
-            met.setdefault(way, {}).setdefault(one.decided.caller, []).append(one)
-    often: _Seen = {}
-    for way, by in met.items():
-        for who, made in by.items():
-            for narrow, alike in _within(names, way, made, seen).items():
-                if len(alike) >= seen:
-                    often.setdefault(narrow, {}).setdefault(who, []).extend(alike)
-    ranked = sorted(often, key=lambda way: (-sum(map(len, often[way].values())), repr(way)))
-    often = {way: often[way] for way in ranked[:MOST_TOGETHER]}
-    sets: dict[str, frozenset[_Way]] = {}
+def _patterns(names: Sequence[str], met: Seen) -> list[Pattern]:
+    ranked = sorted(met, key=lambda way: (-sum(map(len, met[way].values())), repr(way)))
+    often = {way: met[way] for way in ranked[:MOST_TOGETHER]}
+    sets: dict[str, frozenset[Way]] = {}
     for way, by in often.items():
         for who in by:
             sets[who] = sets.get(who, frozenset()) | {way}
@@ -112,58 +94,16 @@ def _together(
     for some in chosen:
         callers = sorted(who for who, has in sets.items() if has >= some)
         if len(callers) <= MOST_CALLERS:
-            pattern = _pattern(names, [way for way in often if way in some], callers, often)
-            patterns += [] if pattern is None else [pattern]
+            widest = [
+                way
+                for way in often
+                if way in some and not any(contains(one, way) for one in some if one != way)
+            ]
+            patterns.append(_pattern(names, widest, callers))
     return patterns
 
 
-def _way(case: Case, ways: dict[str, list[Alternative]]) -> _Way | None:
-    """What its arguments are. None: one of them is something else."""
-    arguments = case.arguments or {}
-    if not ways.keys() >= arguments.keys():
-        return None
-    found: list[Alternative] = []
-    for name, alternatives in ways.items():
-        if name not in arguments:
-            found.append(ABSENT)
-            continue
-        value, hidden = arguments[name], name in case.hidden
-        fits = next((one for one in alternatives if one.fits(value, hidden)), None)
-        if fits is None:
-            return None
-        found.append(fits)
-    return tuple(found)
-
-
-def _within(
-    names: Sequence[str], way: _Way, cases: Sequence[Case], seen: int
-) -> dict[_Way, list[Case]]:
-    """The same, with folders and numbers no wider than these decisions need: nobody gets those that
-    only another was seen with."""
-    ways: dict[str, list[Alternative]] = {}
-    for name, one in zip(names, way, strict=True):
-        ways[name] = [one]
-        values = [] if isinstance(one, Absent) else [(case.arguments or {})[name] for case in cases]
-        if isinstance(one, Folder):
-            ways[name] = [Folder(each) for each in within(one.below, values, seen, MOST_VALUES)]
-        elif isinstance(one, Range):
-            ranges = ranges_of(values, seen)
-            # One that all share is cut to what each was seen with, later.
-            ways[name] = [one] if len(ranges) == 1 else [*ranges]
-    found: dict[_Way, list[Case]] = {}
-    for case in cases:
-        narrow = _way(case, ways)
-        if narrow is not None:
-            found.setdefault(narrow, []).append(case)
-    return found
-
-
-def _pattern(
-    names: Sequence[str], some: Sequence[_Way], callers: Sequence[str], met: _Seen
-) -> Pattern | None:
-    ways = [narrow for way in some if (narrow := _narrowed(names, way, callers, met[way]))]
-    if not ways:
-        return None
+def _pattern(names: Sequence[str], ways: Sequence[Way], callers: Sequence[str]) -> Pattern:
     there = [
         (at, name)
         for at, name in enumerate(names)
@@ -200,23 +140,6 @@ def _pattern(
 def _of_a_kind(alternatives: Sequence[Alternative]) -> bool:
     """Whether one sentence can say them: there is one range at most."""
     return sum(isinstance(one, Range) for one in alternatives) <= 1
-
-
-def _narrowed(
-    names: Sequence[str], way: _Way, callers: Sequence[str], by: dict[str, list[Case]]
-) -> _Way | None:
-    """The same, with numbers no further than each of these callers was seen with. None: nothing is
-    left of them."""
-    narrow: list[Alternative] = []
-    for name, one in zip(names, way, strict=True):
-        if isinstance(one, Range):
-            numbers = [[(case.arguments or {})[name] for case in by[who]] for who in callers]
-            least, most = max(map(min, numbers)), min(map(max, numbers))
-            if least > most:
-                return None
-            one = msgspec.structs.replace(one, least=least, most=most)
-        narrow.append(one)
-    return tuple(narrow)
 
 
 # -- groups

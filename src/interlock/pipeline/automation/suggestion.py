@@ -1,14 +1,12 @@
 """From decisions to a rule that a human may accept: in words, as config, and with its evidence.
 
-Of several that would do, the narrowest is suggested that explains nearly as much. Agreement is
-rationed, exceptions are not: who has the same call let through a hundred times in a minute has
-shown it five times, and one refusal among them still counts as one.
+Of several that would do, the narrowest is suggested that explains nearly as much.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Final
@@ -18,24 +16,14 @@ import msgspec
 from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.config.problems import BadValue
 from interlock.pipeline.approval.record import utc
+from interlock.pipeline.automation.agreement import agrees, rationed
 from interlock.pipeline.automation.conditions import joined, text
 from interlock.pipeline.automation.decision import Decided
 from interlock.pipeline.automation.folders import NEARLY_ALL
-from interlock.pipeline.automation.patterns import (
-    FINEST,
-    SEEN,
-    Pattern,
-    clusters,
-    common,
-)
+from interlock.pipeline.automation.patterns import FINEST, Pattern, clusters, common
 from interlock.pipeline.automation.replay import VERDICTS
 from interlock.pipeline.automation.rule import Case, CompiledRule, read_case, undoable
 
-A_MINUTE: Final = 60.0
-MOST_A_MINUTE: Final = 5
-"""So many decisions alike count within any minute."""
-SINCE: Final = 5
-"""So often it was decided that way since the last exception."""
 MOST_LOOKED_AT: Final = 5_000
 """Decisions about one tool, the newest, in which patterns are looked for."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -171,14 +159,14 @@ def _candidates(
     alike = [one for one in cases if one.decided.verdict == verdict and one.arguments is not None]
     if len(alike) < settings.decisions:
         return
+    against = [one for one in cases if one.decided.verdict != verdict]
+    share = settings.agreement
     tried: set[str] = set()
-    seen = min(SEEN, settings.decisions)
-    may_be_open = frozenset(name for one in common(alike, seen) for name in one.open)
+    may_be_open = frozenset(name for one in common(alike) for name in one.open)
     for group in clusters(alike, settings.decisions):
         for finer in range(FINEST + 1):
             good = False
-            patterns = common(group, seen, finer)
-            for pattern in patterns:
+            for pattern in common(group, against, finer=finer, share=share):
                 # Some that were picked out for what they hide open nothing that all together do
                 # not.
                 if not may_be_open.issuperset(pattern.open):
@@ -191,7 +179,7 @@ def _candidates(
                 if weighed is not None:
                     good = True
                     yield weighed
-            if good or not patterns:
+            if good:
                 break
 
 
@@ -232,15 +220,14 @@ def _weigh(
             others.append(number)
         elif covers:
             agreed.append(number)
-    counted = rationed(cases[number].decided.time for number in agreed)
-    if counted < settings.decisions or counted < settings.agreement * (counted + len(others)):
-        return None
-    exception = cases[others[-1]].decided if others else None
-    if others:
-        since = sum(number > others[-1] for number in agreed)
-        if since < min(SINCE, settings.decisions):
-            return None
     decisions = [cases[number].decided for number in agreed]
+    exceptions = [cases[number].decided for number in others]
+    times = [one.time for one in decisions]
+    counted = rationed(times)
+    if counted < settings.decisions:
+        return None
+    if not agrees(times, [one.time for one in exceptions], settings.agreement):
+        return None
     evidence = Evidence(
         agreed=len(agreed),
         decided=len(agreed) + len(others),
@@ -248,25 +235,12 @@ def _weigh(
         by=dict(Counter(one.by for one in decisions).most_common()),
         first=decisions[0].time,
         last=decisions[-1].time,
-        last_exception=exception,
+        last_exception=exceptions[-1] if exceptions else None,
         unjudged=unjudged,
         doubtful=doubtful,
     )
     rule = msgspec.structs.replace(rule, evidence=evidence.words)
     return _Weighed(rule, pattern, frozenset(agreed), evidence)
-
-
-def rationed(times: Iterable[float]) -> int:
-    """How many of them count, when no more than five of any minute do."""
-    within: deque[float] = deque()
-    counted = 0
-    for moment in sorted(times):
-        while within and within[0] <= moment - A_MINUTE:
-            within.popleft()
-        if len(within) < MOST_A_MINUTE:
-            within.append(moment)
-            counted += 1
-    return counted
 
 
 # -- choosing
@@ -285,6 +259,10 @@ def _narrowest(candidates: Iterable[_Weighed]) -> list[_Weighed]:
         )
         if not narrower and not any(one.agreed <= other.agreed for other in chosen):
             chosen.append(one)
+    for one in chosen[::-1]:
+        # What callers share needs no rule of its own where each has one for it.
+        if one.agreed <= frozenset().union(*(other.agreed for other in chosen if other is not one)):
+            chosen.remove(one)
     return chosen
 
 
