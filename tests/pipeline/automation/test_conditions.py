@@ -75,6 +75,10 @@ def test_what_is_endless_is_no_value_of_a_condition() -> None:
     assert not is_usable(["x" * LONGEST_VALUE])
     assert not is_usable([[[[[1]]]]])
     assert not is_usable(2**64)
+    # Many take these for the numbers beside them.
+    for number in (2**53, -(2**53), 2.0**53, 1e22, 2**63 - 1):
+        assert not is_usable(number)
+    assert is_usable(2**53 - 1)
     assert not is_usable("a\0b")
     # Should it be written all the same, it still means itself.
     endless = '"\\\n' * 21_845 + "é"

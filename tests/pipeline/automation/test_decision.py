@@ -105,6 +105,7 @@ def test_a_humans_no(proof: str) -> None:
         {"at": "below"},
         {"caller": Caller("parent", above="somebody")},
         {"caller": Caller("parent", kind="parent")},
+        {"caller": Caller("guest-abcd", kind="guest")},
         {"shown": b"null"},
     ],
 )

@@ -107,6 +107,7 @@ def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> Non
         {"caller": None},
         {"caller": Caller("agent", above="somebody")},
         {"caller": Caller("agent", kind="parent")},
+        {"caller": Caller("agent", kind="guest")},
         {"approval": "a1"},
         {"verb": "resources/read"},
     ],

@@ -296,7 +296,10 @@ def test_an_odd_number_does_not_open_all_that_is_before_it(odd: list[float]) -> 
         assert covers(rule, {"amount": other}) is False
 
 
-@pytest.mark.parametrize("name", ["id", "user_id", "orderId", "port", "account", "PID"])
+@pytest.mark.parametrize(
+    "name",
+    ["id", "user_id", "orderId", "port", "account", "PID", "userid", "issue", "gpio_pin", "relay"],
+)
 def test_numbers_that_say_which_one_are_no_range(name: str) -> None:
     assert rules(decisions({name: 1_000 + 2 * one} for one in MANY)) == []
     [rule] = rules(decisions({name: 1_000 + 2 * (one % 4)} for one in MANY))

@@ -49,10 +49,19 @@ _WHAT: Final = (
 """Names of arguments, in part and anywhere in them, that say where something goes or what is run,
 by a machine or by a model: such are never left open, however much they look like prose."""
 _WHICH: Final = frozenset(
-    ("account", "gid", "id", "key", "no", "number", "phone", "pid", "port", "uid", "user")
-)
-"""Parts of names whose numbers say which one is meant, and not how much: between two of them are
-others."""
+    (
+        "account", "address", "build", "bus", "channel", "chat", "code", "contact", "customer",
+        "device", "gid", "gpio", "group", "host", "id", "ids", "index", "invoice", "ip", "issue",
+        "item", "job", "key", "line", "member", "message", "mode", "no", "node", "num", "number",
+        "object", "offset", "order", "org", "page", "phone", "pid", "pin", "port", "pr", "product",
+        "project", "pull", "record", "register", "relay", "resource", "room", "row", "run",
+        "sector", "server", "session", "slot", "table", "target", "task", "team", "thread",
+        "ticket", "uid", "unit", "user", "version", "vm", "zip", "zone",
+    )
+)  # fmt: skip
+_WHICH_ENDS: Final = ("id", "ids", "number", "nr")
+"""Parts of names, and their ends, whose numbers say which one is meant, and not how much: between
+two of them are others."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -123,6 +132,10 @@ def _parts(name: str) -> set[str]:
     return {part.lower() for part in _NAME_PART.findall(name)}
 
 
+def _says_which(name: str) -> bool:
+    return any(part in _WHICH or part.endswith(_WHICH_ENDS) for part in _parts(name))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -136,7 +149,7 @@ def ways_of(
     ways: list[list[Alternative]] = [
         list(_values(plain, seen)),
         list(_folders(plain, seen, finer)),
-        [] if _parts(name) & _WHICH else list(ranges_of(plain, seen)),
+        [] if _says_which(name) else list(ranges_of(plain, seen)),
     ]
     explained = [
         (sum(any(one.fits(value, False) for one in way) for value in plain), way)

@@ -17,6 +17,8 @@ LONGEST_VALUE: Final = 256
 """Characters of a value that may stand in a condition."""
 _DEEPEST: Final = 4
 _INTS: Final = range(-(2**63), 2**63)
+_EXACT: Final = 2**53
+"""From here on numbers beside each other are the same to many readers, conditions among them."""
 _PLAIN: Final = "A-Za-z0-9_"
 
 
@@ -65,7 +67,7 @@ def is_usable(value: Any, depth: int = 0) -> bool:
     if isinstance(value, str):
         return len(value) <= LONGEST_VALUE and "\0" not in value
     if isinstance(value, int | float) or value is None:
-        return isinstance(value, bool | float) or value is None or value in _INTS
+        return value is None or abs(value) < _EXACT
     if depth >= _DEEPEST or len(json.dumps(value)) > LONGEST_VALUE:
         return False
     inside = [*value, *value.values()] if isinstance(value, dict) else value

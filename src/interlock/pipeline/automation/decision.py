@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.call import Caller
 from interlock.config.redaction import MASK, redact, redact_args
 from interlock.pipeline.approval.anchors import OPERATOR
 from interlock.pipeline.approval.proofs import APPROVE, PASSKEY, REFUSE
@@ -26,6 +27,7 @@ from interlock.pipeline.approval.record import (
 )
 from interlock.pipeline.authenticate import PARENT_KIND
 from interlock.pipeline.automation.prose import is_prose
+from interlock.pipeline.topics.admission import GUEST
 from interlock.protocol.aql.words import OWN
 
 LOCAL: Final = "local"
@@ -65,14 +67,20 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The rule that stopped the call."""
 
 
+def is_known_by_name(caller: Caller) -> bool:
+    """Whether a name always means the same caller. Of callers of other nodes we have those nodes'
+    word only, and to one that does not say who calls there all have one name; the names of guests
+    are given by chance."""
+    return not caller.above and caller.kind not in (PARENT_KIND, GUEST)
+
+
 def decided(approval: Approval, now: float) -> Decided | None:
     """The decision that this step of an approval is. None: it is no human's decision, or one that
     no learned rule could ever take over."""
     if approval.proof not in _HUMAN.get(approval.state, ()):
         return None
-    if approval.at or approval.caller.above or approval.caller.kind == PARENT_KIND:
-        # Of calls at other nodes, or for callers of other nodes, we have their word only; and to a
-        # node that does not say who calls there, all of them have one name.
+    if approval.at or not is_known_by_name(approval.caller):
+        # Of calls at other nodes we have their word only.
         return None
     if approval.action != CONFIRM or approval.rule.startswith(_OTHER_GATES):
         return None

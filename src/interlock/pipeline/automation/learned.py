@@ -15,7 +15,7 @@ from interlock.config.automation import LearnedRule
 from interlock.errors import DENIED, InterlockError
 from interlock.pipeline.approval.holding import brought_along
 from interlock.pipeline.approval.record import exact
-from interlock.pipeline.authenticate import PARENT_KIND
+from interlock.pipeline.automation.decision import is_known_by_name
 from interlock.pipeline.automation.rule import CompiledRule
 from interlock.pipeline.policy.decision import Action, Decision, decision
 from interlock.pipeline.policy.policy import about_call
@@ -64,8 +64,8 @@ class Learned:
             # What a human let through by itself needs no rule.
             return decision
         route, caller = call.route, call.caller
-        if route is None or caller is None or caller.above or caller.kind == PARENT_KIND:
-            # A name that no list has may be anything; who calls at a parent is its word only.
+        if route is None or caller is None or not is_known_by_name(caller):
+            # A name that no list has may be anything.
             return decision
         answers = self._by_tool.get(route.canonical)
         if answers is None:
