@@ -143,6 +143,20 @@ def test_numbers_that_were_refused_again_and_again_are_in_no_rule() -> None:
     assert not allowed(rules(decisions(fine) + refused + decisions(fine)), "agent", 381)
 
 
+def test_nothing_is_picked_out_of_what_is_refused_every_now_and_then() -> None:
+    """Of so many combinations some are never refused, by chance."""
+    chance = random.Random(7)
+    history = [
+        decision(
+            {"env": chance.choice("abcde"), "kind": chance.choice("uvwxy")},
+            chance.choice(["approve"] * 3 + ["refuse"]),
+            caller=f"c{chance.randint(0, 9)}",
+        )
+        for _ in range(1_500)
+    ]
+    assert rules(history, AutomationConfig()) == []
+
+
 def test_after_an_exception_it_takes_five_more_however_few_are_asked_for() -> None:
     same = [{"env": "test"}]
     history = decisions(same * 60) + decisions(same, "refuse")

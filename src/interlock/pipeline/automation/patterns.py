@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache
 from math import prod
 from typing import Final
 
@@ -30,7 +31,7 @@ from interlock.pipeline.automation.alternatives import (
 )
 from interlock.pipeline.automation.conditions import Piece, either, is_usable, only
 from interlock.pipeline.automation.rule import Case
-from interlock.pipeline.automation.together import Seen, Together, Way, contains
+from interlock.pipeline.automation.together import Together, Way, contains, most_seen
 
 MOST_NAMES: Final = 40
 MOST_CALLERS: Final = 20
@@ -74,32 +75,40 @@ def common(
         values = [((one.arguments or {})[name], name in one.hidden) for one in there]
         if found := ways_of(name, values, SEEN, finer):
             ways[name] = found
-    return _patterns(list(ways), Together(known, against, ways, SEEN, share).ways())
+    return _patterns(Together(known, against, ways, SEEN, share))
 
 
 def _is_plain(name: str) -> bool:
     return is_usable(name) and MASK not in name and not is_secret_key(name)
 
 
-def _patterns(names: Sequence[str], met: Seen) -> list[Pattern]:
-    ranked = sorted(met, key=lambda way: (-sum(map(len, met[way].values())), repr(way)))
-    often = {way: met[way] for way in ranked[:MOST_TOGETHER]}
+def _patterns(together: Together) -> list[Pattern]:
+    often = most_seen(together.ways(), MOST_TOGETHER)
     sets: dict[str, frozenset[Way]] = {}
     for way, by in often.items():
         for who in by:
             sets[who] = sets.get(who, frozenset()) | {way}
+
+    @cache
+    def agree(way: Way, who: str) -> bool:
+        return together.agree(way, who, often[way][who])
+
     # All that somebody was seen with, and each by itself, for all who were seen with that.
     chosen = dict.fromkeys([*sets.values(), *(frozenset([way]) for way in often)])
     patterns: list[Pattern] = []
     for some in chosen:
         callers = sorted(who for who, has in sets.items() if has >= some)
-        if len(callers) <= MOST_CALLERS:
-            widest = [
-                way
-                for way in often
-                if way in some and not any(contains(one, way) for one in some if one != way)
-            ]
-            patterns.append(_pattern(names, widest, callers))
+        if len(callers) > MOST_CALLERS:
+            continue
+        widest = [
+            way
+            for way in often
+            if way in some and not any(contains(one, way) for one in some if one != way)
+        ]
+        # Where some of it was refused, nothing is picked out of the rest: among so many, there is
+        # always something that nobody happened to refuse.
+        if all(agree(way, who) for way in widest for who in callers):
+            patterns.append(_pattern(list(together.arguments), widest, callers))
     return patterns
 
 

@@ -164,7 +164,7 @@ def _candidates(
     tried: set[str] = set()
     may_be_open = frozenset(name for one in common(alike) for name in one.open)
     for group in clusters(alike, settings.decisions):
-        for finer in range(FINEST + 1):
+        for finer in range(FINEST + 1 if _has_folders(group) else 1):
             good = False
             for pattern in common(group, against, finer=finer, share=share):
                 # Some that were picked out for what they hide open nothing that all together do
@@ -181,6 +181,14 @@ def _candidates(
                     yield weighed
             if good:
                 break
+
+
+def _has_folders(group: Iterable[Case]) -> bool:
+    return any(
+        isinstance(value, str) and "/" in value
+        for one in group
+        for value in (one.arguments or {}).values()
+    )
 
 
 def _rule(tool: str, then: str, pattern: Pattern, group: Sequence[Case]) -> LearnedRule:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +33,8 @@ from interlock.pipeline.automation.rule import Case
 Way = tuple[Alternative, ...]
 Seen = dict[Way, dict[str, list[Case]]]
 """By what its arguments are, and by the caller: the decisions."""
+_Entry = tuple[Way, str, list[Case]]
+"""What a caller has by itself, and its decisions."""
 _MOST_ROUNDS: Final = 200
 """What is not settled by then is in no rule."""
 _MOST_SHARING: Final = 40
@@ -62,15 +65,7 @@ class Together(msgspec.Struct, frozen=True):
             for who, made in by.items():
                 for narrow, alike in self._own(way, made):
                     own.setdefault(narrow, {})[who] = alike
-        against: dict[str, list[Case]] = {}
-        for case in self.against:
-            against.setdefault(case.decided.caller, []).append(case)
-        found: Seen = {}
-        for way, by in self._shared(own).items():
-            for who, made in by.items():
-                if self._agrees(way, made, against.get(who, [])):
-                    found.setdefault(way, {})[who] = made
-        return found
+        return self._shared(own)
 
     # -- what is a caller's own
 
@@ -114,7 +109,7 @@ class Together(msgspec.Struct, frozen=True):
         """Also numbers that several callers have in common: from the least to the most that all of
         them were seen with, where that is enough of each."""
         found: Seen = {way: dict(by) for way, by in own.items()}
-        alike: dict[Way, list[tuple[Way, str, list[Case]]]] = {}
+        alike: dict[Way, list[_Entry]] = {}
         for way, by in own.items():
             if any(isinstance(one, Range) for one in way):
                 but_numbers = tuple(ABSENT if isinstance(one, Range) else one for one in way)
@@ -123,38 +118,43 @@ class Together(msgspec.Struct, frozen=True):
         for entries in alike.values():
             if len(entries) <= _MOST_SHARING:
                 entries.sort(key=lambda one: (-len(one[2]), one[1], repr(one[0])))
-                for way, _, _ in entries:
-                    shared = self._in_common(way, entries)
+                for shared in dict.fromkeys(self._in_common(one[0], entries) for one in entries):
                     found.setdefault(shared, {}).update(self._seen_with(shared, entries))
         return found
 
-    def _in_common(self, way: Way, entries: Sequence[tuple[Way, str, list[Case]]]) -> Way:
+    def _in_common(self, way: Way, entries: Sequence[_Entry]) -> Way:
         """What is left of a way when as many as can be share it."""
-        shared, sharing = way, 0
-        for other, _, _ in entries:
-            cut = _cut(shared, other)
-            if cut is not None and len(self._seen_with(cut, entries)) > sharing:
-                shared, sharing = cut, len(self._seen_with(cut, entries))
+        shared = way
+        sharing: list[_Entry] = []
+        for one in entries:
+            cut = _cut(shared, one[0])
+            if cut is not None and all(self._is_enough(cut, each) for each in (*sharing, one)):
+                shared = cut
+                sharing.append(one)
         return shared
 
-    def _seen_with(
-        self, way: Way, entries: Sequence[tuple[Way, str, list[Case]]]
-    ) -> dict[str, list[Case]]:
+    def _is_enough(self, way: Way, entry: _Entry) -> bool:
+        there = (True for case in entry[2] if _may_fit(case, self.arguments, way))
+        return len(list(islice(there, self.seen))) == self.seen
+
+    def _seen_with(self, way: Way, entries: Sequence[_Entry]) -> dict[str, list[Case]]:
         """Who has all of this by itself, and was there often enough."""
-        found: dict[str, list[Case]] = {}
-        for own, who, made in entries:
-            if contains(own, way):
-                there = [case for case in made if _may_fit(case, self.arguments, way)]
-                if len(there) >= self.seen:
-                    found[who] = there
-        return found
+        return {
+            who: [case for case in made if _may_fit(case, self.arguments, way)]
+            for own, who, made in entries
+            if contains(own, way) and self._is_enough(way, (own, who, made))
+        }
 
     # -- what was decided otherwise
 
-    def _agrees(self, way: Way, made: Sequence[Case], against: Sequence[Case]) -> bool:
+    def agree(self, way: Way, who: str, made: Sequence[Case]) -> bool:
         """Whether the decisions about one caller agree: by themselves, however many others do; and
         no part of it was refused again and again, however much was let through beside it."""
-        otherwise = [case for case in against if _may_fit(case, self.arguments, way)]
+        otherwise = [
+            case
+            for case in self.against
+            if case.decided.caller == who and _may_fit(case, self.arguments, way)
+        ]
         if not agrees(_times(made), _times(otherwise), self.share):
             return False
         if len(otherwise) < self.seen:
@@ -174,6 +174,12 @@ class Together(msgspec.Struct, frozen=True):
             if any(yes[part] < self.share * (yes[part] + no[part]) for part in often):
                 return False
         return True
+
+
+def most_seen(ways: Seen, most: int) -> Seen:
+    """Those that were seen the most often."""
+    ranked = sorted(ways, key=lambda way: (-sum(map(len, ways[way].values())), repr(way)))
+    return {way: ways[way] for way in ranked[:most]}
 
 
 def _parts_of(one: Alternative, values: Sequence[Any]) -> Callable[[Any], list[Hashable]]:
