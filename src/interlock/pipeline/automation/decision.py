@@ -37,6 +37,8 @@ MOST_TEXT: Final = 1_024
 """Characters of one text that are kept."""
 MOST_KEPT: Final = 8 * 1_024
 """Bytes of all arguments of one call."""
+_BEGUN: Final = ("${", "eyJ")
+_MOST_BEGUN: Final = 100
 _VERDICTS: Final = {APPROVED: APPROVE, REFUSED: REFUSE}
 _HUMAN: Final = {APPROVED: (OPERATOR, PASSKEY), REFUSED: (OPERATOR, PASSKEY, LOCAL)}
 _OTHER_GATES: Final = ("danger:", "safety:", "aql:", "contract:")
@@ -108,8 +110,11 @@ def without_secrets(value: Any) -> Any:
     """A copy in which nothing has the form of a secret, wherever it stands: `password=…` within a
     text, `--token …`, keys of known forms. What is one by its name was masked for people before."""
     if isinstance(value, str):
-        # A text that looks like what stands for others tells nobody what it was.
-        return MASK if _LONG_TEXT.search(value) else redact(value)
+        # A text that looks like what stands for others tells nobody what it was; and one with so
+        # many beginnings of secrets would be read to its end at each of them.
+        if _LONG_TEXT.search(value) or any(value.count(one) > _MOST_BEGUN for one in _BEGUN):
+            return MASK
+        return redact(value)
     if isinstance(value, dict):
         return {_name_without(name): without_secrets(one) for name, one in value.items()}
     if isinstance(value, list):
