@@ -140,6 +140,13 @@ class TopicConfig(Section, frozen=True):
     messages_per_second: Annotated[
         Count | None, says("The most messages of one participant. Default: no limit.")
     ] = None
+    record_per_second: Annotated[
+        Count,
+        says(
+            "The most messages of one participant that are written down, on average; of all "
+            "together ten times as many."
+        ),
+    ] = 10
 
     @property
     def most_guests(self) -> int:

@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 from interlock.call import Credentials
 from interlock.config.topics import TopicConfig
 from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.faces.topics import recorder
 from interlock.faces.topics.recorder import (
+    AT_ONCE,
+    LEFT_OUT,
     MOST_KEPT,
     MOST_OF_A_TEXT,
     RECORDER,
+    ROOM,
+    TOLD_EVERY,
     RecorderSeat,
     _Beginning,
     seat_recorder,
@@ -302,7 +307,7 @@ def test_a_journal_that_fails_does_not_stop_the_room(
         def record_durably(self, entry: JournalEntry, then: Any) -> None:
             raise OSError("full")
 
-    seat = RecorderSeat(Full(), lambda: 0, topic=TOPIC, whole=False)
+    seat = RecorderSeat(Full(), lambda: 0, topic=TOPIC, whole=False, rate=10)
     seat.deliver(Batch(b"", (b"{}", b"{}"), (Head("1", "chat", "ada"), Head("2", "chat", "ada"))))
     assert caplog.text.count("was not recorded") == 2
 
@@ -328,3 +333,72 @@ def test_many_short_ones_are_no_more_work_than_few_long_ones(raw: str) -> None:
     assert len(raw) >= 4_000
     long = lines_run(lambda: _Beginning(few, MOST_OF_A_TEXT).read())
     assert lines_run(lambda: _Beginning(raw, MOST_OF_A_TEXT).read()) < 6 * long
+
+
+# -- how much is written
+
+
+class Talk:
+    """A recorder, a clock that is turned, and somebody who talks."""
+
+    def __init__(self, rate: int = 10) -> None:
+        self.journal = KeptJournal()
+        self.time = 0.0
+        self.seat = RecorderSeat(
+            self.journal, lambda: 17, topic=TOPIC, whole=False, rate=rate, clock=lambda: self.time
+        )
+
+    def say(self, sender: str, times: int, kind: str = "chat") -> None:
+        for number in range(times):
+            head = Head(f"{sender}-{number}", kind, sender)
+            self.seat.deliver(Batch(b"", (b"{}",), (head,)))
+
+    def written(self, sender: str) -> int:
+        rows = [row for row in self.journal.entries if row["caller"] == sender]
+        return sum(row["outcome"] == "said" for row in rows)
+
+    @property
+    def left_out(self) -> list[tuple[str, str]]:
+        return [
+            (row["caller"], row["detail"].partition(" ")[0])
+            for row in self.journal.entries
+            if row["outcome"] == LEFT_OUT
+        ]
+
+
+def test_nobody_fills_the_journal_by_talking() -> None:
+    talk = Talk()
+    talk.say("eve", 10 * AT_ONCE + 5_000)
+    assert talk.written("eve") == 10 * AT_ONCE
+    # Others are written down as they were.
+    talk.say("ada", 5)
+    assert talk.written("ada") == 5
+    # What is left out is counted, and that is told now and then.
+    assert talk.left_out == []
+    talk.time = TOLD_EVERY
+    talk.say("eve", 200)
+    assert talk.written("eve") == 10 * AT_ONCE + 100
+    assert talk.left_out == [("eve", "5000")]
+    talk.seat.close(1001, "The node stops.")
+    assert talk.left_out == [("eve", "5000"), ("eve", "100")]
+
+
+def test_many_who_talk_are_bounded_together() -> None:
+    talk = Talk()
+    for number in range(50):
+        talk.say(f"guest-{number}", 10 * AT_ONCE)
+    assert len(talk.journal.entries) == 10 * AT_ONCE * ROOM
+    talk.time = 1.0
+    for number in range(50):
+        talk.say(f"guest-{number}", 10)
+    assert len(talk.journal.entries) == 10 * AT_ONCE * ROOM + 10 * ROOM
+
+
+def test_what_is_known_of_talkers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_MOST_KNOWN", 3)
+    talk = Talk(rate=1)
+    for number in range(10):
+        talk.say(f"guest-{number}", AT_ONCE + 1)
+    assert len(talk.seat._each) == len(talk.seat._left_out) == 3
+    # Those who are forgotten were told of.
+    assert [who for who, _ in talk.left_out] == [f"guest-{number}" for number in range(7)]

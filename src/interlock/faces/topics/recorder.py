@@ -11,8 +11,11 @@ import json
 import logging
 import math
 import re
+import time
 from collections.abc import Callable
 from typing import Any, Final
+
+import msgspec
 
 from interlock.call import Caller
 from interlock.config.redaction import MASK, redact
@@ -20,15 +23,24 @@ from interlock.config.topics import RECORDER
 from interlock.faces.topics.node_seat import INSIDE
 from interlock.faces.topics.noting import plain
 from interlock.pipeline.approval.record import masked
+from interlock.pipeline.topics.allowance import Bucket
 from interlock.pipeline.topics.gateway import Gateway
 from interlock.pipeline.topics.room import Room
 from interlock.pipeline.topics.seat import Batch, Participant
 from interlock.ports import Recorder
 from interlock.protocol.mcpx.envelope import Head, read_envelope, read_payload
 from interlock.protocol.mcpx.payloads import Presence, read_content
-from interlock.protocol.mcpx.words import FACE, PRESENCE, WELCOME
+from interlock.protocol.mcpx.words import FACE, GATEWAY, PRESENCE, WELCOME
 
 SAID: Final = "said"
+LEFT_OUT: Final = "left_out"
+AT_ONCE: Final = 100
+"""So many seconds' worth of messages are written at once, after a time of silence."""
+ROOM: Final = 10
+"""So many times what one may have written, all may together."""
+TOLD_EVERY: Final = 10.0
+"""How often the journal has how many messages of one it does not have."""
+_MOST_KNOWN: Final = 4_096
 MOST_KEPT: Final = 4_096
 """So many characters of a payload are written down: the first ones, however long it is."""
 MOST_OF_A_TEXT: Final = 1_024
@@ -50,52 +62,98 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@+-]+", re.ASCII)
 _log = logging.getLogger("interlock.faces.topics")
 
 
+class LeftOut(msgspec.Struct):
+    """Messages of one that were not written down."""
+
+    since: float
+    messages: int = 0
+
+
 class RecorderSeat:
     """Writes down what is said in one room."""
 
     def __init__(
-        self, recorder: Recorder, wall_clock: Callable[[], int], *, topic: str, whole: bool
+        self,
+        recorder: Recorder,
+        wall_clock: Callable[[], int],
+        *,
+        topic: str,
+        whole: bool,
+        rate: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wall_clock`: in nanoseconds, as the journal counts. `whole`: payloads, too."""
+        """`wall_clock`: in nanoseconds, as the journal counts. `whole`: payloads, too. `rate`: so
+        many messages of one are written in a second, on average: the journal keeps so many entries,
+        and nobody may push those about calls out of it by talking."""
         self._recorder = recorder
         self._wall_clock = wall_clock
         self._topic = topic
         self._whole = whole
+        self._rate = rate
+        self._clock = clock
+        self._everybody = Bucket(AT_ONCE * rate * ROOM, clock())
+        self._each: dict[str, Bucket] = {}
+        self._left_out: dict[str, LeftOut] = {}
 
     def deliver(self, batch: Batch) -> None:
         for head, text in zip(batch.heads, batch.texts, strict=True):
             try:
-                self._write(head, text)
+                if self._may_write(head):
+                    self._write(head, text)
             except Exception:
                 # The room goes on, whatever becomes of its record.
                 _log.exception("a message in the topic %s was not recorded", self._topic)
 
     def close(self, code: int, reason: str) -> None:
-        """There is nothing to let go of."""
+        """What was left out is said now: nobody says it later."""
+        for sender in list(self._left_out):
+            self._tell_of(sender)
 
-    def _write(self, head: Head, text: bytes) -> None:
+    def _may_write(self, head: Head) -> bool:
+        """Whether it is written down. What is not is counted, and the count is."""
         if head.kind == WELCOME:
             # To itself alone.
-            return
+            return False
+        now, rate, sender = self._clock(), self._rate, head.sender
+        if sender == GATEWAY:
+            # Who comes and goes: as much as everybody says together.
+            rate *= ROOM
+        bucket = self._each.get(sender)
+        if bucket is None:
+            if len(self._each) >= _MOST_KNOWN:
+                del self._each[next(iter(self._each))]
+            bucket = self._each[sender] = Bucket(AT_ONCE * rate, now)
+        written = bucket.take(rate, AT_ONCE * rate, now) and self._everybody.take(
+            self._rate * ROOM, AT_ONCE * self._rate * ROOM, now
+        )
+        left = self._left_out.get(sender)
+        if not written:
+            if left is None:
+                if len(self._left_out) >= _MOST_KNOWN:
+                    self._tell_of(next(iter(self._left_out)))
+                left = self._left_out[sender] = LeftOut(now)
+            left.messages += 1
+        if left is not None and now - left.since >= TOLD_EVERY:
+            self._tell_of(sender)
+        return written
+
+    def _tell_of(self, sender: str) -> None:
+        """That messages of somebody are not in the journal, and how many."""
+        left = self._left_out.pop(sender)
+        why = f"more than {self._rate} a second of one, or {self._rate * ROOM} of all"
+        self._record(sender, LEFT_OUT, LEFT_OUT, f"{left.messages} messages: {why}")
+
+    def _write(self, head: Head, text: bytes) -> None:
         detail = _about(head)
         if head.kind == PRESENCE:
             detail = f"{_presence(text)} {detail}"
         elif self._whole:
             detail = f"{detail} {_payload(text)}"
-        self._recorder.record(
-            (
-                self._wall_clock(),
-                head.sender,
-                FACE,
-                plain(head.kind)[:_MOST_CHARACTERS],
-                self._topic,
-                "",
-                "",
-                SAID,
-                0,
-                detail,
-            )
-        )
+        self._record(head.sender, plain(head.kind)[:_MOST_CHARACTERS], SAID, detail)
+
+    def _record(self, sender: str, verb: str, outcome: str, detail: str) -> None:
+        row = (self._wall_clock(), sender, FACE, verb, self._topic, "", "", outcome, 0, detail)
+        self._recorder.record(row)
 
 
 def seat_recorder(
@@ -105,9 +163,11 @@ def seat_recorder(
     wall_clock: Callable[[], int],
     *,
     whole: bool,
+    clock: Callable[[], float] = time.monotonic,
 ) -> RecorderSeat:
     """Give the recorder its seat in a room."""
-    seat = RecorderSeat(recorder, wall_clock, topic=room.name, whole=whole)
+    rate = room.settings.record_per_second
+    seat = RecorderSeat(recorder, wall_clock, topic=room.name, whole=whole, rate=rate, clock=clock)
     gateway.enter(
         room.name,
         Participant(RECORDER, ()),

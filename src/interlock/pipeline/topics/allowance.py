@@ -24,8 +24,8 @@ MOST_REMEMBERED: Final = 1_000
 """Of so many of them; the first to leave are forgotten first."""
 
 
-class _Bucket(msgspec.Struct, gc=False):
-    """How many messages a member has left, as of a time."""
+class Bucket(msgspec.Struct, gc=False):
+    """How many messages somebody has left, as of a time."""
 
     left: float
     at: float
@@ -45,9 +45,9 @@ class Allowances:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said: dict[str, _Bucket] = {}
-        self._answered: dict[str, _Bucket] = {}
-        self._refused: dict[str, _Bucket] = {}
+        self._said: dict[str, Bucket] = {}
+        self._answered: dict[str, Bucket] = {}
+        self._refused: dict[str, Bucket] = {}
         self._noticed: dict[str, float] = {}
         self._gone: dict[str, float] = {}
         """Who left, and when, the first to leave first."""
@@ -74,11 +74,11 @@ class Allowances:
         self._noticed[id] = now
         return True
 
-    def _take(self, buckets: dict[str, _Bucket], id: str, rate: int, most: int) -> bool:
+    def _take(self, buckets: dict[str, Bucket], id: str, rate: int, most: int) -> bool:
         now = self._clock()
         bucket = buckets.get(id)
         if bucket is None:
-            bucket = buckets[id] = _Bucket(most, now)
+            bucket = buckets[id] = Bucket(most, now)
         return bucket.take(rate, most, now)
 
     # -- who comes and goes

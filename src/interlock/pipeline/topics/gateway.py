@@ -314,11 +314,7 @@ class Gateway:
 
     def _reconfigure(self, room: Room, settings: TopicConfig) -> None:
         older, room.settings = room.settings, settings
-        seats_anew = (older.node, older.record, older.upstreams) != (
-            settings.node,
-            settings.record,
-            settings.upstreams,
-        )
+        seats_anew = _own_seats(older) != _own_seats(settings)
         if seats_anew:
             for member in tuple(room.members.values()):
                 if member.inside:
@@ -458,6 +454,11 @@ class Gateway:
                 return name
             letters = min(letters + 1, len(digest))
         raise InterlockError(FORBIDDEN, "There is no name left for a guest. Come with a token.")
+
+
+def _own_seats(settings: TopicConfig) -> tuple[object, ...]:
+    """All that says who of the node itself sits in a topic, and what it does there."""
+    return settings.node, settings.record, settings.record_per_second, settings.upstreams
 
 
 def _guest_caller(id: str) -> Caller:
