@@ -165,6 +165,13 @@ class TopicsConfig(Section, frozen=True):
         list[Glob],
         says("Globs of callers that may change capabilities of others. Default: nobody."),
     ] = field(default_factory=list)
+    most: Annotated[
+        Count | None,
+        says(
+            "The most connections to all topics together. Default: half of the files that the "
+            "node may open."
+        ),
+    ] = None
     rooms: Annotated[dict[Text, TopicConfig], says("Topics by name or glob.")] = field(
         default_factory=dict
     )

@@ -5,6 +5,7 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 import uuid
 from collections.abc import Container
@@ -75,6 +76,7 @@ class Topics:
             now=utc_now,
             on_opened=self._opened,
             on_closed=self._closed,
+            most=resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2,
             audit=audit,
         )
         self.door = Door(self.gateway, pipeline, audit=audit)

@@ -30,6 +30,7 @@ from interlock.errors import (
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.topics import admission
 from interlock.pipeline.topics.admission import GUEST
+from interlock.pipeline.topics.census import DEFAULT_MOST, Census
 from interlock.pipeline.topics.room import Room
 from interlock.pipeline.topics.seat import Change, Denied, Loss, Member, Outlet, Participant
 from interlock.protocol.kinds import grants_of, problem_of
@@ -90,9 +91,10 @@ class Gateway:
         on_closed: Callable[[Room], None] = lambda _: None,
         audit: Audit | None = None,
         clock: Callable[[], float] = time.monotonic,
+        most: int = DEFAULT_MOST,
     ) -> None:
         """`on_opened` may seat members of the node itself; `on_closed` hears when their seats are
-        gone."""
+        gone. `most`: connections to all topics together, where the config does not say."""
         self.config = config
         self.rooms: dict[str, Room] = {}
         """By name: those that are open."""
@@ -104,6 +106,8 @@ class Gateway:
         self._audit = audit
         self._clock = clock
         self._changed: dict[tuple[str, str], _Changed] = {}
+        self._most = most
+        self._census = Census(config.most or most)
         self.refused = 0
         """How many messages went nowhere, of all members."""
 
@@ -129,6 +133,8 @@ class Gateway:
         room = self.rooms.get(topic)
         if room is not None:
             room.check(participant.id, who)
+        if room is None or participant.id not in room.members:
+            self._census.check(caller)
         capabilities = self._standing(topic, participant.id, who, participant.capabilities)
         return msgspec.structs.replace(participant, capabilities=capabilities)
 
@@ -164,7 +170,9 @@ class Gateway:
         )
         older = room.members.get(participant.id)
         room.join(member)
+        self._census.came(member)
         if older is not None:
+            self._census.left(older)
             # It goes on where the older connection was: nothing is left untold, or told anew.
             member.denied = older.denied
         return member
@@ -175,6 +183,7 @@ class Gateway:
         if room is None or room.members.get(member.id) is not member:
             return
         room.leave(member, reason)
+        self._census.left(member)
         for error, denied in member.denied.items():
             if denied.folded:
                 self._deny(member, error, f"{denied.folded} more until it left")
@@ -265,6 +274,7 @@ class Gateway:
     def configure(self, config: TopicsConfig) -> None:
         """Look at everybody anew: some have to go, some may say other things."""
         self.config = config
+        self._census.most = config.most or self._most
         self._forget_changes()
         for room in tuple(self.rooms.values()):
             settings = self.settings(room.name)
@@ -298,6 +308,7 @@ class Gateway:
         self.rooms.pop(room.name, None)
         for member in tuple(room.members.values()):
             member.outlet.close(code, reason)
+            self._census.left(member)
         room.members.clear()
         self._on_closed(room)
 
@@ -446,7 +457,8 @@ class Gateway:
     def _guest(self, topic: str) -> str:
         """A name that nobody has there."""
         room = self.rooms.get(topic)
-        letters = 4
+        # So many that a name is not given again soon: answers to one who left may be on their way.
+        letters = 6
         for _ in range(_GUEST_TRIES):
             digest = hashlib.blake2b(self._new_id().encode(), digest_size=16).digest()
             name = "guest-" + "".join(chr(ord("a") + byte % 26) for byte in digest[:letters])
