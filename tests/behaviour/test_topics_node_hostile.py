@@ -1,0 +1,213 @@
+"""Lies and used ids to the node in a topic: over real sockets, to a real program with a real tool.
+
+The gateway passes on what a kind may be, whatever is in it: it is the node that has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.behaviour.topic_office import NODE, PRESS, Office, fulfilled, proposed, rpc
+from tests.cli.program import World
+from tests.faces.topics.peers import Envelope, Peer
+
+NOTE = {"name": "ledger.note", "arguments": {"text": "mine"}}
+LOOK = {"name": "ledger.look", "arguments": {}}
+CALL_NOTE = "mcp/request:tools/call:ledger.note"
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    world = World(tmp_path_factory.mktemp("office"))
+    try:
+        yield Office(world)
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def new_office(tmp_path: Path) -> Iterator[Office]:
+    """One whose inbox is empty."""
+    world = World(tmp_path)
+    try:
+        yield Office(world)
+    finally:
+        world.close()
+
+
+async def answer(peer: Peer, about: str) -> Envelope:
+    """What the node says about a message."""
+    told = await peer.until(lambda one: one.get("correlation_id") == about)
+    assert told["from"] == NODE
+    return told
+
+
+@pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("mcp/request:tools/call:ledger.look", rpc("tools/call", NOTE)),
+        ("mcp/request:tools/call:ledger", rpc("tools/call", NOTE)),
+        ("mcp/request:tools/list", rpc("tools/call", NOTE)),
+        ("mcp/request:resources/read:ledger.note", rpc("tools/call", NOTE)),
+        ("mcp/request:tools/call:ledger.note", rpc("tools/list", NOTE)),
+    ],
+)
+def test_a_request_whose_kind_lies_calls_nothing(
+    office: Office, kind: str, payload: dict[str, Any]
+) -> None:
+    before = office.pressed()
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            orchestrator, human = peers["orchestrator"], peers["human"]
+            lie = await orchestrator.say(kind, payload, to=[NODE])
+            # The room has heard it: no gateway looks into a payload.
+            assert (await human.until(lie))["payload"] == payload
+            told = await answer(orchestrator, lie)
+            assert told["kind"] == kind.replace("request", "response", 1)
+            assert told["to"] == ["orchestrator"]
+            # Who asked for what is not known, so no id of the payload is taken over.
+            assert told["payload"]["id"] is None
+            assert told["payload"]["error"]["code"] == -32600
+            assert "kind" in told["payload"]["error"]["message"]
+            # Whatever would have come of it has come by now: it is one after the other.
+            look = await orchestrator.say(
+                "mcp/request:tools/call:ledger.look", rpc("tools/call", LOOK, 2), to=[NODE]
+            )
+            done = await answer(orchestrator, look)
+            assert done["payload"]["result"]["content"][0]["text"] == "look: done"
+
+    asyncio.run(run())
+    assert office.pressed() == before
+
+
+def test_the_same_request_with_a_kind_that_is_true_is_a_call(office: Office) -> None:
+    """So that the lies fail for what they say, and for nothing else."""
+    before = office.pressed()
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            orchestrator = peers["orchestrator"]
+            asked = await orchestrator.say(CALL_NOTE, rpc("tools/call", NOTE), to=[NODE])
+            done = await answer(orchestrator, asked)
+            assert done["payload"]["result"]["content"][0]["text"] == "note: done"
+
+    asyncio.run(run())
+    assert office.pressed() == [*before, ["note", {"text": "mine"}]]
+
+
+@pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("mcp/proposal:tools/call:ledger.look", {"method": "tools/call", "params": PRESS}),
+        ("mcp/proposal:tools/list", {"method": "tools/call", "params": PRESS}),
+        ("mcp/proposal:tools/call:ledger.press", {"method": "tools/list", "params": PRESS}),
+    ],
+)
+def test_a_proposal_whose_kind_lies_is_put_before_nobody(
+    office: Office, kind: str, payload: dict[str, Any]
+) -> None:
+    before = office.pressed()
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            proposer, human = peers["proposer"], peers["human"]
+            lie = await proposer.say(kind, payload, to=[NODE])
+            assert (await human.until(lie))["payload"] == payload
+            told = await answer(proposer, lie)
+            assert (told["kind"], told["to"]) == ("chat", ["proposer"])
+            assert told["payload"]["text"].startswith("Not taken: ")
+            assert "kind" in told["payload"]["text"]
+            assert await asyncio.to_thread(office.waiting) == []
+
+    asyncio.run(run())
+    assert office.pressed() == before
+
+
+def test_an_id_that_was_there_asks_the_node_for_nothing(office: Office) -> None:
+    """Not once more, not for something else, not by another, and not as a proposal."""
+    before = office.pressed()
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            orchestrator, proposer = peers["orchestrator"], peers["proposer"]
+            asked = await orchestrator.say(CALL_NOTE, rpc("tools/call", NOTE), to=[NODE])
+            assert "result" in (await answer(orchestrator, asked))["payload"]
+            again = {"name": "ledger.note", "arguments": {"text": "again"}}
+            for number, params in enumerate((NOTE, again), 2):
+                await orchestrator.say(
+                    CALL_NOTE, rpc("tools/call", params, number), to=[NODE], id=asked
+                )
+                await told_of_reuse(orchestrator, asked)
+            await proposer.say(
+                "mcp/proposal:tools/call:ledger.press",
+                {"method": "tools/call", "params": PRESS},
+                to=[NODE],
+                id=asked,
+            )
+            await told_of_reuse(proposer, asked)
+            assert await asyncio.to_thread(office.waiting) == []
+            # Nobody was answered a second time.
+            end = await orchestrator.say("mcp/request:ping", rpc("ping", {}, 9), to=[NODE])
+            heard = await peers["human"].all_until(end)
+            answers = [one for one in heard if one.get("correlation_id") == asked]
+            assert [one["payload"]["id"] for one in answers] == [1]
+
+    asyncio.run(run())
+    assert office.pressed() == [*before, ["note", {"text": "mine"}]]
+
+
+async def told_of_reuse(peer: Peer, id: str) -> None:
+    """In words, and about no message: the answer to that id was given to whoever had it first."""
+    told = await peer.until(lambda one: one["from"] == NODE and one.get("to") == [peer.id])
+    assert told["kind"] == "chat"
+    assert "correlation_id" not in told
+    assert f"its id '{id}' was there before" in told["payload"]["text"]
+    assert "needs an id of its own" in told["payload"]["text"]
+
+
+def test_the_id_of_a_proposal_that_waits_changes_nothing_about_it(new_office: Office) -> None:
+    """A human decides about what was proposed first, whatever has its id later."""
+    office = new_office
+
+    async def run() -> None:
+        async with office.everybody() as peers:
+            proposer, orchestrator = peers["proposer"], peers["orchestrator"]
+            proposal, shown = await proposed(office, peers)
+            blue = {"name": "ledger.press", "arguments": {"button": "blue"}}
+            await proposer.say(
+                "mcp/proposal:tools/call:ledger.press",
+                {"method": "tools/call", "params": blue},
+                to=[NODE],
+                id=proposal,
+            )
+            await told_of_reuse(proposer, proposal)
+            await orchestrator.say(
+                "mcp/request:tools/call:ledger.press",
+                rpc("tools/call", blue),
+                to=[NODE],
+                id=proposal,
+            )
+            await told_of_reuse(orchestrator, proposal)
+            [still] = await asyncio.to_thread(office.waiting)
+            assert still == shown
+            path = f"/approvals/{shown['id']}"
+            code, _ = await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
+            assert code == 200
+            everybody_else = {name: peers[name] for name in ("human", "worker")}
+            fulfilment, response = await fulfilled(everybody_else, proposal)
+            assert fulfilment["payload"]["params"]["arguments"] == {"button": "red"}
+            assert response["to"] == [NODE, "proposer"]
+
+    asyncio.run(run())
+    assert office.pressed() == [["press", {"button": "red"}]]
+    journal = json.dumps([row for row in office.journal() if row["verb"] == "proposal"])
+    assert "blue" not in journal
