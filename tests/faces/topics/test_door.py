@@ -140,6 +140,7 @@ def test_what_came_in_the_same_packet_as_the_request() -> None:
     run(test)
 
 
+@pytest.mark.spec("MX-6.3a-4")
 def test_what_it_wants_to_be_sent() -> None:
     async def test(rooms: Rooms) -> None:
         async with (
@@ -212,7 +213,6 @@ def test_a_public_topic_takes_guests() -> None:
 # -- twice
 
 
-@pytest.mark.spec("MX-6.2a-8")
 @pytest.mark.spec("MX-8.1-10", "MX-3.4-1")
 def test_a_connection_that_breaks_is_told_to_the_others() -> None:
     async def test(rooms: Rooms) -> None:
@@ -228,6 +228,7 @@ def test_a_connection_that_breaks_is_told_to_the_others() -> None:
     run(test)
 
 
+@pytest.mark.spec("MX-6.2a-8")
 def test_the_newest_connection_of_a_participant_counts() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human", "agent") as (human, older), rooms.join("agent") as (newer,):

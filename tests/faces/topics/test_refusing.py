@@ -40,7 +40,7 @@ REFUSALS = [
 OUTCOMES = {400: "invalid_request", 401: "unauthenticated", 403: "forbidden"}
 
 
-@pytest.mark.spec("MX-6.2a-7")
+@pytest.mark.spec("MX-6.2a-7", "MX-6.3a-4")
 def test_refusals() -> None:
     async def test(rooms: Rooms) -> None:
         for query, token, status in REFUSALS:

@@ -226,6 +226,35 @@ def test_the_proof_of_whoever_proposed_does_not_count(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("mcp/proposal:tools/call:s.look", {"method": "tools/call", "params": WRITE}),
+        ("mcp/proposal:tools/list", {"method": "tools/call", "params": WRITE}),
+        ("mcp/proposal:tools/call:s.write_file", {"method": "tools/list", "params": WRITE}),
+    ],
+)
+def test_a_proposal_whose_kind_lies_is_put_before_nobody(
+    kind: str, payload: dict[str, Any], tmp_path: Path
+) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        eve = table.let_in("eve", FULL)
+        lie = eve.say(kind, payload)
+        assert "The kind says" in await eve.chat(lie)
+        # To all it is a lie as well, and of nobody's concern who might have been meant.
+        other = eve.say(kind, payload, ())
+        await eve.answered(eve.request("ping", rpc="last"))
+        assert eve.about(other) == []
+        assert eve.member.refused == 2
+        assert table.gated.approvals.pending() == []
+        assert table.gated.upstream.started == []
+        table.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("name", ["s__write_file", "S.write_file", "s.write_file", "s/write_file"])
 def test_no_spelling_of_a_tool_gets_around_the_rules(name: str, tmp_path: Path) -> None:
     async def run() -> None:

@@ -233,6 +233,7 @@ def lies() -> list[tuple[str, Any]]:
     ]
 
 
+@pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
 @pytest.mark.parametrize(("kind", "payload"), lies())
 def test_a_kind_that_lies_about_its_payload_leads_nowhere(
     kind: str, payload: Any, tmp_path: Path

@@ -99,6 +99,7 @@ def test_a_name_goes_before_a_glob_and_a_glob_before_the_next() -> None:
     assert settings_of(config(), "x") is None
 
 
+@pytest.mark.spec("MX-3-17")
 def test_nobody_is_called_as_the_gateway_or_the_node_are() -> None:
     for name in ("system", "system:gateway", "system/x", "a b", "a\n", "", "x" * 129):
         assert not is_id(name)
@@ -111,6 +112,7 @@ def test_nobody_is_called_as_the_gateway_or_the_node_are() -> None:
     assert is_id("systematic")
 
 
+@pytest.mark.spec("MX-3-17")
 @pytest.mark.parametrize(
     "name",
     [

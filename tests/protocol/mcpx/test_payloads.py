@@ -113,7 +113,9 @@ def test_a_proposal_has_two_members_only(extra: str) -> None:
 
 @pytest.mark.spec("MX-3.3-1", "MX-3.3-3")
 def test_chat_is_read() -> None:
-    assert read_content(envelope("chat", {"text": "Hello everyone!"})) == Chat("Hello everyone!")
+    content = read_content(envelope("chat", {"text": "Hello everyone!"}))
+    assert isinstance(content, Chat)
+    assert (content.text, content.format) == ("Hello everyone!", "plain")
     assert read_content(envelope("chat", chat_payload("*Hi*", "markdown"))) == Chat(
         "*Hi*", "markdown"
     )
