@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviour.topic_rooms import LIBRARIES, Joins, Place, Play, Refused, a_place, player
+from tests.behaviour.topic_rooms import (
+    LIBRARIES,
+    Joins,
+    Place,
+    Play,
+    Refused,
+    a_place,
+    is_now,
+    player,
+)
 from tests.faces.topics.peers import Peer
 
 pytestmark = pytest.mark.timeout(120)
@@ -150,6 +159,26 @@ def test_welcome_and_presence(place: Place, play: Play) -> None:
         await agent.socket.close()
         went = await supervisor.until("system/presence")
         assert went["payload"] == {"event": "leave", "participant": {"id": "agent"}}
+
+    play(test)
+
+
+@pytest.mark.spec("MX-3-16")
+def test_whatever_the_gateway_says_has_a_time(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        observer, agent = await join(topic, "observer"), await join(topic, "agent")
+        blocked = await agent.say(CALL, REQUEST)
+        error = await agent.until(lambda one: one.get("correlation_id") == blocked)
+        assert error["kind"] == "system/error"
+        came = await observer.until(
+            lambda one: one["payload"].get("participant", {}).get("id") == "agent"
+        )
+        await agent.socket.close()
+        went = await observer.until(lambda one: one["payload"].get("event") == "leave")
+        for said in (observer.welcome, agent.welcome, came, went, error):
+            assert said["from"] == "system:gateway"
+            assert is_now(said["ts"])
 
     play(test)
 

@@ -23,6 +23,7 @@ from tests.behaviour.topic_office import (
     rpc,
     token,
 )
+from tests.behaviour.topic_rooms import is_now
 from tests.cli.program import World
 
 
@@ -257,6 +258,27 @@ def test_a_request_to_the_node_has_the_sender_s_rights_and_no_more(office: Offic
             answer = await orchestrator.until(lambda one: one.get("correlation_id") == asked)
             assert answer["payload"]["error"]["code"] == -32601
             assert office.pressed() == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("MX-3-16")
+def test_whatever_the_node_says_has_a_time(office: Office) -> None:
+    async def run() -> None:
+        async with office.everybody() as peers:
+            asked = await peers["human"].say(
+                "mcp/request:tools/list", rpc("tools/list", {}), to=[NODE]
+            )
+            proposal, shown = await proposed(office, peers)
+            answer = await peers["worker"].until(lambda one: one.get("correlation_id") == asked)
+            word = await peers["worker"].until(lambda one: one.get("correlation_id") == proposal)
+            path = f"/approvals/{shown['id']}"
+            await asyncio.to_thread(office.ask, path, {"proof": office.proof(shown)})
+            fulfilment, response = await fulfilled(peers, proposal)
+            assert (answer["kind"], word["kind"]) == ("mcp/response:tools/list", "chat")
+            for said in (answer, word, fulfilment, response):
+                assert said["from"] == NODE
+                assert is_now(said["ts"])
 
     asyncio.run(run())
 

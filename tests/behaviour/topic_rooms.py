@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -202,6 +204,13 @@ async def by_ws(place: Place) -> AsyncIterator[Joins]:
         process.kill()
         await process.wait()
         await reading
+
+
+def is_now(ts: str) -> bool:
+    """Whether it is a time as RFC 3339 has it, and not long ago."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", ts):
+        return False
+    return abs(datetime.now(UTC) - datetime.fromisoformat(ts)) < timedelta(minutes=10)
 
 
 Play = Callable[[Callable[[Joins], Coroutine[Any, Any, None]]], None]

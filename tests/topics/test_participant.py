@@ -24,7 +24,7 @@ PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
 SERVES = ("mcp/response:*", "chat")
 
 
-@pytest.mark.spec("MX-3-3", "MX-3-4", "MX-3-5", "MX-3.3-1")
+@pytest.mark.spec("MX-3-3", "MX-3-4", "MX-3-5", "MX-3-16", "MX-3.3-1")
 def test_they_talk() -> None:
     async def test(house: House) -> None:
         human, agent = house.participant("human"), house.participant("agent")

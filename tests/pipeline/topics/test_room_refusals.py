@@ -9,9 +9,10 @@ import pytest
 from interlock.config.topics import TopicConfig
 from interlock.pipeline.topics.admission import GUEST
 from interlock.pipeline.topics.allowance import REMEMBERED_SECONDS
+from interlock.pipeline.topics.seat import Loss
 from interlock.protocol.kinds import Grants
 from interlock.protocol.mcpx.words import BUSY
-from tests.pipeline.topics.listening import FULL, Listening, said
+from tests.pipeline.topics.listening import FULL, NOW, Listening, said
 from tests.pipeline.topics.test_room import PROPOSER, SYSTEM, only_error, two
 
 
@@ -38,6 +39,37 @@ def test_a_kind_that_was_not_granted_goes_nowhere() -> None:
     assert here.room.say(a, said("a", "mcp/proposal:tools/call:x", id="good")) is not None
     here.turns.take()
     assert [message["id"] for message in to_b.heard] == ["good"]
+
+
+@pytest.mark.spec("MX-3-16")
+def test_whatever_the_gateway_says_has_a_time() -> None:
+    settings = TopicConfig(notice=True, messages_per_second=2)
+    here = Listening(settings)
+    ears = [here.join("a", PROPOSER)[1], here.join("hub", inside=True)[1]]
+    a, ear = here.join("a", PROPOSER)
+    ears.append(ear)
+    b, ear = here.join("b")
+    ears.append(ear)
+    here.turns.take()
+    for text in (b"nonsense", said("a", "mcp/request:x"), said("a")):
+        here.room.say(a, text)
+    here.time += 10.0
+    here.room.say(a, said("b"))
+    here.room.lost(a, Loss(7, "t1", "t2", {"chat": 7}))
+    here.room.regrant(b, ("chat",))
+    here.room.leave(b)
+    here.turns.take()
+    heard = [one for ear in ears for one in ear.heard]
+    assert {one["kind"] for one in heard} == {"system/welcome", "system/presence", "system/error"}
+    assert {one["payload"]["event"] for one in heard if "event" in one["payload"]} == {
+        "join",
+        "leave",
+    }
+    assert {one["payload"]["error"] for one in heard if "error" in one["payload"]} == {
+        "malformed_envelope", "capability_violation", "rate_limited", "identity_mismatch",
+        "messages_lost",
+    }  # fmt: skip
+    assert {one.get("ts") for one in heard} == {NOW}
 
 
 @pytest.mark.spec("MX-8.1-6")
