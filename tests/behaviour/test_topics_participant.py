@@ -1,0 +1,469 @@
+"""The participant's checklist (section 8.2 of MCPx v0.1): the library among foreign peers.
+
+They meet at a real node. What that would not pass on is said by a gateway made by hand, which
+passes on everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from interlock.errors import InterlockError
+from interlock.topics import Chat, Event, Participant, Proposal, Refused
+from tests.behaviour.topic_rooms import (
+    LIBRARIES,
+    TOKENS,
+    Joins,
+    Place,
+    Play,
+    a_place,
+    player,
+)
+from tests.faces.topics.peers import Envelope, Peer
+from tests.topics.gateway import PATIENCE, Gateway, gateway
+from tests.topics.houses import until
+
+pytestmark = pytest.mark.timeout(120)
+
+CALL_WRITE = "mcp/request:tools/call:write"
+PARAMS = {"name": "write", "arguments": {"text": "hello"}}
+PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from a_place(tmp_path_factory.mktemp("topics"))
+
+
+@pytest.fixture(params=LIBRARIES)
+def play(request: pytest.FixtureRequest, place: Place) -> Play:
+    return player(place, request.param)
+
+
+class Clerk:
+    """A participant that writes down what it is told to, and what it hears."""
+
+    def __init__(self, participant: Participant) -> None:
+        self.participant = participant
+        self.written: list[str] = []
+        self.heard: list[Event] = []
+        participant.tool()(self.write)
+        participant.tool()(self.fail)
+        participant.on("*", self.heard.append)
+
+    async def write(self, text: str) -> str:
+        """Write it down."""
+        self.written.append(text)
+        return f"wrote {text}"
+
+    async def fail(self) -> None:
+        raise ZeroDivisionError("by accident")
+
+    async def until(self, id: str) -> list[Event]:
+        """What it heard before the message of this id, which somebody has said or will say."""
+        events = self.participant.events()
+        while id not in (known := [event.id for event in self.heard]):
+            await anext(events)
+        return self.heard[: known.index(id)]
+
+
+def clerk(place: Place, topic: str, name: str = "worker") -> Clerk:
+    url = place.url("").partition("?")[0]
+    return Clerk(Participant(url, topic=topic, token=TOKENS[name], name="clerk"))
+
+
+async def knows(participant: Participant, *others: str) -> None:
+    """Until it knows that they are there."""
+    events = participant.events()
+    while not set(others) <= participant.participants.keys():
+        await anext(events)
+
+
+def rpc(method: str = "tools/call", params: Any = None, id: Any = 1) -> Envelope:
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
+
+
+def result(request: Envelope, text: str = "done") -> Envelope:
+    content = [{"type": "text", "text": text}]
+    return {"jsonrpc": "2.0", "id": request["payload"]["id"], "result": {"content": content}}
+
+
+async def ask(peer: Peer, kind: str, payload: Envelope, to: str = "worker") -> Envelope:
+    """What is answered."""
+    asked = await peer.say(kind, payload, to=[to])
+    return await peer.until(lambda one: one.get("correlation_id") == asked)
+
+
+# -- message validation
+
+
+def broken() -> list[str]:
+    """What is no envelope; what is in it is a call that would be done."""
+    head = {"protocol": "mcpx/v0.1", "id": "b", "from": "boss", "to": ["worker"]}
+    whole: Envelope = {**head, "kind": CALL_WRITE, "payload": rpc(params=PARAMS)}
+
+    def without(member: str) -> str:
+        return json.dumps({name: value for name, value in whole.items() if name != member})
+
+    text = json.dumps(whole)
+    return [
+        *map(without, ("kind", "protocol", "id", "from", "payload")),
+        json.dumps({**whole, "protocol": "mcpx/v0.2"}), json.dumps({**whole, "kind": 1}),
+        json.dumps({**whole, "to": "worker"}), json.dumps({**whole, "ts": "yesterday"}),
+        json.dumps({**whole, "payload": [whole["payload"]]}), json.dumps(whole["payload"]),
+        f"[{text}]", text + text, text[:-1], text[:-1] + f',"kind":"{CALL_WRITE}"}}',
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("MX-8.2-1")
+@pytest.mark.parametrize("text", broken())
+def test_the_structure_of_an_envelope_comes_first(text: str) -> None:
+    async def test(made: Gateway) -> None:
+        worker = Clerk(Participant(made.url, topic="room", token="t-worker"))
+        async with worker.participant.connected():
+            await made.tell("worker", text)
+            await made.tell("worker", made.envelope("boss", "chat", {"text": "end"}, id="end"))
+            assert [event.kind for event in await worker.until("end")] == []
+            assert worker.participant.status.dropped == 1
+            # What is whole, of the same sender, is done.
+            call = made.envelope("boss", CALL_WRITE, rpc(params=PARAMS), to=["worker"])
+            await made.tell("worker", call)
+            answer = await made.heard("mcp/response:tools/call:write")
+            assert answer["correlation_id"] == call["id"]
+        assert worker.written == ["hello"]
+        assert len(made.said) == 1
+
+    asyncio.run(by_hand(test))
+
+
+async def by_hand(test: Any, **capabilities: tuple[str, ...]) -> None:
+    async with asyncio.timeout(PATIENCE), gateway(capabilities) as made:
+        await test(made)
+
+
+@pytest.mark.spec("MX-8.2-2", "MX-8.2-4", "MX-8.2-5")
+def test_another_method_in_the_kind_than_in_the_payload(place: Place, play: Play) -> None:
+    lies = [
+        ("mcp/request:tools/list", rpc(params=PARAMS)),
+        ("mcp/request:prompts/get:write", rpc(params=PARAMS)),
+        (CALL_WRITE, rpc("resources/read", {"uri": "write", **PARAMS})),
+        ("mcp/proposal:tools/list", {"method": "tools/call", "params": PARAMS}),
+    ]
+
+    async def test(join: Joins) -> None:
+        await nothing_comes_of(lies, place, join)
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.2-3", "MX-8.2-4", "MX-8.2-5")
+def test_another_tool_in_the_kind_than_in_the_payload(place: Place, play: Play) -> None:
+    lies = [
+        ("mcp/request:tools/call:fail", rpc(params=PARAMS)),
+        ("mcp/request:tools/call:Write", rpc(params=PARAMS)),
+        ("mcp/proposal:tools/call:fail", {"method": "tools/call", "params": PARAMS}),
+    ]
+
+    async def test(join: Joins) -> None:
+        await nothing_comes_of(lies, place, join)
+
+    play(test)
+
+
+async def nothing_comes_of(lies: list[tuple[str, Envelope]], place: Place, join: Joins) -> None:
+    topic = place.topic()
+    worker = clerk(place, topic)
+    async with worker.participant.connected():
+        boss, observer = await join(topic, "supervisor"), await join(topic, "observer")
+        ids = [await boss.say(kind, payload, to=["worker"]) for kind, payload in lies]
+        end = await boss.chat("end")
+        # The gateway has passed all of it on, and the participant has let nobody hear of it.
+        heard = [one["id"] for one in await observer.all_until(end) if one["from"] == "supervisor"]
+        assert heard == ids
+        assert [event.id for event in await worker.until(end) if event.sender == boss.id] == []
+        assert worker.participant.tracked == {}
+        assert worker.participant.reputation == {"supervisor": len(lies)}
+        # It answers what is true, and that alone.
+        answer = await ask(boss, CALL_WRITE, rpc(params=PARAMS))
+        assert answer["payload"]["result"]["content"][0]["text"] == "wrote hello"
+        told = await observer.until("mcp/response:tools/call:write")
+        assert told == answer
+    assert worker.written == ["hello"]
+
+
+@pytest.mark.spec("MX-8.2-4")
+def test_a_response_that_fails_validation_settles_nothing(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        boss = clerk(place, topic, "supervisor")
+        async with boss.participant.connected():
+            worker, agent = await join(topic, "worker"), await join(topic, "agent")
+            await knows(boss.participant, "worker", "agent")
+            calling = asyncio.create_task(boss.participant.call("worker", "write", {"text": "x"}))
+            request = await worker.until(CALL_WRITE)
+            kind, about = "mcp/response:tools/call:write", {"correlation_id": request["id"]}
+            lie = result(request, "a lie")
+            await worker.say("mcp/response:tools/list", lie, **about)
+            await worker.say("mcp/response:tools/call:other", lie, **about)
+            await worker.say(kind, {**lie, "id": 4711}, **about)
+            await worker.say(kind, request["payload"], **about)
+            await worker.say(kind, lie)
+            end = await worker.chat("end")
+            assert [one.id for one in await boss.until(end) if one.sender == "worker"] == []
+            # Who answers for another is found out as well.
+            await agent.say(kind, lie, to=["supervisor"], **about)
+            end = await agent.chat("end")
+            assert [one.id for one in await boss.until(end) if one.sender == "agent"] == []
+            assert boss.participant.reputation == {"worker": 5, "agent": 1}
+            assert not calling.done()
+            await worker.say(kind, result(request, "the truth"), **about)
+            assert (await calling)["content"][0]["text"] == "the truth"
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.2-5")
+def test_who_misbehaves_is_counted_by_name(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        worker = clerk(place, topic)
+        async with worker.participant.connected():
+            peers = [await join(topic, name) for name in ("supervisor", "administrator", "agent")]
+            for times, peer in enumerate(peers):
+                for _ in range(times):
+                    await peer.say("chat", {"words": "none"}, to=["worker"])
+                await worker.until(await peer.chat("end"))
+            expected = {"administrator": 1, "agent": 2}
+            assert worker.participant.reputation == expected
+            assert worker.participant.status.reputation == expected
+            assert worker.participant.status.dropped == 3
+
+    play(test)
+
+
+# -- MCP integration
+
+
+@pytest.mark.spec("MX-8.2-6")
+def test_it_is_an_mcp_server(place: Place, play: Play) -> None:
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "peer", "version": "1"},
+    }
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        async with clerk(place, topic).participant.connected():
+            boss = await join(topic, "supervisor")
+            answer = await ask(boss, "mcp/request:initialize", rpc("initialize", hello))
+            assert answer["kind"] == "mcp/response:initialize"
+            introduced = answer["payload"]["result"]
+            assert introduced["protocolVersion"] == "2025-06-18"
+            assert introduced["serverInfo"]["name"] == "clerk"
+            assert "tools" in introduced["capabilities"]
+            answer = await ask(boss, "mcp/request:tools/list", rpc("tools/list"))
+            tools = {tool["name"]: tool for tool in answer["payload"]["result"]["tools"]}
+            assert set(tools) == {"write", "fail"}
+            assert tools["write"]["inputSchema"]["required"] == ["text"]
+            answer = await ask(boss, "mcp/request:ping", rpc("ping"))
+            assert answer["payload"] == {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.2-7")
+def test_requests_reach_its_tools_and_responses_whoever_asked(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        boss = clerk(place, topic, "supervisor")
+        async with boss.participant.connected():
+            worker, other = await join(topic, "worker"), await join(topic, "administrator")
+            answer = await ask(other, CALL_WRITE, rpc(params=PARAMS), "supervisor")
+            assert answer["kind"] == "mcp/response:tools/call:write"
+            assert answer["payload"]["result"]["content"][0]["text"] == "wrote hello"
+            assert boss.written == ["hello"]
+            await knows(boss.participant, "worker")
+            asking = asyncio.create_task(boss.participant.request("worker", "tools/list"))
+            request = await worker.until("mcp/request:tools/list")
+            assert (request["from"], request["to"]) == ("supervisor", ["worker"])
+            payload = {"jsonrpc": "2.0", "id": request["payload"]["id"], "result": {"tools": []}}
+            await worker.say("mcp/response:tools/list", payload, correlation_id=request["id"])
+            assert await asking == {"tools": []}
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.2-8", "MX-8.2-9")
+def test_every_response_names_the_envelope_that_it_answers(place: Place, play: Play) -> None:
+    """And not the JSON-RPC id, which is that of the payload; errors too."""
+    asked: list[tuple[str, Envelope, str]] = [
+        (CALL_WRITE, rpc(params=PARAMS, id="rpc-1"), "result"),
+        ("mcp/request:tools/call:fail", rpc(params={"name": "fail"}, id=2), "result"),
+        (CALL_WRITE, rpc(params={"name": "write", "arguments": {"text": 1}}, id=3), "result"),
+        ("mcp/request:tools/call:gone", rpc(params={"name": "gone"}, id=4), "error"),
+        ("mcp/request:tasks/list", rpc("tasks/list", id="env-5"), "error"),
+    ]
+
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        async with clerk(place, topic).participant.connected():
+            boss = await join(topic, "supervisor")
+            for kind, payload, member in asked:
+                id = await boss.say(kind, payload, to=["worker"])
+                answer = await boss.until(lambda one: one["kind"].startswith("mcp/response:"))
+                assert answer["kind"] == kind.replace("request", "response", 1)
+                assert answer["correlation_id"] == id
+                assert answer["to"] == ["supervisor"]
+                assert answer["payload"]["id"] == payload["id"]
+                assert member in answer["payload"]
+
+    play(test)
+
+
+# -- proposal handling
+
+
+@pytest.mark.spec("MX-8.2-10")
+def test_proposals_are_recognised(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        boss = clerk(place, topic, "supervisor").participant
+        by_kind: list[str] = []
+        by_type: list[Any] = []
+        boss.on("mcp/proposal:*", lambda event: by_kind.append(event.id))
+        boss.on(Proposal, lambda event: by_type.append(event.content))
+        async with boss.connected():
+            events = boss.events()
+            agent = await join(topic, "agent")
+            payload = {"method": "tools/call", "params": PARAMS}
+            kind = "mcp/proposal:tools/call:write"
+            proposal = await agent.say(kind, payload, to=["worker"])
+            await agent.chat("end")
+            await until(events, lambda event: isinstance(event.content, Chat))
+            assert by_kind == [proposal]
+            [content] = by_type
+            assert (content.id, content.proposer, content.to) == (proposal, "agent", ("worker",))
+            assert (content.method, content.context) == ("tools/call", "write")
+            assert json.loads(bytes(content.params)) == PARAMS
+            tracked = boss.tracked[proposal]
+            assert (tracked.status, tracked.target) == ("pending", "worker")
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.2-11", "MX-8.2-12")
+def test_what_is_approved_is_asked_of_the_target(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        boss = clerk(place, topic, "supervisor").participant
+        async with boss.connected():
+            events = boss.events()
+            agent, worker = await join(topic, "agent"), await join(topic, "worker")
+            await knows(boss, "agent", "worker")
+            payload = {"method": "tools/call", "params": PARAMS}
+            proposal = await agent.say("mcp/proposal:tools/call:write", payload, to=["worker"])
+            await until(events, lambda event: event.id == proposal)
+            fulfilling = asyncio.create_task(boss.fulfil(proposal))
+            request = await worker.until(CALL_WRITE)
+            assert (request["from"], request["to"]) == ("supervisor", ["worker"])
+            assert request["correlation_id"] == proposal
+            assert request["payload"]["method"] == "tools/call"
+            assert request["payload"]["params"] == PARAMS
+            answered = await worker.say(
+                "mcp/response:tools/call:write",
+                result(request),
+                to=["supervisor", "agent"],
+                correlation_id=request["id"],
+            )
+            assert (await fulfilling)["content"][0]["text"] == "done"
+            # The proposer sees the same.
+            seen = await agent.until(CALL_WRITE)
+            assert seen == request
+            assert (await agent.until(answered))["correlation_id"] == request["id"]
+            with pytest.raises(Refused, match="fulfilled by supervisor"):
+                await boss.fulfil(proposal)
+
+    play(test)
+
+
+# -- connection behaviour
+
+
+@pytest.mark.spec("MX-8.2-13")
+def test_the_welcome_says_who_it_is_and_what_it_may(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        await join(topic, "administrator")
+        agent = clerk(place, topic, "agent").participant
+        assert (agent.id, agent.capabilities) == ("", ())
+        async with agent.connected():
+            events = agent.events()
+            assert agent.id == "agent"
+            assert agent.capabilities == ("mcp/proposal:*", "mcp/response:*", "chat")
+            assert dict(agent.participants) == {"administrator": ("mcp/*", "chat")}
+            assert agent.can("mcp/proposal:tools/call:write")
+            assert not agent.can(CALL_WRITE)
+            # A later welcome, when somebody gives it more.
+            await place.change("agent", topic, add=["mcp/request:tools/*"], remove=[])
+            await until(events, lambda event: event.kind == "system/welcome")
+            assert "mcp/request:tools/*" in agent.capabilities
+            assert agent.can(CALL_WRITE)
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.2-14")
+def test_presence_is_followed(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        worker = clerk(place, topic).participant
+        async with worker.connected():
+            events = worker.events()
+            assert dict(worker.participants) == {}
+            agent = await join(topic, "agent")
+            await knows(worker, "agent")
+            assert worker.participants["agent"] == tuple(agent.capabilities)
+            boss = await join(topic, "supervisor")
+            await knows(worker, "supervisor")
+            await agent.socket.close()
+            await until(
+                events,
+                lambda event: event.kind == "system/presence" and event.content.event == "leave",
+            )
+            assert dict(worker.participants) == {"supervisor": tuple(boss.capabilities)}
+
+    play(test)
+
+
+@pytest.mark.spec("MX-8.2-15")
+def test_what_the_welcome_does_not_allow_is_not_even_sent() -> None:
+    """The gateway made by hand refuses nothing: what it heard is what was on the wire."""
+
+    async def test(made: Gateway) -> None:
+        agent = Participant(made.url, topic="room", token="t-agent")
+        async with (
+            Participant(made.url, topic="room", token="t-worker").connected(),
+            agent.connected(),
+        ):
+            await knows(agent, "worker")
+            for sending in (
+                agent.request("worker", "tools/list"),
+                agent.request("worker", "tools/call", PARAMS),
+                agent.send(CALL_WRITE, rpc(params=PARAMS), ["worker"]),
+                agent.ask_all("ping"),
+                agent.send("system/error", {"error": "x", "message": "x"}),
+            ):
+                with pytest.raises(Refused) as refused:
+                    await sending
+                assert isinstance(refused.value, InterlockError)
+            await agent.chat("the first")
+            await made.heard("chat")
+            assert [one["kind"] for one in made.said] == ["chat"]
+
+    asyncio.run(by_hand(test, agent=PROPOSES))
