@@ -81,6 +81,41 @@ def bad_of(peer: Peer) -> list[tuple[str, str]]:
     ]
 
 
+def told_of(peer: Peer) -> list[tuple[str, str, str]]:
+    """One of each class of what is bad: the text, the error, and what its message has to say."""
+
+    def changed(**members: Any) -> str:
+        named = {name.rstrip("_"): value for name, value in members.items()}
+        return json.dumps({**peer.envelope("chat", {"text": "x"}), **named})
+
+    whole = json.dumps(peer.envelope("chat", {"text": "x"}))
+    return [
+        ("not JSON", "malformed_envelope", "The message is not JSON"),
+        ("[]", "malformed_envelope", "one JSON object, the envelope, and this is something else"),
+        ("{}", "malformed_envelope", "has no member `protocol`"),
+        (changed(id=1), "malformed_envelope", "`id` of the envelope is not a text"),
+        (changed(payload=[]), "malformed_envelope", "`payload` of the envelope is not an object"),
+        (whole[:-1] + ',"kind":"chat"}', "malformed_envelope", "stands twice: say it once"),
+        (changed(protocol="mcpx/v0.2"), "protocol_mismatch", 'use a client for "mcpx/v0.1"'),
+        (changed(from_="administrator"), "identity_mismatch", "You are 'agent' here"),
+        (changed(kind="system/welcome"), "capability_violation", "only the gateway says that"),
+        (changed(kind="mcp/request:x"), "capability_violation", "for 'mcp/request:x'"),
+    ]
+
+
+def test_what_is_bad_is_told_in_words_that_help(place: Place, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        topic = place.topic()
+        await join(topic, "observer")
+        agent = await join(topic, "agent")
+        for text, error, words in told_of(agent):
+            await agent.socket.send(text)
+            told = (await agent.until("system/error"))["payload"]
+            assert (told["error"], words in told["message"]) == (error, True), told
+
+    play(test)
+
+
 def test_nothing_bad_passes_and_nobody_is_closed_for_it(place: Place, play: Play) -> None:
     async def test(join: Joins) -> None:
         topic = place.topic()
@@ -100,20 +135,30 @@ def test_nothing_bad_passes_and_nobody_is_closed_for_it(place: Place, play: Play
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_what_closes_a_connection(place: Place) -> None:
-    """Only what the wire itself forbids. `ws` would not send it."""
+def test_what_closes_a_connection(place: Place, play: Play) -> None:
+    """Only what the wire itself forbids, and one is told why."""
+    forbidden: list[tuple[str | bytes, int, str]] = [
+        (b"binary", 1003, "text"),
+        ("x" * (LONGEST + 1), 1009, f"longer than {LONGEST} bytes"),
+    ]
 
     async def test(join: Joins) -> None:
         topic = place.topic()
         observer = await join(topic, "observer")
-        for sent, code in ((b"binary", 1003), ("x" * (LONGEST + 1), 1009)):
+        for sent, code, words in forbidden:
             agent = await join(topic, "agent")
             await agent.socket.send(sent)
-            assert (await agent.closed())[0] == code
+            closed = await agent.closed()
+            assert closed[0] == code
+            assert words in closed[1]
             await observer.until(lambda one: one["payload"].get("event") == "leave")
+        # The longest that there may be is only not JSON.
+        agent = await join(topic, "agent")
+        await agent.socket.send("x" * LONGEST)
+        assert (await agent.until("system/error"))["payload"]["error"] == "malformed_envelope"
         assert await observer.chat("here")
 
-    player(place, "websockets")(test)
+    play(test)
 
 
 @pytest.mark.spec("MX-6.4a-3")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -144,8 +145,11 @@ class _NpmSocket:
                 self.close_code, self.close_reason = line["code"], line["reason"]
                 self._over.set()
 
-    async def send(self, text: str) -> None:
-        self._tell({"send": self._name, "text": text})
+    async def send(self, sent: str | bytes) -> None:
+        if isinstance(sent, bytes):
+            self._tell({"send": self._name, "base64": b64encode(sent).decode()})
+        else:
+            self._tell({"send": self._name, "text": sent})
 
     async def recv(self) -> str:
         return await self._heard.get()

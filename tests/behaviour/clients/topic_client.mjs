@@ -3,8 +3,9 @@
 //   node topic_client.mjs WS_FOLDER
 //
 // Every line in is a step for one connection: {"open": NAME, "url": URL, "token": TOKEN},
-// {"send": NAME, "text": TEXT}, {"close": NAME, "code": CODE}. Every line out says what happened to
-// one: {"name", "event": "open" | "message" | "closed" | "refused", ...}.
+// {"send": NAME, "text": TEXT}, {"send": NAME, "base64": BYTES}, which go as a binary message,
+// {"close": NAME, "code": CODE}. Every line out says what happened to one:
+// {"name", "event": "open" | "message" | "closed" | "refused", ...}.
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -31,6 +32,7 @@ function open({ open: name, url, token }) {
 for await (const line of createInterface({ input: process.stdin })) {
   const step = JSON.parse(line);
   if ("open" in step) open(step);
+  else if ("base64" in step) sockets.get(step.send).send(Buffer.from(step.base64, "base64"));
   else if ("send" in step) sockets.get(step.send).send(step.text);
   else sockets.get(step.close).close(step.code);
 }

@@ -1,0 +1,189 @@
+"""Ids that were used before, said over real sockets to participants of the library.
+
+The gateway remembers no ids: who receives a message has to. The node is another such receiver; what
+it does with them is in `test_topics_node_hostile`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from interlock.topics import Events, Participant
+from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
+from tests.faces.topics.peers import Envelope, Peer
+from tests.topics.houses import until
+
+pytestmark = pytest.mark.timeout(120)
+
+REQUEST = "mcp/request:tools/call:write"
+RESPONSE = "mcp/response:tools/call:write"
+PROPOSAL = "mcp/proposal:tools/call:write"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    yield from a_place(tmp_path_factory.mktemp("topics"))
+
+
+@pytest.fixture(params=LIBRARIES)
+def play(request: pytest.FixtureRequest, place: Place) -> Play:
+    return player(place, request.param)
+
+
+def somebody(place: Place, topic: str, name: str, done: list[str]) -> Participant:
+    """One who writes down what it is asked to."""
+    one = Participant(place.url("").partition("?")[0], topic=topic, token=TOKENS[name])
+
+    @one.tool()
+    async def write(text: str) -> str:
+        done.append(text)
+        return text
+
+    return one
+
+
+def params(text: str) -> Envelope:
+    return {"name": "write", "arguments": {"text": text}}
+
+
+def call(text: str, number: int = 1) -> Envelope:
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params(text)}
+
+
+def proposal_of(text: str) -> Envelope:
+    return {"method": "tools/call", "params": params(text)}
+
+
+async def all_heard(events: Events, *peers: Peer) -> None:
+    """Until everything that they said so far was heard."""
+    ends = {await peer.chat("end") for peer in peers}
+    while ends:
+        ends.discard((await anext(events)).id)
+
+
+def test_the_id_of_a_request_is_good_for_one(place: Place, play: Play) -> None:
+    """Not for the same once more, not for something else, and not for another."""
+
+    async def test(join: Joins) -> None:
+        topic, done, to = place.topic(), list[str](), ["worker"]
+        worker = somebody(place, topic, "worker", done)
+        async with worker.connected():
+            events = worker.events()
+            boss, other = await join(topic, "supervisor"), await join(topic, "administrator")
+            asked = await boss.say(REQUEST, call("first"), to=to)
+            answer = await other.until(RESPONSE)
+            assert (answer["to"], answer["correlation_id"]) == (["supervisor"], asked)
+            await boss.say(REQUEST, call("first"), to=to, id=asked)
+            await boss.say(REQUEST, call("second", 2), to=to, id=asked)
+            await other.say(REQUEST, call("third", 3), to=to, id=asked)
+            await all_heard(events, boss, other)
+            assert worker.reputation == {"supervisor": 2, "administrator": 1}
+            # With an id of its own it is done. Nothing else was answered in between.
+            again = await other.say(REQUEST, call("again", 4), to=to)
+            assert (await other.until(RESPONSE))["correlation_id"] == again
+        assert done == ["first", "again"]
+
+    play(test)
+
+
+def test_the_id_of_a_request_that_is_under_way_is_not_free(place: Place, play: Play) -> None:
+    """Who answers whom does not change while the tool works."""
+
+    async def test(join: Joins) -> None:
+        topic, done, go = place.topic(), list[str](), asyncio.Event()
+        worker = somebody(place, topic, "worker", done)
+
+        @worker.tool()
+        async def wait() -> str:
+            await go.wait()
+            return "waited"
+
+        kind = "mcp/request:tools/call:wait"
+        payload: dict[str, Any] = {**call(""), "params": {"name": "wait"}}
+        async with worker.connected():
+            events = worker.events()
+            boss, other = await join(topic, "supervisor"), await join(topic, "administrator")
+            asked = await boss.say(kind, payload, to=["worker"])
+            await until(events, lambda event: event.id == asked)
+            await other.say(REQUEST, call("mine", 7), to=["worker"], id=asked)
+            await all_heard(events, other)
+            go.set()
+            answer = await other.until(lambda one: one.get("correlation_id") == asked)
+            assert answer["to"] == ["supervisor"]
+            assert answer["payload"]["id"] == 1
+            assert answer["payload"]["result"]["content"][0]["text"] == "waited"
+            assert worker.reputation == {"administrator": 1}
+        assert done == []
+
+    play(test)
+
+
+def test_the_id_of_a_proposal_stays_what_was_proposed(place: Place, play: Play) -> None:
+    """Who approves by an id approves what it has seen, whatever was said under that id later."""
+
+    async def test(join: Joins) -> None:
+        topic, done = place.topic(), list[str]()
+        boss = somebody(place, topic, "supervisor", done)
+        async with boss.connected():
+            events = boss.events()
+            agent, other = await join(topic, "agent"), await join(topic, "administrator")
+            worker = await join(topic, "worker")
+            proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
+            seen = await until(events, lambda event: event.id == proposal)
+            tracked = boss.tracked[proposal]
+            await agent.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
+            await agent.say(PROPOSAL, proposal_of("harmless"), to=["administrator"], id=proposal)
+            await other.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
+            await other.say(REQUEST, call("harmful"), to=["supervisor"], id=proposal)
+            await all_heard(events, agent, other, worker)
+            assert boss.reputation == {"agent": 2, "administrator": 2}
+            assert boss.tracked == {proposal: tracked}
+            fulfilling = asyncio.create_task(boss.fulfil(seen))
+            request = await worker.until(
+                lambda one: one["kind"] == REQUEST and one["from"] == "supervisor"
+            )
+            assert (request["correlation_id"], request["to"]) == (proposal, ["worker"])
+            assert request["payload"]["params"] == params("harmless")
+            result = {"jsonrpc": "2.0", "id": request["payload"]["id"], "result": {"content": []}}
+            await worker.say(RESPONSE, result, correlation_id=request["id"])
+            assert await fulfilling == {"content": []}
+        assert done == []
+
+    play(test)
+
+
+def test_a_proposer_waits_for_its_own_proposal_and_no_other(place: Place, play: Play) -> None:
+    """Somebody proposes something else under its id, and has that fulfilled: that is no outcome."""
+
+    async def test(join: Joins) -> None:
+        topic, done = place.topic(), list[str]()
+        agent = somebody(place, topic, "agent", done)
+        async with agent.connected():
+            events = agent.events()
+            boss, worker = await join(topic, "administrator"), await join(topic, "worker")
+            while not {"administrator", "worker"} <= agent.participants.keys():
+                await anext(events)
+            proposal = await agent.propose("worker", "tools/call", params("mine"))
+            await boss.until(proposal.id)
+            await boss.say(PROPOSAL, proposal_of("theirs"), to=["worker"], id=proposal.id)
+            await all_heard(events, boss)
+            assert agent.reputation == {"administrator": 1}
+            for text in ("theirs", "mine"):
+                asked = await boss.say(
+                    REQUEST, call(text, 5), to=["worker"], correlation_id=proposal.id
+                )
+                request = await worker.until(asked)
+                said = request["payload"]["params"]["arguments"]["text"]
+                content = [{"type": "text", "text": said}]
+                result = {"jsonrpc": "2.0", "id": 5, "result": {"content": content}}
+                to = ["administrator", "agent"]
+                await worker.say(RESPONSE, result, to=to, correlation_id=asked)
+            await all_heard(events, worker)
+            outcome = await proposal.outcome()
+            assert outcome["content"][0]["text"] == "mine"
+
+    play(test)
