@@ -54,6 +54,8 @@ MOST_MORE_OBJECTS = 500
 """What caches may still take; each of thousands who came and went would leave more."""
 MOST_GROWTH = 16.0
 """MiB between the end of the warm-up and the end."""
+FEWEST_JOINS = 30.0
+"""In a second. Seven times as many come when nothing else is going on."""
 DEAF = 0.1
 """How many guests do not read for some seconds."""
 LOUD = 0.02
@@ -300,7 +302,8 @@ def judge(result: dict[str, Any]) -> list[Bar]:
             + float(bool(result["log"])), "<=", 0.0),
         Bar("times somebody was told what it lost", float(result["count"].get("messages_lost", 0)),
             ">=", 1.0),
-        Bar("joins", float(result["count"].get("joins", 0)), ">=", 1.0),
+        Bar("joins", float(result["count"].get("joins", 0)), ">=",
+            FEWEST_JOINS * result["seconds"]),
         Bar("violations", float(result["count"].get("capability_violation", 0)), ">=", 1.0),
         Bar("times somebody's place was taken", float(result["count"].get("closed 4009", 0)), ">=",
             1.0),

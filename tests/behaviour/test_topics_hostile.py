@@ -312,3 +312,57 @@ def test_one_that_reads_late_is_told_what_it_lost(place: Place) -> None:
         sock.close()
 
     player(place, "websockets")(test)
+
+
+def knocking(place: Place, topic: str) -> bytes:
+    """The request of a guest who comes without a token."""
+    lines = (
+        f"GET /ws?topic={topic} HTTP/1.1", f"Host: 127.0.0.1:{place.running.port}",
+        "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", "",
+    )  # fmt: skip
+    return "\r\n".join(lines).encode()
+
+
+def test_ten_thousand_come_and_go(place: Place) -> None:
+    """Some say that they leave, others are gone without a word; each is told of once."""
+    goodbye = b"\x88\x82\x00\x00\x00\x00" + (1000).to_bytes(2, "big")
+    at_once, rounds = 50, 200
+
+    async def test(join: Joins) -> None:
+        topic = place.topic("open")
+        knock = knocking(place, topic)
+
+        async def come_and_go(number: int) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.running.port)
+            writer.write(knock)
+            await reader.readuntil(b"system/welcome")
+            if number % 2:
+                writer.write(goodbye)
+                await reader.read()
+                writer.close()
+            else:
+                writer.transport.abort()
+
+        observer = await join(topic, "observer")
+        seen: dict[str, list[str]] = {}
+        for _ in range(rounds):
+            async with asyncio.TaskGroup() as guests:
+                for number in range(at_once):
+                    guests.create_task(come_and_go(number))
+            left = 0
+            while left < at_once:
+                told = (await observer.until("system/presence"))["payload"]
+                seen.setdefault(told["participant"]["id"], []).append(told["event"])
+                left += told["event"] == "leave"
+        assert seen.pop("observer") == ["join"]
+        # The id of a guest who is gone may be another's, so many there are.
+        for events in seen.values():
+            assert events == ["join", "leave"] * (len(events) // 2)
+        assert sum(map(len, seen.values())) == 2 * at_once * rounds
+        newcomer = await join(topic, "agent")
+        others = [one["id"] for one in newcomer.welcome["payload"]["participants"]]
+        assert others == ["observer"]
+        assert place.running.complaints == []
+
+    player(place, "websockets")(test)
