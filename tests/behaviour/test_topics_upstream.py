@@ -1,0 +1,217 @@
+"""A participant that is not ours, as an upstream: it sits in a topic of a real node, answers by
+hand, and is called by the official SDK through the node's MCP door."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player
+from tests.cli.program import World
+from tests.faces.topics.peers import Envelope, Peer
+
+pytestmark = pytest.mark.timeout(120)
+
+TOPIC = "ops"
+NODE = "node"
+CALL = "mcp/request:tools/call:echo"
+ANSWER = "mcp/response:tools/call:echo"
+TOOL = {"name": "echo", "description": "Says it again.", "inputSchema": {"type": "object"}}
+ROOM = {
+    "node": NODE,
+    "seats": [
+        {"callers": ["worker"], "profile": "response_only"},
+        {"callers": ["supervisor"], "profile": "full_access"},
+        {"callers": ["observer"]},
+    ],
+    # What it does nobody believes the participant itself.
+    "upstreams": {"worker": {"effects": {"*": "mutating"}}},
+}
+
+
+class Plant(Place):
+    """The node is a program of its own."""
+
+    def __init__(self, world: World) -> None:
+        world.config(
+            tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in TOKENS],
+            topics={"rooms": {TOPIC: ROOM}},
+        )
+        self.node = world.up(**{f"T_{name}": token for name, token in TOKENS.items()})
+
+    def url(self, topic: str, more: str = "") -> str:
+        base = self.node.url.removeprefix("http").rpartition("/")[0]
+        return f"ws{base}/ws?topic={topic}{more}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Plant]:
+    world = World(tmp_path)
+    try:
+        yield Plant(world)
+    finally:
+        world.close()
+
+
+@pytest.fixture(params=LIBRARIES)
+def play(request: pytest.FixtureRequest, place: Plant) -> Play:
+    return player(place, request.param)
+
+
+class Server:
+    """An MCP server in a room, envelope by envelope. Calls of its tool are left to the test."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.calls: asyncio.Queue[Envelope] = asyncio.Queue()
+
+    async def serve(self) -> None:
+        while True:
+            asked = json.loads(await self.peer.socket.recv())
+            if self.peer.id not in asked.get("to", []):
+                continue
+            match asked["kind"]:
+                case "mcp/request:initialize":
+                    info = {"name": "by hand", "version": "1"}
+                    result = {
+                        "protocolVersion": asked["payload"]["params"]["protocolVersion"],
+                        "capabilities": {"tools": {}},
+                        "serverInfo": info,
+                    }
+                    await self.answer(asked, result)
+                case "mcp/request:tools/list":
+                    await self.answer(asked, {"tools": [TOOL]})
+                case kind if kind == CALL:
+                    self.calls.put_nowait(asked)
+
+    async def answer(self, asked: Envelope, result: Envelope, **changed: Any) -> str:
+        """`changed`: members of the envelope, and `rpc`, the id of the payload."""
+        payload = {"jsonrpc": "2.0", "id": asked["payload"].get("id"), "result": result}
+        payload["id"] = changed.pop("rpc", payload["id"])
+        head = {"to": [NODE], "correlation_id": asked["id"], **changed}
+        kind = head.pop("kind", asked["kind"].replace("request", "response", 1))
+        return await self.peer.say(kind, payload, **head)
+
+
+@asynccontextmanager
+async def serving(place: Plant, join: Joins) -> AsyncIterator[Server]:
+    """It has come in, and the node has listed its tool."""
+    server = Server(await join(TOPIC, "worker"))
+    task = asyncio.create_task(server.serve())
+    try:
+        await asyncio.to_thread(place.node.wait_for_line, "topic:ops/worker is ready")
+        yield server
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def client_of(place: Plant) -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {TOKENS['monitor']}"}
+    async with create_mcp_http_client(headers=headers) as http:
+        wire = streamable_http_client(place.node.url, http_client=http)
+        async with Client(wire, cache=None) as client:
+            yield client
+
+
+def saying(text: str) -> Envelope:
+    return {"content": [{"type": "text", "text": text}]}
+
+
+def test_a_foreign_participant_is_called_through_the_node(place: Plant, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        observer = await join(TOPIC, "observer")
+        async with serving(place, join) as server, client_of(place) as client:
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == ["worker.echo"]
+            calling = asyncio.create_task(client.call_tool("worker.echo", {"text": "hé"}))
+            asked = await server.calls.get()
+            assert (asked["from"], asked["to"]) == (NODE, ["worker"])
+            assert asked["payload"]["method"] == "tools/call"
+            assert asked["payload"]["params"]["name"] == "echo"
+            assert asked["payload"]["params"]["arguments"] == {"text": "hé"}
+            # Everybody in the room sees what the node asks there.
+            assert await observer.until(asked["id"]) == asked
+            await server.answer(asked, saying("hé"))
+            told: Any = await calling
+            assert told.content[0].text == "hé"
+            assert not told.is_error
+
+    play(test)
+
+
+UNFIT: dict[str, Callable[[Envelope], dict[str, Any]]] = {
+    "another JSON-RPC id": lambda asked: {"rpc": asked["payload"]["id"] + 1},
+    "the JSON-RPC id as a text": lambda asked: {"rpc": str(asked["payload"]["id"])},
+    "no JSON-RPC id": lambda asked: {"rpc": None},
+    "another kind": lambda asked: {"kind": "mcp/response:tools/list"},
+    "another tool": lambda asked: {"kind": "mcp/response:tools/call:other"},
+}
+
+
+def test_an_answer_that_does_not_fit_is_not_believed(place: Plant, play: Play) -> None:
+    """Who called is told so, and hears nothing of what was in it."""
+
+    async def test(join: Joins) -> None:
+        async with serving(place, join) as server, client_of(place) as client:
+            for what, changed in UNFIT.items():
+                calling = asyncio.create_task(client.call_tool("worker.echo", {"text": what}))
+                asked = await server.calls.get()
+                await server.answer(asked, saying("a lie"), **changed(asked))
+                with pytest.raises(MCPError) as refused:
+                    await calling
+                assert "topic:ops/worker" in str(refused.value), what
+                assert "a lie" not in str(refused.value)
+                # The next call is a call like any other.
+                calling = asyncio.create_task(client.call_tool("worker.echo", {"text": what}))
+                asked = await server.calls.get()
+                await server.answer(asked, saying(asked["payload"]["params"]["arguments"]["text"]))
+                told: Any = await calling
+                assert told.content[0].text == what
+
+    play(test)
+
+
+def test_nobody_answers_for_a_participant(place: Plant, play: Play) -> None:
+    """Nor does what it says about another request: the node waits for the answer itself."""
+
+    async def test(join: Joins) -> None:
+        eve = await join(TOPIC, "supervisor")
+        async with serving(place, join) as server, client_of(place) as client:
+            calling = asyncio.create_task(client.call_tool("worker.echo", {"text": "x"}))
+            asked = await server.calls.get()
+            assert await eve.until(asked["id"]) == asked
+            await Server(eve).answer(asked, saying("a lie"))
+            await server.answer(asked, saying("about nothing"), correlation_id="nothing")
+            # The node has heard both once it answers what was asked after them.
+            ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            pinged = await eve.say("mcp/request:ping", ping, to=[NODE])
+            await eve.until(lambda one: one.get("correlation_id") == pinged)
+            assert not calling.done()
+            await server.answer(asked, saying("the truth"))
+            told: Any = await calling
+            assert told.content[0].text == "the truth"
+
+    play(test)
+
+
+def test_a_participant_that_leaves_while_it_is_asked(place: Plant, play: Play) -> None:
+    async def test(join: Joins) -> None:
+        async with serving(place, join) as server, client_of(place) as client:
+            calling = asyncio.create_task(client.call_tool("worker.echo", {"text": "x"}))
+            await server.calls.get()
+            await server.peer.socket.close()
+            with pytest.raises(MCPError, match="topic:ops/worker"):
+                await calling
+
+    play(test)
