@@ -1,9 +1,10 @@
-"""The examples 9.1 to 9.3 of MCPx v0.1, and what the draft wants topics for, on a real node with
-participants that are not ours. 9.4, with a human's inbox, is in `test_topics_node`."""
+"""The examples 9.1 to 9.4 of MCPx v0.1, and what the draft wants topics for, on a real node with
+participants that are not ours. 9.4 with a human's inbox is in `test_topics_node`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from interlock.topics import Participant
 from tests.behaviour.topic_rooms import (
     LIBRARIES,
+    MIXED,
     TOKENS,
     Joins,
     Place,
@@ -177,30 +179,101 @@ def test_capabilities_grow_with_trust(place: Place, play: Play) -> None:
 
 @pytest.mark.spec("MX-9.3-1")
 @pytest.mark.spec("MX-5.1-1")
-def test_different_profiles_in_one_topic(place: Place, play: Play) -> None:
+def test_different_capabilities_in_one_topic(place: Place, play: Play) -> None:
+    """Each with exactly what the example gives it, and so not even with chat."""
     kinds = {
-        "request": "mcp/request:tools/call",
+        "request": "mcp/request:tools/call:x",
+        "read": "mcp/request:resources/read:file:///a",
         "list": "mcp/request:tools/list",
-        "response": "mcp/response:tools/call",
-        "proposal": "mcp/proposal:tools/call",
+        "response": "mcp/response:tools/call:x",
+        "proposal": "mcp/proposal:tools/call:x",
         "chat": "chat",
     }
     granted = {
-        "administrator": {"request", "list", "response", "proposal", "chat"},
-        "worker": {"response", "chat"},
-        "newcomer": {"proposal", "chat"},
-        "monitor": {"list", "response", "chat"},
+        "administrator": ["request", "read", "list", "response", "proposal"],
+        "worker": ["response"],
+        "newcomer": ["proposal"],
+        "monitor": ["list"],
     }
 
     async def test(join: Joins) -> None:
-        topic = place.topic()
+        topic = place.topic("mixed")
         peers = {name: await join(topic, name) for name in granted}
         observer = await join(topic, "observer")
         for name, peer in peers.items():
+            assert peer.capabilities == MIXED[name]
             said = {await peer.say(kind): word for word, kind in kinds.items()}
-            marker = await peer.chat("end")
-            heard = await observer.all_until(marker)
-            assert {said[one["id"]] for one in heard if one["from"] == name} == granted[name]
+            end = await peer.say(kinds[granted[name][0]])
+            heard = await observer.all_until(end)
+            assert [said[one["id"]] for one in heard if one["from"] == name] == granted[name]
+            for id, word in said.items():
+                if word not in granted[name]:
+                    error = await peer.refusal(id)
+                    assert error["error"] == "capability_violation"
+                    assert error["your_capabilities"] == MIXED[name]
+
+    play(test)
+
+
+@pytest.mark.spec("MX-9.4-1")
+def test_a_human_has_an_orchestrator_fulfil_what_was_proposed(
+    place: Place, play: Play, tmp_path: Path
+) -> None:
+    """The worker is a program of the library's, with a tool that writes files."""
+    target = tmp_path / "report.txt"
+    params = {"name": "write_file", "arguments": {"path": str(target), "text": "done\n"}}
+    request = {"jsonrpc": "2.0", "id": 44, "method": "tools/call", "params": params}
+    kind = "mcp/request:tools/call:write_file"
+
+    async def test(join: Joins) -> None:
+        topic = place.topic("delegated")
+        url = place.url("").partition("?")[0]
+        worker = Participant(url, topic=topic, token=TOKENS["worker"], name="worker")
+
+        @worker.tool()
+        def write_file(path: str, text: str) -> str:
+            # Done twice, it shows.
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(text)
+            return f"wrote {len(text)} characters"
+
+        async with worker.connected():
+            proposer, human = await join(topic, "agent"), await join(topic, "supervisor")
+            orchestrator = await join(topic, "administrator")
+            # It may not do it itself, nor may the human.
+            for peer in (proposer, human):
+                tried = await peer.say(kind, request, to=["worker"])
+                assert (await peer.refusal(tried))["error"] == "capability_violation"
+            proposal = await proposer.say(
+                "mcp/proposal:tools/call:write_file",
+                {"method": "tools/call", "params": params},
+                to=["worker"],
+            )
+            seen = await human.until(proposal)
+            assert (seen["from"], seen["payload"]["params"]) == ("agent", params)
+            known = await orchestrator.until(proposal)
+            directed = await human.chat(f"fulfil {seen['id']}", to=["administrator"])
+            await orchestrator.until(directed)
+            # Until the human has said so, nothing was done.
+            assert not target.exists()
+            fulfilment = await orchestrator.say(
+                kind,
+                {**request, "params": known["payload"]["params"]},
+                to=["worker"],
+                correlation_id=proposal,
+            )
+            answers = [
+                await peer.until(lambda one: one.get("correlation_id") == fulfilment)
+                for peer in (proposer, human, orchestrator)
+            ]
+            assert answers[0] == answers[1] == answers[2]
+            [answer, *_] = answers
+            assert answer["from"] == "worker"
+            assert answer["to"] == ["administrator", "agent"]
+            assert answer["payload"]["id"] == 44
+            assert answer["payload"]["result"]["content"][0]["text"] == "wrote 5 characters"
+            assert worker.tracked[proposal].fulfilled_by == "administrator"
+        assert target.read_text() == "done\n"
 
     play(test)
 

@@ -41,62 +41,6 @@ def office(world: World) -> Office:
     return Office(world)
 
 
-def append(path: Path, text: str) -> None:
-    """What the worker's tool does: done twice, it shows."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
-
-
-@pytest.mark.spec("MX-9.4-1")
-def test_a_human_has_an_orchestrator_fulfil_what_was_proposed(
-    office: Office, tmp_path: Path
-) -> None:
-    target = tmp_path / "report.txt"
-    params = {"name": "write_file", "arguments": {"path": str(target), "text": "done\n"}}
-
-    async def run() -> None:
-        async with office.everybody() as peers:
-            proposer, human = peers["proposer"], peers["human"]
-            orchestrator, worker = peers["orchestrator"], peers["worker"]
-            # It may not do it itself, nor may the human.
-            for peer in (proposer, human):
-                tried = await peer.say(
-                    "mcp/request:tools/call:write_file", rpc("tools/call", params), to=["worker"]
-                )
-                assert (await peer.refusal(tried))["error"] == "capability_violation"
-            proposal = await proposer.say(
-                "mcp/proposal:tools/call:write_file",
-                {"method": "tools/call", "params": params},
-                to=["worker"],
-            )
-            seen = await human.until(proposal)
-            assert seen["from"] == "proposer"
-            directed = await human.chat(f"fulfil {seen['id']}", to=["orchestrator"])
-            known = await orchestrator.until(proposal)
-            await orchestrator.until(directed)
-            call = rpc("tools/call", known["payload"]["params"], 44)
-            fulfilment = await orchestrator.say(
-                "mcp/request:tools/call:write_file", call, to=["worker"], correlation_id=proposal
-            )
-            request = await worker.until(fulfilment)
-            arguments = request["payload"]["params"]["arguments"]
-            append(Path(arguments["path"]), arguments["text"])
-            response = await worker.say(
-                "mcp/response:tools/call:write_file",
-                {"jsonrpc": "2.0", "id": 44, "result": {"content": []}},
-                to=["orchestrator", "proposer"],
-                correlation_id=fulfilment,
-            )
-            for peer in (proposer, human, orchestrator):
-                answer = await peer.until(response)
-                assert answer["correlation_id"] == fulfilment
-                assert answer["payload"]["id"] == 44
-            assert target.read_text() == "done\n"
-            assert office.pressed() == []
-
-    asyncio.run(run())
-
-
 @pytest.mark.spec("MX-9.4-1", "MX-7.1-3")
 def test_a_key_at_the_terminal_fulfils_a_proposal_in_the_room(office: Office) -> None:
     phrase = office.world.cwd / "phrase"

@@ -40,11 +40,38 @@ PROFILES = {
     "monitor": "read_only",
 }
 SEATS = [{"callers": [name], "profile": profile} for name, profile in PROFILES.items()]
+MIXED = {
+    "administrator": ["mcp/*"],
+    "worker": ["mcp/response:*"],
+    "newcomer": ["mcp/proposal:*"],
+    "monitor": ["mcp/request:*/list"],
+    "observer": [],
+}
+"""Example 9.3 of the draft to the letter, and one who only listens."""
+DELEGATED = {
+    "agent": ["mcp/proposal:*"],
+    "supervisor": ["chat"],
+    "administrator": ["mcp/request:*"],
+    "worker": ["mcp/response:*"],
+}
+"""Example 9.4: proposer, human, orchestrator and worker."""
+
+
+def exactly(capabilities: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """Seats that may say this and nothing else."""
+    return [
+        {"callers": [name], "profile": "none", "capabilities": may}
+        for name, may in capabilities.items()
+    ]
+
+
 TOPICS: dict[str, Any] = {
     "admins": ["administrator"],
     "rooms": {
         # Everybody who has a token has a seat; who is not named starts with the least.
         "ops-*": {"seats": [*SEATS, {"callers": ["newcomer", "observer"]}]},
+        "mixed-*": {"seats": exactly(MIXED)},
+        "delegated-*": {"seats": exactly(DELEGATED)},
         "closed-*": {"seats": [{"callers": ["administrator"]}]},
         "open-*": {"access": "public"},
         "house-*": {"access": "private"},
