@@ -1,4 +1,4 @@
-"""The programs in docs/topics-library.md do what the page says."""
+"""The programs in docs/topics-library.md do what it says; the pages name the draft they follow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.protocol.kinds import PROFILES
+from interlock.protocol.mcpx.words import PROTOCOL
 from interlock.topics import Participant
 from tests.topics.houses import House, in_both_houses, until
 
@@ -21,6 +22,19 @@ EVERYTHING = ("mcp/*", "chat")
 def programs() -> Iterator[str]:
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         yield block.replace('topic="ops"', 'topic="room"')
+
+
+@pytest.mark.spec("MX-0-1")
+def test_people_are_told_which_draft_this_is() -> None:
+    gateway, overview, library = (
+        " ".join((PAGE.parent / name).read_text(encoding="utf-8").split())
+        for name in ("topics-gateway.md", "topics.md", "topics-library.md")
+    )
+    assert (
+        f"`{PROTOCOL}` (the draft of that name; its text is that of the released v0.1)" in gateway
+    )
+    assert f"Interlock speaks exactly `{PROTOCOL}`" in overview
+    assert "MCPx v0.1" in library
 
 
 def test_three_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
