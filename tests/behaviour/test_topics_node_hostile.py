@@ -73,8 +73,7 @@ def test_a_request_whose_kind_lies_calls_nothing(
             told = await answer(orchestrator, lie)
             assert told["kind"] == kind.replace("request", "response", 1)
             assert told["to"] == ["orchestrator"]
-            # Who asked for what is not known, so no id of the payload is taken over.
-            assert told["payload"]["id"] is None
+            assert told["payload"]["id"] == payload["id"]
             assert told["payload"]["error"]["code"] == -32600
             assert "kind" in told["payload"]["error"]["message"]
             # Whatever would have come of it has come by now: it is one after the other.
@@ -209,5 +208,8 @@ def test_the_id_of_a_proposal_that_waits_changes_nothing_about_it(new_office: Of
 
     asyncio.run(run())
     assert office.pressed() == [["press", {"button": "red"}]]
-    journal = json.dumps([row for row in office.journal() if row["verb"] == "proposal"])
-    assert "blue" not in journal
+    rows = office.journal()
+    assert "blue" not in json.dumps([row for row in rows if row["verb"] == "proposal"])
+    # Whoever used it again stands in the journal.
+    said = [row["caller"] for row in rows if row["verb"] == "topics/say"]
+    assert said == ["proposer", "orchestrator"]

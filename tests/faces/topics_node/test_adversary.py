@@ -243,11 +243,11 @@ def test_a_proposal_whose_kind_lies_is_put_before_nobody(
         eve = table.let_in("eve", FULL)
         lie = eve.say(kind, payload)
         assert "The kind says" in await eve.chat(lie)
-        # To all it is a lie as well, and of nobody's concern who might have been meant.
+        # What is proposed to all is for the people in the room, lie or not.
         other = eve.say(kind, payload, ())
         await eve.answered(eve.request("ping", rpc="last"))
         assert eve.about(other) == []
-        assert eve.member.refused == 2
+        assert eve.member.refused == 1
         assert table.gated.approvals.pending() == []
         assert table.gated.upstream.started == []
         table.close()
