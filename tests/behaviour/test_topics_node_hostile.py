@@ -154,9 +154,12 @@ def test_an_id_that_was_there_asks_the_node_for_nothing(office: Office) -> None:
             )
             await told_of_reuse(proposer, asked)
             assert await asyncio.to_thread(office.waiting) == []
-            # Nobody was answered a second time.
-            end = await orchestrator.say("mcp/request:ping", rpc("ping", {}, 9), to=[NODE])
-            heard = await peers["human"].all_until(end)
+            # Nobody was answered a second time: the tool does one after the other, this last.
+            look = await orchestrator.say(
+                "mcp/request:tools/call:ledger.look", rpc("tools/call", LOOK, 9), to=[NODE]
+            )
+            last = await answer(orchestrator, look)
+            heard = await peers["human"].all_until(last["id"])
             answers = [one for one in heard if one.get("correlation_id") == asked]
             assert [one["payload"]["id"] for one in answers] == [1]
 
