@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from interlock.protocol.mcpx.threads import MOST
 from interlock.topics import Events, Participant
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
 from tests.faces.topics.peers import Envelope, Peer
@@ -152,6 +153,35 @@ def test_the_id_of_a_proposal_stays_what_was_proposed(place: Place, play: Play) 
             await worker.say(RESPONSE, result, correlation_id=request["id"])
             assert await fulfilling == {"content": []}
         assert done == []
+
+    play(test)
+
+
+def test_the_id_of_a_proposal_is_not_free_however_much_is_said(place: Place, play: Play) -> None:
+    """Who talks until nobody remembers an id does not get it back while the proposal waits."""
+
+    async def test(join: Joins) -> None:
+        topic, done = place.topic(), list[str]()
+        boss = somebody(place, topic, "supervisor", done)
+        async with boss.connected():
+            events = boss.events()
+            agent, worker = await join(topic, "agent"), await join(topic, "worker")
+            proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
+            await all_heard(events, agent, worker)
+            tracked = boss.tracked[proposal]
+            for _ in range(MOST // 200 + 1):
+                for _ in range(200):
+                    await agent.chat()
+                await all_heard(events, agent)
+            await agent.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
+            await all_heard(events, agent)
+            assert boss.reputation == {"agent": 1}
+            assert boss.tracked[proposal] == tracked
+            fulfilling = asyncio.create_task(boss.fulfil(proposal))
+            request = await worker.until(REQUEST)
+            assert request["payload"]["params"] == params("harmless")
+            fulfilling.cancel()
+            await asyncio.wait([fulfilling])
 
     play(test)
 
