@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import wraps
 from typing import Any
 
 import msgspec
@@ -130,35 +129,6 @@ def test_calls() -> None:
     assert read == [{"uri": "note://one", "mimeType": "text/plain", "text": "some notes"}]
     got = answers("prompts/get", {"name": "summary", "arguments": {"about": "it"}})["result"]
     assert got["messages"][0]["content"]["text"] == "Sum up it, dry."
-
-
-@pytest.mark.spec("MX-4.3-6")
-@pytest.mark.parametrize("arguments", [{"one": "two"}, {}, {"one": 1, "more": 2}, {"one": None}, 7])
-def test_arguments_are_checked_before_the_function(arguments: Any) -> None:
-    """By what was advertised: the function itself would take anything."""
-    called: list[Any] = []
-
-    def advertised(one: int, other: int = 1) -> None:
-        """Takes numbers."""
-
-    @wraps(advertised)
-    async def anything(*others: Any, **given: Any) -> None:
-        called.append(given)
-
-    alone = Alone()
-    alone.tools.add_tool(anything, "anything", None, None, {})
-    alone.tools.add_prompt(anything, "anything", None)
-
-    async def main() -> None:
-        for method in ("tools/call", "prompts/get"):
-            alone.request("a", method, {"name": "anything", "arguments": arguments}, number=method)
-            await settle(alone)
-
-    run(main)
-    of_tool, of_prompt = (one["payload"] for one in alone.said)
-    assert of_tool["result"]["isError"] is True
-    assert of_prompt["error"]["code"] == -32602
-    assert called == []
 
 
 @pytest.mark.spec("MX-8.2-9")
