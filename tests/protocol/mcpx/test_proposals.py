@@ -112,7 +112,12 @@ def test_the_table_of_states() -> None:
         # A fulfilment that was seen was seen, whatever was thought of the proposal.
         ("rejected", "fulfil"): "fulfilled",
         ("expired", "fulfil"): "fulfilled",
-        # And what is over stays as it is.
+        # Unless whoever was asked says that it was not made.
+        ("fulfilled", "withdraw"): "pending",
+        # And everything else stays as it is.
+        ("pending", "withdraw"): "pending",
+        ("rejected", "withdraw"): "rejected",
+        ("expired", "withdraw"): "expired",
         ("fulfilled", "fulfil"): "fulfilled",
         ("fulfilled", "reject"): "fulfilled",
         ("fulfilled", "expire"): "fulfilled",
