@@ -130,8 +130,13 @@ class Roster:
         await self._forget(key).end()
 
     async def until_settled(self, seconds: float) -> None:
-        """Wait until every upstream has been tried once, but no longer than this."""
-        waiting = [asyncio.ensure_future(one.until_settled()) for one in self.supervisors.values()]
+        """Wait until every upstream of the config has been tried once, but no longer than this. Who
+        comes by itself, to register or into a topic, is not waited for: it may never come."""
+        waiting = [
+            asyncio.ensure_future(one.until_settled())
+            for key, one in self.supervisors.items()
+            if key in self._config.servers
+        ]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=seconds)
             for one in late:
