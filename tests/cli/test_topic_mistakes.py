@@ -203,6 +203,7 @@ def test_two_programs_without_a_token_are_one(world: World) -> None:
         assert world.run("topic", "send", "ops", "hi").returncode == 0
         assert terminal.end() == 1
         terminal.wait_for_words("All programs without a token are this one participant")
+        assert "(join, watch, send, call and bridge each take it)" in terminal.written
 
 
 # -- a bridge that comes back

@@ -131,7 +131,7 @@ def test_a_human_talks_sees_who_is_there_and_fulfils_with_a_key(
         terminal.wait_for("agent: \ufffd[2J\ufffd[Hhi 12:00:00 worker: fake")
         assert "\x1b[2J" not in terminal.written
         proposal = room.do(agent.propose("worker", "tools/call", call("/tmp/report")))
-        terminal.wait_for("1 agent → worker: tools/call write_file")
+        terminal.wait_for('1 agent → worker: write_file {"path":"/tmp/report"}')
         terminal.type("\ta")
         terminal.wait_for("with exactly this:")
         terminal.wait_for('"path": "/tmp/report"')
@@ -169,8 +169,10 @@ def test_who_may_not_fulfil_is_told_and_nothing_happens(world: World, room: Topi
         terminal.wait_for("you are boss")
         room.do(agent.propose("worker", "tools/call", call("/a")))
         terminal.wait_for("── proposals: 1 ──")
-        terminal.type("\tay")
+        terminal.type("\ta")
         terminal.wait_for("boss may not send mcp/request:tools/call:write_file")
+        assert not any("y fulfils" in row for row in terminal.screen)
+        terminal.type("y")
         terminal.type("\x03")
         assert terminal.end() == 0
     assert heard.written == []
@@ -183,9 +185,12 @@ def test_the_terminal_is_given_back_when_one_is_sent_away(world: World, room: To
         # The same participant comes in by another connection.
         room.join("human")
         assert terminal.end() == 1
-        wait_until("why", lambda: "another connection" in terminal.written)
+        terminal.wait_for_words("and come in again.")
         assert terminal.settings == terminal.before
-        assert terminal.written.rindex("\x1b[?1049l") < terminal.written.index("another connection")
+        told = terminal.written[terminal.written.rindex("\x1b[?1049l") :].replace("\r\n", " ")
+        assert "You are out of ops: another program came in as the same participant" in told
+        assert "(join, watch, send, call and bridge each take it)" in told
+        assert "Give each program a token of its own, by $INTERLOCK_TOKEN or --token-file" in told
 
 
 def test_a_flood_neither_hides_nor_decides_anything(world: World, room: TopicRoom) -> None:
@@ -287,7 +292,11 @@ def test_nobody_is_waited_for_to_say_one_thing(world: World) -> None:
     done = world.run("topic", "send", "ops", "hi", "--gateway", nowhere)
     assert done.returncode == 4
     # Once, and not that somebody tries again.
-    assert done.stderr == f"interlock: {nowhere} cannot be reached: Connection refused.\n"
+    assert done.stderr == (
+        f"interlock: {nowhere} cannot be reached: Connection refused. Is a gateway running there? "
+        "`interlock up` starts a node; --gateway names another gateway, --node a node of this "
+        "machine.\n"
+    )
 
 
 def test_what_is_said_comes_as_lines(world: World, room: TopicRoom, start: Any) -> None:
@@ -337,9 +346,12 @@ def test_in_a_pipe_lines_are_said_and_heard(world: World, room: TopicRoom, start
     joined.wait_for("you are human")
     joined.type("one\ntwo\n")
     wait_until("both were heard", lambda: heard.chats == ["one", "two"])
+    joined.type("@nobody four\n@agent five\n")
+    wait_until("they were heard", lambda: heard.chats[2:] == ["@nobody four", "five"])
     room.do(agent.chat("three"))
     joined.wait_for("agent: three")
-    assert joined.end() == (0, "")
+    note = "nobody is not in ops now, and it was said to everybody. There: agent."
+    assert joined.end() == (0, f"Note: {note}\n")
 
 
 # -- a server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from pathlib import Path
@@ -10,9 +11,18 @@ import pytest
 
 from bench.certificates import Authority
 from interlock.cli.topic_where import gateway, token_of
-from interlock.errors import CONFIG, FORBIDDEN, INTERNAL, UPSTREAM_LOST, InterlockError
+from interlock.errors import (
+    CONFIG,
+    FORBIDDEN,
+    INTERNAL,
+    UPSTREAM_LOST,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
 from tests.cli.program import World, free_port
 from tests.cli.topic_room import at_terminal
+
+SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
 
 
 @pytest.fixture(autouse=True)
@@ -107,14 +117,57 @@ def test_the_user_of_this_machine_needs_no_token(world: World) -> None:
         assert terminal.end() == 0
 
 
-def test_who_joins_waits_for_a_gateway_and_says_so(world: World) -> None:
+@pytest.mark.parametrize("command", ["join", "watch"])
+def test_nobody_is_waited_for_who_was_never_there(world: World, command: str) -> None:
     nowhere = f"ws://127.0.0.1:{free_port()}/ws"
-    with at_terminal(world, "topic", "join", "ops", "--gateway", nowhere) as terminal:
-        terminal.wait_for_words("not in the topic ops")
-        # There is no screen yet: Ctrl-C is what it always is.
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.end() == 0
-    assert "\x1b[?1049h" not in terminal.written
+    with at_terminal(world, "topic", command, "ops", "--gateway", nowhere) as terminal:
+        assert terminal.end() == 4
+        terminal.wait_for_words("--node a node of this machine.")
+    told = terminal.written.replace("\r\n", " ")
+    assert f"interlock: {nowhere} cannot be reached: Connection refused." in told
+    assert "`interlock up` starts a node; --gateway names another" in told
+    assert "Trying again" not in told
+    assert "\x1b[?1049h" not in told
+
+
+@pytest.mark.parametrize(
+    "command", [["send", "ops", "hi"], ["watch", "ops"], ["call", "ops", "a", "b"]]
+)
+def test_a_node_that_does_not_run_is_to_be_started(world: World, command: list[str]) -> None:
+    world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    done = world.run("topic", *command)
+    assert done.returncode == 4
+    assert done.stderr == (
+        f"interlock: ws://127.0.0.1:{world.port}/ws cannot be reached: Connection refused. Start "
+        "the node with: interlock up. Or --node names one that runs at another address, --gateway "
+        "any other gateway.\n"
+    )
+    # One that runs elsewhere is named.
+    other = free_port()
+    world.up("--listen", f"127.0.0.1:{other}")
+    done = world.run("topic", *command)
+    assert done.returncode == 4
+    assert f"But a node runs at 127.0.0.1:{other}; use --node 127.0.0.1:{other}." in done.stderr
+
+
+def test_who_answers_at_first_with_no_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    full = InterlockError(UPSTREAM_UNAVAILABLE, "n refused: HTTP 503.", {"status": 503})
+
+    async def main() -> None:
+        there = gateway(None, None, "wss://n/ws", None)
+        again = there.settings(patient=True)["sleep"]
+        there.error = full
+        for _ in range(2):
+            await again(0)
+        there.error = InterlockError(UPSTREAM_UNAVAILABLE, "n cannot be reached: no.")
+        with pytest.raises(InterlockError):
+            await again(0)
+        # Who was inside looks for it again, whatever became of it.
+        there._reached = True
+        await again(0)
+
+    asyncio.run(main())
+    assert capsys.readouterr().err == "n refused: HTTP 503. Trying again.\n"
 
 
 def test_a_lost_gateway_is_shown_and_found_again(world: World) -> None:
@@ -204,8 +257,6 @@ def test_a_ca_is_not_for_a_node_whose_certificate_is_known(world: World) -> None
 
 # -- a node by its address
 
-SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
-
 
 def test_a_node_says_where_its_topics_are(world: World) -> None:
     config = world.config(topics={"path": "/rooms", "rooms": {"ops": {"seats": SEATS}}})
@@ -250,6 +301,31 @@ def test_a_wrong_config_without_a_node_is_what_is_wrong(world: World) -> None:
     assert done.returncode == 3
     assert "severs" in done.stderr
     assert "earlier config" not in done.stderr
+
+
+def test_a_config_that_names_no_node_is_what_is_wrong(world: World) -> None:
+    path = world.config(topics={"rooms": {"ops": {"seats": SEATS}}})
+    world.up()
+    path.write_text(path.read_text() + "]")
+    for more in ({}, {"XDG_STATE_HOME": str(world.folder)}):
+        done = world.run_here("topic", "send", "ops", "hi", **more)
+        assert done.returncode == 3
+        assert "check the brackets" in done.stderr
+        assert "8420" not in done.stderr
+        assert ("use --node" in done.stderr) == (not more)
+    assert world.run_here("topic", "send", "ops", "hi", "--node", str(world.port)).returncode == 0
+
+
+def test_a_config_that_names_no_node_means_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One runs where one would look without a config.
+    told = b'{"url": "http://127.0.0.1:8420/mcp", "upstreams": [], "topics_url": "ws://n/ws"}'
+    monkeypatch.setattr("interlock.cli.running.ask", lambda _: told)
+    path = tmp_path / "interlock.yaml"
+    path.write_text("listen: 127.0.0.1:9001\ntopics: [")
+    with pytest.raises(InterlockError, match="this is not valid YAML"):
+        gateway(path, None, None, None)
 
 
 def test_a_node_that_runs_by_an_earlier_config_is_asked(world: World) -> None:

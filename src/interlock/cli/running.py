@@ -110,7 +110,7 @@ def with_files(given: Path | None, node: str | None = None) -> Meant:
     one = meant(given, node)
     if one.problem is None and one.source is not None and node is None:
         return one
-    if one.now() is not None and (node is not None or _says_where(one.problem)):
+    if one.now() is not None and (node is not None or says_where(one.problem)):
         if one.problem is not None:
             say.note(f"Note: the node runs by an earlier config: {one.problem.problems[0]}")
         return one
@@ -125,7 +125,7 @@ def with_files(given: Path | None, node: str | None = None) -> Meant:
     return one
 
 
-def _says_where(problem: ConfigError | None) -> bool:
+def says_where(problem: ConfigError | None) -> bool:
     """Whether a config with this problem still says which node is its own. Otherwise the one at
     the usual address may be another: nothing is changed there by mistake."""
     return problem is None or not any(

@@ -70,6 +70,15 @@ def exactly(params: bytes | Raw) -> list[str]:
     return [visibly(line) for line in shown.split("\n")]
 
 
+def called(text: str, there: Container[str]) -> str:
+    """The name of somebody whom a text calls by `@`, and who is not there. Empty: nobody."""
+    name, _, words = text.removeprefix("@").partition(" ")
+    if not text.startswith("@") or not words.strip():
+        return ""
+    short = name.rstrip(":,")
+    return "" if name in there or short in there else short
+
+
 def addressed(text: str, there: Container[str]) -> tuple[list[str], str]:
     """For whom something is that begins with `@` and the name of somebody who is there, and what is
     said to them. To anybody else it is said to all, as it was written."""
@@ -151,12 +160,12 @@ def _other(head: Head, content: Other, at: str) -> Line:
 
 def _call(method: str, context: str, params: Raw) -> str:
     """`tools/call write_file {"path":"/a"}`"""
-    named = _arguments(params)
+    named = arguments_of(params)
     said = f"{method} {context} {named}" if context else f"{method} {named}"
     return one_line(said)
 
 
-def _arguments(params: Raw) -> str:
+def arguments_of(params: Raw | bytes) -> str:
     """What a call is made with: for a tool its arguments, which is all that matters of it."""
     try:
         members: dict[str, Raw] = msgspec.json.decode(params, type=dict[str, Raw])
@@ -212,7 +221,7 @@ def _decoded(raw: Raw) -> Any:
         return None
 
 
-def _text(raw: Raw) -> str:
+def _text(raw: Raw | bytes) -> str:
     return bytes(memoryview(raw)[: LONGEST * 4]).decode(errors="replace")
 
 

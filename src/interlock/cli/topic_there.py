@@ -9,14 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 from typing import Any, Final, TextIO
 
 from interlock.cli import log_lines, say, streams
 from interlock.cli.drawn_text import wrapped
-from interlock.cli.topic_said import addressed, line_of, one_line
+from interlock.cli.topic_said import addressed, called, line_of, one_line
 from interlock.cli.topic_where import Gateway
 from interlock.config import ServerConfig
 from interlock.errors import CONFIG, InterlockError
@@ -47,7 +47,7 @@ def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) 
     gateway.topic = topic
     settings = gateway.settings(patient=patient)
     try:
-        return Participant(gateway.url, topic=topic, **settings, **more)
+        return Participant(gateway.url, topic=topic, **{**settings, **more})
     except ValueError as error:
         # A node of one's own may listen where no topic is joined.
         raise InterlockError(CONFIG, str(error)) from None
@@ -67,11 +67,16 @@ async def say_once(
         id = await participant.send(kind, payload, to, about)
     missing = [one for one in to if one not in there]
     if missing:
-        others = ", ".join(sorted(there - {participant.id})[:_MOST_NAMED]) or "nobody else"
-        verb = "is" if len(missing) == 1 else "are"
-        words = f"{', '.join(missing)} {verb} not in {topic} now. There: {others}."
-        say.note(f"Note: {one_line(words)}")
+        _note_missing(missing, topic, there - {participant.id})
     return id
+
+
+def _note_missing(missing: list[str], topic: str, there: Iterable[str], more: str = "") -> None:
+    """Say that nobody of that name is there, and who is."""
+    others = ", ".join(sorted(there)[:_MOST_NAMED]) or "nobody else"
+    verb = "is" if len(missing) == 1 else "are"
+    words = f"{', '.join(missing)} {verb} not in {topic} now{more}. There: {others}."
+    say.note(f"Note: {one_line(words)}")
 
 
 def shown(event: Event, *, json: bool, own: str = "") -> str | None:
@@ -106,13 +111,15 @@ async def read_along(
 ) -> None:
     """Print what is said until a signal comes, or nobody reads it any more; `talk`: what comes on
     stdin is said."""
-    log_lines.log_to_stderr(logging.WARNING)
+    # What keeps one out is told by its error; from then on, that one is out for a while.
+    log_lines.log_to_stderr(logging.ERROR)
     stopping = heed_signals()
     participant = participant_of(gateway, topic, patient=True)
     events = participant.events()
 
     async def read() -> None:
         async with participant.connected():
+            log_lines.log_to_stderr(logging.WARNING)
             talking = asyncio.ensure_future(_talk(participant) if talk else _nothing())
             try:
                 async for event in events:
@@ -150,10 +157,15 @@ async def _talk(participant: Participant) -> None:
         text = (await lines.get()).strip()
         if text:
             to, words = addressed(text, participant.participants)
+            nobody = called(text, participant.participants)
             try:
                 await participant.chat(words, to)
             except InterlockError as error:
                 say.problem(error.message)
+            else:
+                if nobody:
+                    there, topic = participant.participants, participant.topic
+                    _note_missing([nobody], topic, there, ", and it was said to everybody")
 
 
 def _lines_of(fd: int) -> Iterator[str]:
@@ -192,7 +204,10 @@ async def serve(gateway: Gateway, topic: str, server: ServerConfig, name: str) -
     async def stay() -> None:
         async with bridge.running():
             log_lines.log_to_stderr(logging.WARNING)
-            participant = participant_of(gateway, topic, patient=True, serving=bridge)
+            # It may be started before its gateway is.
+            participant = participant_of(
+                gateway, topic, patient=True, serving=bridge, sleep=asyncio.sleep
+            )
             telling: set[asyncio.Task[None]] = set()
 
             def changed(method: str) -> None:

@@ -5,6 +5,7 @@ The token comes from the environment or a file, never from the command line: oth
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import os
 import re
@@ -52,9 +53,15 @@ _WITHOUT_TOKEN: Final = {
         f"{{callers: [local], profile: full_access}}. Or show a token by ${VARIABLE} or "
         "--token-file."
     ),
-    REPLACED: "All programs without a token are this one participant, the user of this machine.",
 }
 """What helps whoever came without one, by how it was sent away."""
+_REPLACED: Final = (
+    "another program came in as the same participant, and the newest has the place (join, watch, "
+    "send, call and bridge each take it)."
+)
+_ONE_EACH: Final = f"Give each program a token of its own, by ${VARIABLE} or --token-file"
+_SOMEBODY: Final = ("certificate", "TLS", "does not open a WebSocket")
+"""What is said of an address where somebody answers, though not as one hoped."""
 
 GatewayOption = Annotated[
     str | None,
@@ -101,23 +108,28 @@ class Gateway:
         """Why nobody could be reached, the last time."""
         self.topic = ""
         """Which topic is wanted there."""
+        self._reached = False
+        self._noted = ""
         self._token = token
         self._ca = ca
         self._own = own
         self._doubt = doubt
 
     def settings(self, *, patient: bool) -> dict[str, Any]:
-        """What a Participant is given. Without patience a gateway that is not there is the end."""
-        settings: dict[str, Any] = {"token": self._token, "ca": self._ca, "dial": self._dial}
-        return settings if patient else {**settings, "sleep": self._not_again}
+        """What a Participant is given. Without patience a gateway that is not there is the end;
+        with it, one where nobody answered the first time."""
+        sleep = self._again if patient else self._not_again
+        return {"token": self._token, "ca": self._ca, "dial": self._dial, "sleep": sleep}
 
     def told(self, error: InterlockError) -> InterlockError:
         """What went wrong, in the words of whoever knows best: a library that was told to try no
         second time does not know why, and nothing of tokens and the config of this user."""
         if self.error is not None and error.failure is INTERNAL:
-            return self._doubted(_on_one_line(self.error))
+            return self._advised(_on_one_line(self.error))
         error = _on_one_line(error)
         data = error.data or {}
+        if data.get("close") == REPLACED:
+            return InterlockError(error.failure, self._replaced(), data)
         if data.get("status") == _NO_PATH:
             # The config of whoever calls is not to blame for it.
             words = self._no_topics() or f"{error.message} {self._doubt}".rstrip()
@@ -152,10 +164,38 @@ class Gateway:
         hint = running.elsewhere(self._own)
         return f", but {hint}" if hint else ". Start one with: interlock up"
 
-    def _doubted(self, error: InterlockError) -> InterlockError:
-        if not self._doubt or error.failure is not UPSTREAM_UNAVAILABLE:
+    def _advised(self, error: InterlockError) -> InterlockError:
+        """With what to do about it, where nobody answers."""
+        if error.failure is not UPSTREAM_UNAVAILABLE:
             return error
-        return InterlockError(error.failure, f"{error.message} {self._doubt}", error.data)
+        words = [error.message, self._doubt]
+        if not _is_answered(error) and not any(one in error.message for one in _SOMEBODY):
+            words.insert(1, self._start_one())
+        return InterlockError(error.failure, " ".join(filter(None, words)), error.data)
+
+    def _start_one(self) -> str:
+        if self._own is None:
+            return (
+                "Is a gateway running there? `interlock up` starts a node; --gateway names another "
+                "gateway, --node a node of this machine."
+            )
+        hint = running.elsewhere(self._own)
+        if hint:
+            return f"But {hint}."
+        return (
+            "Start the node with: interlock up. Or --node names one that runs at another address, "
+            "--gateway any other gateway."
+        )
+
+    def _replaced(self) -> str:
+        """Why the place was lost to oneself, which is no fault of anybody."""
+        happened = f"You are out of {self.topic}: {_REPLACED}"
+        if self._token is None:
+            return (
+                f"{happened} All programs without a token are this one participant, the user of "
+                f"this machine. {_ONE_EACH} (`tokens` in the node's config names them)."
+            )
+        return f"{happened} {_ONE_EACH}, and come in again."
 
     def _trusted(self) -> ssl.SSLContext:
         if self._own is not None and self._own.config.tls is not None:
@@ -205,12 +245,30 @@ class Gateway:
             self.error = error
             raise
         self.error = None
+        self._reached = True
         return channel
+
+    async def _again(self, seconds: float) -> None:
+        """Whoever was there is looked for until it is there again. Where nobody answered at all,
+        the address is wrong or nothing runs, and no waiting helps."""
+        error = self.error
+        if error is not None and not self._reached:
+            if not _is_answered(error):
+                raise error
+            if error.message != self._noted:
+                self._noted = error.message
+                say.note(f"{one_line(error.message)} Trying again.")
+        await asyncio.sleep(seconds)
 
     async def _not_again(self, seconds: float) -> None:
         lost = InterlockError(UPSTREAM_LOST, f"{self.url}: the connection was lost.")
         self.error = self.error or lost
         raise self.error
+
+
+def _is_answered(error: InterlockError) -> bool:
+    """Whether somebody was there, who said no."""
+    return "status" in (error.data or {})
 
 
 def _on_one_line(error: InterlockError) -> InterlockError:
@@ -264,8 +322,12 @@ def _place_of(meant: Meant, *, named: bool) -> _Place:
     the one it runs by. Raises InterlockError and BadParameter."""
     now = meant.now() if named or meant.problem is not None else None
     if meant.problem is not None:
-        if now is None:
-            raise running.not_running(meant, named=named)
+        if now is None or not (named or running.says_where(meant.problem)):
+            # Which node is meant is not known, or nothing runs: first the config must be right.
+            hint = running.elsewhere(meant)
+            if hint:
+                say.note(f"Note: {hint}")
+            raise meant.problem
         say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
     doubt = ""
     if now is not None and isinstance(now.topics_url, str):
