@@ -14,8 +14,9 @@ from interlock.cli import topic_screen
 from interlock.cli.drawn_text import visibly, widest, wrapped
 from interlock.cli.topic_keys import Key
 from interlock.cli.topic_said import addressed, exactly
-from interlock.cli.topic_screen import Proposed, Screen, now_waiting, pressed, question
+from interlock.cli.topic_screen import Screen, now_waiting, pressed, question
 from interlock.cli.topic_view import drawn, undrawable
+from interlock.cli.topic_waiting import Proposed
 
 SCREEN = Screen("ops", own="human", connected=True)
 

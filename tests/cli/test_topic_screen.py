@@ -20,7 +20,6 @@ from interlock.cli.topic_keys import Key
 from interlock.cli.topic_said import Line, exactly, line_of, one_line
 from interlock.cli.topic_screen import (
     Deed,
-    Proposed,
     Screen,
     Somebody,
     now_waiting,
@@ -29,13 +28,14 @@ from interlock.cli.topic_screen import (
     resized,
 )
 from interlock.cli.topic_view import drawn
+from interlock.cli.topic_waiting import Proposed
 from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope
 from interlock.protocol.mcpx.payloads import Content, read_content
 
 WRITE = Proposed("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
 READ = Proposed("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')
 OWN = Proposed("p3", "human", "worker", "tools/call x", b"{}", mine=True)
-SCREEN = Screen("ops", own="human", connected=True, proposals=(WRITE, READ), chosen="p1")
+SCREEN = now_waiting(Screen("ops", own="human", connected=True), [WRITE, READ])
 
 
 def typed(screen: Screen, text: str) -> tuple[Screen, Deed | None]:
@@ -167,12 +167,6 @@ def test_ones_own_is_not_fulfilled() -> None:
     assert "its own" in screen.note
 
 
-def test_nothing_waits_nothing_to_decide() -> None:
-    screen, _ = keys(now_waiting(SCREEN, []), "tab")
-    assert not screen.deciding
-    assert screen.note == "No proposal waits."
-
-
 def test_keys_are_about_a_proposal_and_not_about_a_place() -> None:
     screen, _ = keys(SCREEN, "tab", "down")
     new = replace(WRITE, id="p0", proposer="intruder")
@@ -206,10 +200,14 @@ def test_a_key_is_about_no_neighbour_of_what_has_gone() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen = now_waiting(screen, [READ])
     for key in "rRa":
-        assert typed(screen, key) == (screen, None)
+        after, deed = typed(screen, key)
+        assert (deed, after.asking, after.sweeping, after.chosen) == (None, "", (), "")
+        assert "Choose one first" in shown(after)
     assert keys(screen, "down")[0].chosen == "p2"
     assert keys(screen, "up")[0].chosen == "p2"
-    assert typed(screen, "1")[0].chosen == "p2"
+    # It keeps its number, and nobody gets one that another had.
+    assert typed(screen, "1")[0].chosen == ""
+    assert typed(screen, "2")[0].chosen == "p2"
     assert typed(screen, "\u00b2")[0] == screen
 
 
@@ -324,7 +322,7 @@ def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
     assert any(row.rstrip().endswith("│ agent !2") for row in rows)
     assert any("12:00:00 agent: hello" in row for row in rows)
     assert "── proposals: 2 ──" in "\n".join(rows)
-    assert rows[-4].startswith(' 1 agent → worker: tools/call write_file {"path":"/a"}')
+    assert rows[-4].startswith(' 1 agent → worker: write_file {"path":"/a"}')
     assert rows[-2].startswith("> ")
     # Drawn with colours it is still so many lines.
     console = Console(width=80, height=24, force_terminal=True, color_system="truecolor")
@@ -361,10 +359,13 @@ def test_looking_back_stays_where_it_is() -> None:
     screen, _ = keys(screen, "page_up")
     before = shown(screen)
     assert "message 99." not in before
+    # How much there is to be read further down is there to be seen.
+    assert "↓ 12 newer: PgDn" in before
     screen = topic_screen.said(screen, Line("12:00:00", "agent", "message 100."))
-    assert shown(screen) == before
+    assert shown(screen) == before.replace("↓ 12 newer", "↓ 13 newer")
     screen, _ = keys(screen, "page_down", "page_down")
     assert "message 100." in shown(screen)
+    assert "newer" not in shown(screen)
 
 
 def test_what_was_said_is_bounded() -> None:

@@ -185,7 +185,7 @@ def test_what_somebody_answers_stands_there_once(world: World, room: TopicRoom) 
     with at_terminal(world, *args(room, "join"), columns=160) as terminal:
         terminal.wait_for("3 here")
         room.do(agent.propose("worker", "tools/call", {"name": "unknown", "arguments": {}}))
-        terminal.wait_for("1 agent → worker: tools/call unknown")
+        terminal.wait_for("1 agent → worker: unknown {}")
         terminal.type("\ta")
         terminal.wait_for("with exactly this:")
         terminal.type("y")

@@ -25,14 +25,15 @@ from rich.text import Text
 from interlock.cli import log_lines, say, streams, topic_screen
 from interlock.cli.topic_keys import PASTE_OFF, PASTE_ON, Key, Keys
 from interlock.cli.topic_said import Line, addressed, line_of, may, one_line, short
-from interlock.cli.topic_screen import Deed, Proposed, Screen, Somebody
+from interlock.cli.topic_screen import Deed, Screen, Somebody
 from interlock.cli.topic_there import first_of, heed_signals, participant_of, until
 from interlock.cli.topic_view import drawn
+from interlock.cli.topic_waiting import Proposed
 from interlock.cli.topic_where import Gateway
 from interlock.config import redact
 from interlock.errors import InterlockError
-from interlock.protocol.kinds import CHAT
-from interlock.protocol.mcpx.payloads import read_content
+from interlock.protocol.kinds import CHAT, request_kind
+from interlock.protocol.mcpx.payloads import Chat, Response, read_content
 from interlock.protocol.mcpx.proposals import Tracked
 from interlock.topics import Event, Participant
 
@@ -46,6 +47,9 @@ sign is, and nobody may begin a line of its own by writing wide ones."""
 _HOME: Final = "\x1b[H"
 _ANSWERED_WITHIN: Final = 300.0
 """What a call that was let through may take."""
+_MOST_TOLD: Final = 20
+"""So many rejections are told one by one: more of them at once are one message."""
+_MOST_WORDS: Final = 300
 
 
 class Live:
@@ -68,21 +72,32 @@ class Live:
         self._keys = Keys()
         self._drawing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._words: dict[str, str] = {}
+        """By proposal: what whom it is for said about it last."""
 
     # -- what happens
 
     def heard(self, event: Event) -> None:
         """Something was said in the topic."""
-        head = event.envelope.head
-        line = line_of(head, read_content(event.envelope), at=self._clock(), own=self.screen.own)
+        head, content = event.envelope.head, read_content(event.envelope)
+        line = line_of(head, content, at=self._clock(), own=self.screen.own)
         if line is not None and event.verified is None:
             line = replace(line, text=f"{line.text}  (to a request that was not seen)")
         if line is not None:
-            self.screen = topic_screen.said(self.screen, line)
+            answers = isinstance(content, Response) and self._participant.id in head.to
+            mine = answers and event.verified is True
+            self.screen = topic_screen.said(self.screen, line, to_the_end=mine)
+        if isinstance(content, Chat) and head.correlation_id is not None:
+            tracked = self._participant.tracked.get(head.correlation_id)
+            # Whoever else talks about it decides nothing there.
+            if tracked is not None and head.sender in tracked.to:
+                words = one_line(f"{head.sender}: {content.text}", _MOST_WORDS)
+                self._words[tracked.proposalId] = words
         self.draw_soon()
 
-    def note(self, text: str, tone: str = "note") -> None:
-        self.screen = topic_screen.said(self.screen, Line(self._clock(), "", one_line(text), tone))
+    def note(self, text: str, tone: str = "note", *, to_the_end: bool = False) -> None:
+        line = Line(self._clock(), "", one_line(text), tone)
+        self.screen = topic_screen.said(self.screen, line, to_the_end=to_the_end)
         self.draw_soon()
 
     def look(self) -> None:
@@ -105,18 +120,25 @@ class Live:
             for tracked in one.tracked.values()
             if tracked.status == "pending"
         ]
+        ids = {tracked.id for tracked in waiting}
+        self._words = {id: words for id, words in self._words.items() if id in ids}
         screen = topic_screen.now_waiting(topic_screen.now_here(self.screen, people), waiting)
         own, inside = one_line(one.id, 128), one.status.inside
         self.screen = replace(screen, own=own, connected=inside, lost=one.lost)
 
     def _as_shown(self, tracked: Tracked) -> Proposed:
+        one = self._participant
+        kind = request_kind(tracked.method, tracked.context)
+        barred = "" if one.can(kind) else f"You may not fulfil it: {one.id} may not send {kind}."
         return Proposed(
             tracked.proposalId,
             tracked.proposer,
             ", ".join(tracked.to),
             f"{tracked.method} {tracked.context}".strip(),
             bytes(tracked.params),
-            mine=tracked.proposer == self._participant.id,
+            mine=tracked.proposer == one.id,
+            barred=one_line(barred),
+            said=self._words.get(tracked.proposalId, ""),
         )
 
     def resized(self, width: int, height: int) -> None:
@@ -149,6 +171,8 @@ class Live:
             self._begin(self._fulfil(deed.text, shown))
         elif deed.name == "reject":
             self._begin(self._reject(deed.text))
+        elif deed.name == "reject_all":
+            self._begin(self._reject_all(deed.text, deed.ids))
 
     def _begin(self, work: Any) -> None:
         task = asyncio.ensure_future(self._done(work))
@@ -161,7 +185,7 @@ class Live:
         except InterlockError as error:
             # What somebody answered stands in the room already.
             if "participant" not in (error.data or {}):
-                self.note(error.message, "problem")
+                self.note(error.message, "problem", to_the_end=True)
         self.look()
 
     async def _say(self, text: str) -> None:
@@ -176,8 +200,9 @@ class Live:
 
     async def _fulfil(self, id: str, shown: Proposed | None) -> None:
         tracked = self._participant.tracked.get(id)
-        if tracked is not None and self._as_shown(tracked) != shown:
-            self.note("It is not what was shown any more: nothing was done.", "problem")
+        if tracked is not None and not self._as_shown(tracked).is_same(shown):
+            words = "It is not what was shown any more: nothing was done."
+            self.note(words, "problem", to_the_end=True)
             return
         what: Tracked | str = id if tracked is None else tracked
         fulfilling = asyncio.ensure_future(self._participant.fulfil(what, timeout=_ANSWERED_WITHIN))
@@ -197,18 +222,43 @@ class Live:
             self.note("It does not wait any more.")
             return
         self._mine(f"rejects [{short(id)}]")
-        if proposer == one.id:
+        if self._is_told(proposer):
+            await one.chat("It was rejected.", to=[proposer], correlation_id=id)
+
+    async def _reject_all(self, proposer: str, ids: tuple[str, ...]) -> None:
+        one = self._participant
+        rejected = [id for id in ids if one.reject(id)]
+        if not rejected:
+            self.note("They do not wait any more.")
             return
+        count = f"{len(rejected):,} {'proposal' if len(rejected) == 1 else 'proposals'}"
+        whose = "you" if proposer == one.id else proposer[:128]
+        self._mine(f"rejects {count} of {whose}")
+        if not self._is_told(proposer):
+            return
+        if len(rejected) > _MOST_TOLD:
+            words = f"{count} of yours were rejected, with all that waited until now."
+            await one.chat(words, to=[proposer], correlation_id=rejected[-1])
+            return
+        for id in rejected:
+            await one.chat("It was rejected.", to=[proposer], correlation_id=id)
+
+    def _is_told(self, proposer: str) -> bool:
+        """Whether a proposer can be told what became of it. Why not, whoever sits here learns."""
+        one = self._participant
+        if proposer == one.id:
+            return False
         if proposer not in one.participants:
             self.note(f"{proposer[:128]} is not here any more: nobody was told.")
-        elif not one.can(CHAT):
+            return False
+        if not one.can(CHAT):
             self.note(f"You may not chat here: {proposer[:128]} was not told.")
-        else:
-            await one.chat("It was rejected.", to=[proposer], correlation_id=id)
+            return False
+        return True
 
     def _mine(self, text: str) -> None:
         line = Line(self._clock(), self.screen.own, one_line(text), "mine")
-        self.screen = topic_screen.said(self.screen, line)
+        self.screen = topic_screen.said(self.screen, line, to_the_end=True)
         self.draw_soon()
 
     # -- drawing
@@ -271,14 +321,15 @@ class _Noted(logging.Handler):
 
 async def stay(gateway: Gateway, topic: str) -> None:
     """In the topic until one leaves it. Raises InterlockError."""
-    log_lines.log_to_stderr(logging.WARNING)
+    # Until somebody is there to talk to, an ordinary terminal says what is wrong, once.
+    log_lines.log_to_stderr(logging.ERROR)
     stopping = heed_signals()
     participant = participant_of(gateway, topic, patient=True)
     events = participant.events()
 
     async def body() -> None:
-        # Until somebody is there to talk to, an ordinary terminal says what is wrong.
         async with participant.connected():
+            log_lines.log_to_stderr(logging.WARNING)
             await _on_screen(participant, events, stopping)
 
     await until(stopping, body(), gateway)

@@ -16,12 +16,21 @@ from msgspec.structs import replace
 
 from interlock.cli.drawn_text import visibly, widest, wrapped
 from interlock.cli.topic_keys import Key
-from interlock.cli.topic_said import Line, exactly
+from interlock.cli.topic_said import Line, called, exactly, one_line
+from interlock.cli.topic_waiting import Proposed, arranged, beside, of_same
 
 MOST_LINES: Final = 2_000
 LONGEST_DRAFT: Final = 8_000
 _TOO_LONG: Final = f"Only {LONGEST_DRAFT:,} characters fit: the rest was left out."
 _CUT: Final = "The end of it is missing: Enter again says what is there, Ctrl-U clears it."
+_NONE_SEEN: Final = (
+    "None was made since you came in; what waits for the node is in `interlock approvals`."
+)
+_NONE_LEFT: Final = "No proposal waits any more: what you type is written again."
+_NOT_ANY_MORE: Final = "It does not wait any more: nothing was done."
+_NOTHING_DONE: Final = "Nothing was done."
+_CHOOSE: Final = "Choose one first: ↑↓ or its number."
+_OWN: Final = "Nobody fulfils a proposal of its own."
 ASKED_BEHIND: Final = "│ "
 """What each line of a question stands behind."""
 _NARROWEST: Final = 20
@@ -29,19 +38,6 @@ _LOWEST: Final = 8
 _CRAMPED: Final = f"Too small: {_NARROWEST} columns and {_LOWEST} lines are needed to see it."
 _FEWEST: Final = 4
 """Lines in which something can be shown at all."""
-
-
-class Proposed(msgspec.Struct, frozen=True):
-    """A proposal that waits."""
-
-    id: str
-    proposer: str
-    target: str
-    what: str
-    """`tools/call write_file`"""
-    params: bytes
-    mine: bool = False
-    """Whether it is one's own: nobody fulfils those."""
 
 
 class Somebody(msgspec.Struct, frozen=True):
@@ -55,11 +51,13 @@ class Somebody(msgspec.Struct, frozen=True):
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """What is to be done: say, fulfil, reject or leave."""
+    """What is to be done: say, fulfil, reject, reject_all or leave."""
 
     name: str
     text: str = ""
-    """What to say, or the id of the proposal."""
+    """What to say, the id of the proposal, or whose proposals."""
+    ids: tuple[str, ...] = ()
+    """Those of several proposals."""
 
 
 class Screen(msgspec.Struct, frozen=True):
@@ -78,8 +76,15 @@ class Screen(msgspec.Struct, frozen=True):
     """Whether keys go to the proposals, not to what is being written."""
     chosen: str = ""
     """The proposal that keys are about."""
+    typed: str = ""
+    """The digits of a number that may go on."""
+    sweeping: tuple[str, ...] = ()
+    """The proposals that are to be rejected, if one says yes now: all of one proposer."""
     asking: str = ""
     """The proposal that is to be fulfilled, if one says yes now."""
+    about: tuple[str, ...] = ()
+    """What was to be known about it when the question was asked. It stays as it was: nobody moves
+    the lines of a question by talking."""
     offset: int = 0
     """The first line of it that is shown."""
     seen: int = 0
@@ -90,6 +95,8 @@ class Screen(msgspec.Struct, frozen=True):
     cursor: int = 0
     cut: bool = False
     """Whether something that was typed or pasted did not fit into the draft."""
+    doubted: str = ""
+    """The draft that is for nobody who is here: Enter again says it to everybody."""
     note: str = ""
 
     def proposal(self, id: str) -> Proposed | None:
@@ -99,10 +106,10 @@ class Screen(msgspec.Struct, frozen=True):
 # -- what happens
 
 
-def said(screen: Screen, line: Line) -> Screen:
-    """Something was said."""
+def said(screen: Screen, line: Line, *, to_the_end: bool = False) -> Screen:
+    """Something was said. `to_the_end`: it answers what was done here, and is to be seen."""
     # Who reads what was said before stays where it is.
-    back = min(screen.back + 1, MOST_LINES) if screen.back else 0
+    back = min(screen.back + 1, MOST_LINES) if screen.back and not to_the_end else 0
     return replace(screen, lines=(*screen.lines[1 - MOST_LINES :], line), back=back)
 
 
@@ -113,22 +120,26 @@ def now_here(screen: Screen, people: Iterable[Somebody]) -> Screen:
 def now_waiting(screen: Screen, proposals: Iterable[Proposed]) -> Screen:
     """These wait now. Whatever was about one that does not wait any more is over; another one by
     the same id is another one."""
-    there = tuple(proposals)
-    ids = [one.id for one in there]
+    before = {one.id: one for one in screen.proposals}
+    there = arranged(screen.proposals, proposals)
+    now = {one.id: one for one in there}
+
+    def waits(id: str) -> bool:
+        return id in before and before[id].is_same(now.get(id))
+
     changed = replace(screen, proposals=there)
-    if screen.asking and screen.proposal(screen.asking) not in there:
-        changed = replace(
-            changed,
-            asking="",
-            offset=0,
-            seen=0,
-            note="It does not wait any more: nothing was done.",
-        )
-    if screen.proposal(screen.chosen) not in there:
+    if there and screen.note in (_NONE_SEEN, _NONE_LEFT):
+        changed = replace(changed, note="")
+    if screen.asking and not waits(screen.asking):
+        changed = replace(changed, asking="", about=(), offset=0, seen=0, note=_NOT_ANY_MORE)
+    if screen.sweeping:
+        left = tuple(filter(waits, screen.sweeping))
+        changed = replace(changed, sweeping=left, note=changed.note if left else _NOT_ANY_MORE)
+    if not waits(screen.chosen):
         # Not its neighbour instead: a key that is on its way is about the one that was there.
         changed = replace(changed, chosen="")
-    if not ids:
-        changed = replace(changed, deciding=False)
+    if not there and screen.deciding:
+        changed = replace(changed, deciding=False, typed="", note=changed.note or _NONE_LEFT)
     return changed
 
 
@@ -155,6 +166,8 @@ def pressed(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
         return screen, Deed("leave")
     if screen.asking:
         return _answered(screen, key)
+    if screen.sweeping:
+        return _swept(screen, key)
     if key.name == "tab":
         return _turned(screen), None
     if key.name in ("page_up", "page_down"):
@@ -168,35 +181,75 @@ def pressed(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
 
 def _turned(screen: Screen) -> Screen:
     if screen.deciding:
-        return replace(screen, deciding=False)
+        return replace(screen, deciding=False, typed="")
     if not screen.proposals:
-        return replace(screen, note="No proposal waits.")
+        return replace(screen, note=_NONE_SEEN)
     chosen = screen.chosen or screen.proposals[0].id
     return replace(screen, deciding=True, chosen=chosen)
 
 
 def _decided(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
+    if key.name == "text" and key.text.isascii() and key.text.isdigit():
+        return _numbered(screen, key.text), None
+    if screen.typed:
+        # Whatever else is pressed, the number is whole.
+        id = next((one.id for one in screen.proposals if str(one.number) == screen.typed), "")
+        screen = replace(screen, chosen=id, typed="")
     if key.name == "escape":
         return replace(screen, deciding=False), None
-    if key.name in ("up", "down"):
-        ids = [one.id for one in screen.proposals]
-        step = 1 if key.name == "down" else -1
-        place = ids.index(screen.chosen) + step if screen.chosen in ids else 0
-        return replace(screen, chosen=ids[max(0, min(place, len(ids) - 1))]), None
-    if key.name == "text" and key.text.isdecimal():
-        place = int(key.text) - 1
-        if 0 <= place < len(screen.proposals):
-            return replace(screen, chosen=screen.proposals[place].id), None
+    moved = _moved(screen, key)
+    if moved is not None:
+        return replace(screen, chosen=moved), None
+    if key.name != "text" or key.text not in "aArR":
         return screen, None
     one = screen.proposal(screen.chosen)
     if one is None:
-        return screen, None
-    if key.name == "text" and key.text in "aA":
-        if one.mine:
-            return replace(screen, note="Nobody fulfils a proposal of its own."), None
-        return _looked(replace(screen, asking=one.id, offset=0, seen=0)), None
-    if key.name == "text" and key.text in "rR":
+        return replace(screen, note=_CHOOSE), None
+    if key.text == "r":
         return screen, Deed("reject", one.id)
+    if key.text == "R":
+        return replace(screen, sweeping=of_same(screen.proposals, one)), None
+    if one.mine:
+        return replace(screen, note=_OWN), None
+    about = tuple(filter(None, [one.barred, one.said and f"Said about it by {one.said}"]))
+    return _looked(replace(screen, asking=one.id, about=about, offset=0, seen=0)), None
+
+
+def _moved(screen: Screen, key: Key) -> str | None:
+    """The proposal that a key goes to. None: it is no such key."""
+    ids = [one.id for one in screen.proposals]
+    name = {"g": "home", "G": "end"}.get(key.text, key.name) if key.name == "text" else key.name
+    if name in ("home", "end"):
+        return ids[0 if name == "home" else -1]
+    if name in ("left", "right"):
+        return beside(screen.proposals, screen.chosen, 1 if name == "right" else -1)
+    if name in ("up", "down"):
+        step = 1 if name == "down" else -1
+        place = ids.index(screen.chosen) + step if screen.chosen in ids else 0
+        return ids[max(0, min(place, len(ids) - 1))]
+    return None
+
+
+def _numbered(screen: Screen, digit: str) -> Screen:
+    """A digit of a number. Where others begin alike, none is chosen before it is whole."""
+    typed = screen.typed + digit
+    alike = {str(one.number): one.id for one in screen.proposals}
+    alike = {number: id for number, id in alike.items() if number.startswith(typed)}
+    if not alike:
+        return replace(screen, typed="", note=f"There is no proposal {typed}.")
+    if typed in alike and len(alike) == 1:
+        return replace(screen, typed="", chosen=alike[typed])
+    return replace(screen, typed=typed, chosen="")
+
+
+def _swept(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
+    """Somebody was asked whether all of one proposer shall be rejected."""
+    one = screen.proposal(screen.sweeping[0])
+    if key.name == "text" and key.text in "yY" and one is not None:
+        deed = Deed("reject_all", one.proposer, screen.sweeping)
+        return replace(screen, sweeping=()), deed
+    if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
+        return replace(screen, sweeping=(), note=_NOTHING_DONE), None
     return screen, None
 
 
@@ -208,15 +261,23 @@ def _answered(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
         offset = screen.offset + (step if key.name.endswith("down") else -step)
         offset = max(0, min(offset, len(lines) - room))
         return _looked(replace(screen, offset=offset)), None
+    one = screen.proposal(screen.asking)
     if key.name == "text" and key.text in "yY":
+        if one is not None and one.barred:
+            return replace(screen, note=one.barred), None
         if screen.cramped:
             return replace(screen, note=_CRAMPED), None
         if screen.seen < len(lines):
             return replace(screen, note="There is more of it: ↓ shows the rest."), None
-        return replace(screen, asking="", offset=0, seen=0), Deed("fulfil", screen.asking)
+        return _over(screen), Deed("fulfil", screen.asking)
     if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
-        return replace(screen, asking="", offset=0, seen=0, note="Nothing was done."), None
+        return replace(_over(screen), note=_NOTHING_DONE), None
     return screen, None
+
+
+def _over(screen: Screen) -> Screen:
+    """The question is answered."""
+    return replace(screen, asking="", about=(), offset=0, seen=0)
 
 
 def _looked(screen: Screen) -> Screen:
@@ -239,6 +300,12 @@ def _wrote(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
             return screen, None
         if screen.cut:
             return replace(screen, cut=False, note=_CUT), None
+        nobody = called(draft.strip(), {one.id for one in screen.people})
+        if nobody and screen.connected and screen.doubted != draft:
+            words = (
+                f"Nobody else here is called {one_line(nobody, 128)}: Enter again says it to all."
+            )
+            return replace(screen, doubted=draft, note=words), None
         return replace(screen, draft="", cursor=0, back=0), Deed("say", draft.strip())
     moved = {"left": at - 1, "right": at + 1, "home": 0, "end": len(draft)}.get(key.name)
     if moved is not None:
@@ -268,16 +335,22 @@ def question_room(screen: Screen) -> int:
 def question(screen: Screen) -> list[str]:
     """Everything about the proposal that is to be fulfilled, in lines that fit."""
     one = screen.proposal(screen.asking)
+    if one is None:
+        return []
     # A cell at the end stays empty: there terminals put whatever does not fit, over what was there.
-    return [] if one is None else _asked(one, screen.size[0] - widest(ASKED_BEHIND) - 1)
+    width = screen.size[0] - widest(ASKED_BEHIND) - 1
+    return _asked(one.proposer, one.target, one.what, one.params, screen.about, width)
 
 
 @lru_cache(maxsize=2)
-def _asked(one: Proposed, width: int) -> list[str]:
+def _asked(
+    proposer: str, target: str, what: str, params: bytes, about: tuple[str, ...], width: int
+) -> list[str]:
     """Kept, since it is asked for with each key and each drawing, and may be a mebibyte."""
     whole = [
-        f"{visibly(one.proposer)} proposes" + (f" to {visibly(one.target)}" if one.target else ""),
-        f"{visibly(one.what)}, with exactly this:",
-        *exactly(one.params),
+        f"{visibly(proposer)} proposes" + (f" to {visibly(target)}" if target else ""),
+        *map(visibly, about),
+        f"{visibly(what)}, with exactly this:",
+        *exactly(params),
     ]
     return [part for line in whole for part in wrapped(line, width)]

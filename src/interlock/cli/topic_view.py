@@ -4,20 +4,16 @@ what waits below. Pure: a screen in, lines out, every one as wide as the termina
 from __future__ import annotations
 
 import codecs
+from functools import lru_cache
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from interlock.cli.drawn_text import wrapped
-from interlock.cli.topic_said import Line, one_line
-from interlock.cli.topic_screen import (
-    ASKED_BEHIND,
-    Proposed,
-    Screen,
-    question,
-    question_room,
-)
+from interlock.cli.topic_said import Line, arguments_of, one_line
+from interlock.cli.topic_screen import ASKED_BEHIND, Screen, question, question_room
+from interlock.cli.topic_waiting import Fold, Proposed, folded
 
 _SIDE: Final = 28
 _WIDE_ENOUGH: Final = 72
@@ -33,8 +29,12 @@ _STYLES: Final = {
 _NO_SCREEN: Final = frozenset(("", "dumb", "unknown"))
 """Terminals that obey nothing."""
 _WRITING: Final = "Enter says it · Tab to the proposals · PgUp looks back · Ctrl-C leaves"
-_DECIDING: Final = "↑↓ or a number · a fulfils · r rejects · Tab back to writing · Ctrl-C leaves"
+_DECIDING: Final = "↑↓ or number · a fulfils · r rejects, R all of one · Tab writes · Ctrl-C leaves"
+_NUMBERING: Final = "another digit, or a, r, Enter for this one · Esc back to writing"
 _ASKING: Final = "y fulfils it · n does not · ↑↓ looks at all of it"
+_LOOKING: Final = "You may not fulfil it · n goes back · ↑↓ looks at all of it"
+_CALL: Final = "tools/call "
+_MOST_NAME: Final = 40
 
 
 def undrawable(term: str, encoding: str) -> str:
@@ -84,7 +84,14 @@ def _room(screen: Screen, height: int) -> list[Text]:
 
 
 def _said(screen: Screen, width: int, height: int) -> list[Text]:
-    """The last lines that fit, or those before them."""
+    """The last lines that fit, or those before them, with how many there are since."""
+    if screen.back:
+        newer = _styled(f"↓ {screen.back:,} newer: PgDn", "bold yellow")
+        return [*_lines(screen, width, height - 1), newer] if height > 1 else [newer]
+    return _lines(screen, width, height)
+
+
+def _lines(screen: Screen, width: int, height: int) -> list[Text]:
     end = len(screen.lines) - screen.back
     rows: list[Text] = []
     for line in reversed(screen.lines[:end]):
@@ -127,9 +134,33 @@ def _foot(screen: Screen) -> list[Text]:
     if not screen.asking:
         rows += _proposals(screen)
         rows.append(_draft(screen))
-    keys = _ASKING if screen.asking else _DECIDING if screen.deciding else _WRITING
-    rows.append(_styled(f" {screen.note or keys}", "bold yellow" if screen.note else "dim"))
-    return rows
+    asked = screen.note or _asked_below(screen)
+    if not asked:
+        rows.append(_styled(f" {_keys(screen)}", "dim"))
+        return rows
+    width, height = screen.size
+    # It is there to be read; but most of the screen is for what it is about.
+    most = max(1, min(3, height // 6))
+    return rows + [_styled(f" {one}", "bold yellow") for one in wrapped(asked, width - 1)[:most]]
+
+
+def _asked_below(screen: Screen) -> str:
+    one = screen.proposal(screen.sweeping[0]) if screen.sweeping else None
+    if one is None:
+        return ""
+    count = len(screen.sweeping)
+    what = "the one proposal" if count == 1 else f"all {count:,} proposals"
+    whose = "you" if one.mine else one_line(one.proposer, _MOST_NAME)
+    return f"Reject {what} of {whose}? y rejects · n does not"
+
+
+def _keys(screen: Screen) -> str:
+    if screen.asking:
+        one = screen.proposal(screen.asking)
+        return _LOOKING if one is not None and one.barred else _ASKING
+    if screen.typed:
+        return f"{screen.typed}…: {_NUMBERING}"
+    return _DECIDING if screen.deciding else _WRITING
 
 
 def _proposals(screen: Screen) -> list[Text]:
@@ -137,20 +168,36 @@ def _proposals(screen: Screen) -> list[Text]:
     if not waiting:
         return []
     most = max(1, min(_MOST_PROPOSALS, screen.size[1] // 4))
-    place = next((at for at, one in enumerate(waiting) if one.id == screen.chosen), 0)
-    first = max(0, min(place - most + 1, len(waiting) - most))
-    rows = [_styled(f"── proposals: {len(waiting)} ──", "yellow")]
-    for number, one in enumerate(waiting[first : first + most], first + 1):
+    proposers = len({one.proposer for one in waiting})
+    by = f", by {proposers:,}" if len(waiting) > most and proposers > 1 else ""
+    rows = [_styled(f"── proposals: {len(waiting):,}{by} ──", "yellow")]
+    width = max(2, len(str(max(one.number for one in waiting))))
+    for one in folded(waiting, screen.chosen, most):
+        if isinstance(one, Fold):
+            rows.append(_styled(_fold(one, width, deciding=screen.deciding), "yellow"))
+            continue
         chosen = screen.deciding and one.id == screen.chosen
-        rows.append(_styled(_proposal(number, one), "reverse" if chosen else ""))
+        rows.append(_styled(_proposal(one, width), "reverse" if chosen else ""))
     return rows
 
 
-def _proposal(number: int, one: Proposed) -> str:
+def _fold(one: Fold, width: int, *, deciding: bool) -> str:
+    keys = "   (↓ to them, → past them, G to the last)" if deciding else ""
+    return f"{'':>{width}} {one_line(one.proposer, _MOST_NAME)}: {one.count:,} more{keys}"
+
+
+def _proposal(one: Proposed, width: int) -> str:
+    """Who wants what of whom, in as few words as it takes: there is little room for them."""
     who = "you" if one.mine else one_line(one.proposer, 128)
     to = f" → {one_line(one.target, 128)}" if one.target else ""
-    params = one_line(one.params[:2_000].decode(errors="replace"), 500)
-    return f"{number:>2} {who}{to}: {one_line(one.what, 200)} {params}"
+    what = one_line(one.what.removeprefix(_CALL), 200)
+    return f"{one.number:>{width}} {who}{to}: {what} {_arguments(one.params)}"
+
+
+@lru_cache(maxsize=16)
+def _arguments(params: bytes) -> str:
+    """Kept, since it is asked for with each drawing, and may be a mebibyte."""
+    return one_line(arguments_of(params), 500)
 
 
 def _draft(screen: Screen) -> Text:

@@ -1,0 +1,116 @@
+"""The proposals that wait, as `interlock topic join` lists them. Pure.
+
+Those of one proposer stand together, and whoever proposes much takes no more room than others do. A
+proposal keeps its number for as long as it waits, whatever comes and goes around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+_OF_EACH: Final = 1
+"""So many of a proposer are shown where not all can be."""
+
+
+class Proposed(msgspec.Struct, frozen=True):
+    """A proposal that waits."""
+
+    id: str
+    proposer: str
+    target: str
+    what: str
+    """`tools/call write_file`"""
+    params: bytes
+    mine: bool = False
+    """Whether it is one's own: nobody fulfils those."""
+    barred: str = ""
+    """Why it cannot be fulfilled by oneself. Empty: it can."""
+    said: str = ""
+    """The last that was said about it by whom it is for, and who that is."""
+    number: int = 0
+
+    def is_same(self, other: Proposed | None) -> bool:
+        """Whether the other asks for the very same, whatever is said about it."""
+        return other is not None and self._asked_for() == other._asked_for()
+
+    def _asked_for(self) -> tuple[object, ...]:
+        return self.id, self.proposer, self.target, self.what, self.params, self.mine
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """Proposals of one proposer for which there is no room."""
+
+    proposer: str
+    count: int
+
+
+def arranged(before: Iterable[Proposed], now: Iterable[Proposed]) -> tuple[Proposed, ...]:
+    """Those of one proposer together, the oldest first. Who waited before keeps its number; only
+    when nothing waits, numbers begin again: no key for one that has gone is about another."""
+    known = {one.id: one for one in before}
+    last = max((one.number for one in known.values()), default=0)
+    groups: dict[str, list[Proposed]] = {}
+    for one in now:
+        older = known.get(one.id)
+        if older is not None and older.number and one.is_same(older):
+            number = older.number
+        else:
+            number = last = last + 1
+        numbered = one if one.number == number else replace(one, number=number)
+        groups.setdefault(one.proposer, []).append(numbered)
+    return tuple(one for group in groups.values() for one in group)
+
+
+def folded(waiting: Sequence[Proposed], chosen: str, most: int) -> list[Proposed | Fold]:
+    """What is listed of them in so many rows: the chosen one always, then the oldest of each
+    proposer, and how many there are beside them."""
+    if len(waiting) <= most:
+        return list(waiting)
+    rows: list[Proposed | Fold] = []
+    place = 0
+    for group in _groups(waiting):
+        hidden: list[Proposed] = []
+        for at, one in enumerate(group):
+            if at < _OF_EACH or one.id == chosen:
+                rows += _as_rows(hidden)
+                hidden = []
+                place = len(rows) if one.id == chosen else place
+                rows.append(one)
+            else:
+                hidden.append(one)
+        rows += _as_rows(hidden)
+    # One more than the chosen one, to see that the list goes on.
+    first = max(0, min(place - most + 2, len(rows) - most)) if most > 1 else place
+    return rows[first : first + most]
+
+
+def of_same(waiting: Iterable[Proposed], one: Proposed) -> tuple[str, ...]:
+    """The ids of all that the proposer of this one has proposed."""
+    return tuple(other.id for other in waiting if other.proposer == one.proposer)
+
+
+def beside(waiting: Sequence[Proposed], chosen: str, step: int) -> str:
+    """The first proposal of the next proposer, or of the one before."""
+    groups = list(_groups(waiting))
+    place = next((at for at, group in enumerate(groups) if _has(group, chosen)), 0 - step)
+    return groups[max(0, min(place + step, len(groups) - 1))][0].id
+
+
+def _has(group: Iterable[Proposed], id: str) -> bool:
+    return any(one.id == id for one in group)
+
+
+def _groups(waiting: Iterable[Proposed]) -> Iterable[list[Proposed]]:
+    groups: dict[str, list[Proposed]] = {}
+    for one in waiting:
+        groups.setdefault(one.proposer, []).append(one)
+    return groups.values()
+
+
+def _as_rows(hidden: list[Proposed]) -> list[Proposed | Fold]:
+    # A row that says "1 more" takes as much room as that one.
+    return [Fold(hidden[0].proposer, len(hidden))] if len(hidden) > 1 else list(hidden)

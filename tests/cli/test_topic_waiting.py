@@ -1,0 +1,320 @@
+"""The proposals that wait, on the screen of a topic: how they are listed, reached and decided."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from rich.cells import cell_len
+
+from interlock.cli import topic_screen
+from interlock.cli.topic_keys import Key
+from interlock.cli.topic_said import Line
+from interlock.cli.topic_screen import Deed, Screen, Somebody, now_waiting, pressed, resized
+from interlock.cli.topic_view import drawn
+from interlock.cli.topic_waiting import Fold, Proposed, arranged, folded
+
+EMPTY = Screen("ops", own="human", connected=True)
+
+
+def proposal(id: str, by: str = "agent", path: str = "/a", **more: str) -> Proposed:
+    params = json.dumps({"name": "write_file", "arguments": {"path": path}}).encode()
+    return Proposed(id, by, "worker", "tools/call write_file", params, **more)  # type: ignore[arg-type]
+
+
+def flood(count: int, by: str = "agent") -> list[Proposed]:
+    return [proposal(f"{by}-{number}", by, f"/{number}") for number in range(count)]
+
+
+def deciding(*waiting: Proposed) -> Screen:
+    screen, _ = pressed(now_waiting(EMPTY, waiting), Key("tab"))
+    return screen
+
+
+def pressing(screen: Screen, *keys: str) -> tuple[Screen, Deed | None]:
+    """Keys by their names, or the characters themselves."""
+    deed = None
+    for one in keys:
+        screen, deed = pressed(screen, Key("text", one) if len(one) == 1 else Key(one))
+    return screen, deed
+
+
+def rows(screen: Screen) -> list[str]:
+    return [row.plain.rstrip() for row in drawn(screen)]
+
+
+def listed(screen: Screen) -> list[str]:
+    """The proposals on the screen."""
+    shown = rows(screen)
+    first = next(at for at, row in enumerate(shown) if row.startswith("── proposals"))
+    last = next(at for at, row in enumerate(shown) if row.startswith(">"))
+    return shown[first:last]
+
+
+# -- none at all
+
+
+def test_who_came_later_is_not_told_that_nothing_waits() -> None:
+    screen, _ = pressing(EMPTY, "tab")
+    assert not screen.deciding
+    # More than a line of this screen: all of it is to be read.
+    told = " ".join(" ".join(rows(screen)[-2:]).split())
+    assert told.endswith(
+        "None was made since you came in; what waits for the node is in `interlock approvals`."
+    )
+
+
+def test_what_is_not_true_any_more_goes_when_a_proposal_comes() -> None:
+    screen, _ = pressing(EMPTY, "tab")
+    screen = now_waiting(screen, [proposal("p1")])
+    assert screen.note == ""
+    assert "None was made" not in "\n".join(rows(screen))
+    # And so does what was said when the last one had gone.
+    screen, _ = pressing(screen, "tab")
+    screen = now_waiting(now_waiting(screen, []), [proposal("p2")])
+    assert screen.note == ""
+    # Nothing else is lost by that.
+    screen = now_waiting(replace(screen, note="Nothing was done."), [proposal("p3")])
+    assert screen.note == "Nothing was done."
+
+
+def test_keys_stay_with_the_proposals_while_some_wait() -> None:
+    screen = deciding(proposal("p1"), proposal("p2", path="/b"))
+    screen = now_waiting(screen, [proposal("p2", path="/b")])
+    assert screen.deciding
+    screen, deed = pressing(screen, "2", "a", "y")
+    assert deed == Deed("fulfil", "p2")
+    assert screen.draft == ""
+
+
+def test_when_the_last_has_gone_it_is_said_where_keys_go() -> None:
+    screen = now_waiting(deciding(proposal("p1")), [])
+    assert "what you type is written again" in rows(screen)[-1]
+    screen, _ = pressing(screen, "h", "i")
+    assert screen.draft == "hi"
+    # Who was writing all the while is told nothing.
+    screen = now_waiting(now_waiting(EMPTY, [proposal("p1")]), [])
+    assert screen.note == ""
+
+
+# -- many
+
+
+def test_a_flood_of_one_hides_nobody_else() -> None:
+    screen = now_waiting(EMPTY, [*flood(1020), *flood(4, "other")])
+    assert listed(screen) == [
+        "── proposals: 1,024, by 2 ──",
+        '   1 agent → worker: write_file {"path": "/0"}',
+        "     agent: 1,019 more",
+        '1021 other → worker: write_file {"path": "/0"}',
+        "     other: 3 more",
+    ]
+
+
+def test_what_is_chosen_is_always_to_be_seen() -> None:
+    screen = deciding(*flood(500), *flood(500, "other"))
+    assert "agent: 499 more   (↓ to them, → past them, G to the last)" in "\n".join(listed(screen))
+    for _ in range(3):
+        screen, _ = pressing(screen, "down")
+    assert listed(screen)[1:] == [
+        '   1 agent → worker: write_file {"path": "/0"}',
+        "     agent: 2 more   (↓ to them, → past them, G to the last)",
+        '   4 agent → worker: write_file {"path": "/3"}',
+        "     agent: 496 more   (↓ to them, → past them, G to the last)",
+        ' 501 other → worker: write_file {"path": "/0"}',
+        "     other: 499 more   (↓ to them, → past them, G to the last)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        (["right"], "other-0"),
+        (["right", "right"], "third-0"),
+        (["right", "right", "right"], "third-0"),
+        (["right", "left"], "agent-0"),
+        (["G"], "third-1"),
+        (["end"], "third-1"),
+        (["G", "g"], "agent-0"),
+        (["end", "home"], "agent-0"),
+        (["G", "up"], "third-0"),
+        (["G", "left"], "other-0"),
+    ],
+)
+def test_one_key_goes_past_a_flood(keys: list[str], chosen: str) -> None:
+    screen = deciding(*flood(300), *flood(300, "other"), *flood(2, "third"))
+    screen, deed = pressing(screen, *keys)
+    assert (screen.chosen, deed) == (chosen, None)
+
+
+def test_a_number_of_more_than_one_digit_chooses() -> None:
+    screen = deciding(*flood(25))
+    screen, _ = pressing(screen, "2")
+    # 2, 20, 21...: nothing is chosen before it is known which.
+    assert screen.chosen == ""
+    assert rows(screen)[-1].startswith(" 2…: another digit, or a, r, Enter")
+    assert pressing(screen, "3")[0].chosen == "agent-22"
+    assert pressing(screen, "enter")[0].chosen == "agent-1"
+    assert pressing(screen, "r")[1] == Deed("reject", "agent-1")
+    assert pressing(screen, "a")[0].asking == "agent-1"
+    # The one of that number has gone meanwhile: no other is meant.
+    without = now_waiting(screen, [one for one in flood(25) if one.id != "agent-1"])
+    assert pressing(without, "r")[1] is None
+    after, _ = pressing(screen, "9")
+    assert (after.typed, after.note) == ("", "There is no proposal 29.")
+
+
+def test_numbers_stay_with_their_proposals() -> None:
+    before = arranged((), [proposal("p1"), proposal("p2", "other"), proposal("p3")])
+    assert [(one.id, one.number) for one in before] == [("p1", 1), ("p3", 3), ("p2", 2)]
+    after = arranged(before, [proposal("p3"), proposal("p2", "other"), proposal("p4")])
+    assert [(one.id, one.number) for one in after] == [("p3", 3), ("p4", 4), ("p2", 2)]
+    # Another one by the same id is another one.
+    [another] = arranged(after, [proposal("p2", "other", "/etc")])
+    assert another.number == 5
+    assert arranged((), [proposal("p5")])[0].number == 1
+
+
+@given(
+    counts=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    at=st.integers(0, 300),
+    most=st.integers(1, 6),
+)
+def test_every_row_is_one_or_counts_those_that_are_none(
+    counts: list[int], at: int, most: int
+) -> None:
+    waiting = arranged(
+        (), [one for by, count in enumerate(counts) for one in flood(count, str(by))]
+    )
+    chosen = waiting[at % len(waiting)].id
+    listed = folded(waiting, chosen, most)
+    assert len(listed) <= most
+    assert chosen in [one.id for one in listed if isinstance(one, Proposed)]
+    if most >= 2 * len(counts) + 2:
+        held = sum(one.count if isinstance(one, Fold) else 1 for one in listed)
+        assert held == len(waiting)
+
+
+# -- all of one proposer
+
+
+def test_all_of_one_proposer_are_rejected_after_one_question() -> None:
+    screen = deciding(*flood(1020), *flood(4, "other"))
+    screen, deed = pressing(screen, "R")
+    assert deed is None
+    assert rows(screen)[-1] == " Reject all 1,020 proposals of agent? y rejects · n does not"
+    # What comes while it is asked was not counted.
+    more = [*flood(1021), *flood(4, "other")]
+    screen, deed = pressing(now_waiting(screen, more), "y")
+    assert deed == Deed("reject_all", "agent", tuple(f"agent-{number}" for number in range(1020)))
+    assert screen.sweeping == ()
+
+
+@pytest.mark.parametrize("key", ["n", "escape", "tab"])
+def test_without_a_yes_none_is_rejected(key: str) -> None:
+    screen, deed = pressing(deciding(*flood(3)), "R", "r", "a", key)
+    assert (screen.sweeping, deed, screen.note) == ((), None, "Nothing was done.")
+    assert screen.asking == ""
+
+
+def test_of_those_that_were_counted_only_the_same_are_rejected() -> None:
+    screen, _ = pressing(deciding(*flood(3)), "R")
+    now = [proposal("agent-0", path="/etc"), flood(3)[1], proposal("agent-2", "other", "/2")]
+    screen = now_waiting(screen, now)
+    assert "Reject the one proposal of agent?" in rows(screen)[-1]
+    assert pressing(screen, "y")[1] == Deed("reject_all", "agent", ("agent-1",))
+    screen = now_waiting(screen, [proposal("p9")])
+    assert "It does not wait any more" in rows(screen)[-1]
+    assert pressing(screen, "y")[1] is None
+
+
+@given(st.text())
+def test_a_paste_rejects_nothing(text: str) -> None:
+    screen, _ = pressing(deciding(*flood(3)), "R")
+    assert pressed(screen, Key("paste", text)) == (screen, None)
+
+
+# -- what is asked
+
+
+def test_who_may_not_fulfil_is_told_at_once() -> None:
+    why = "You may not fulfil it: boss may not send mcp/request:tools/call:write_file."
+    screen, deed = pressing(deciding(proposal("p1", barred=why)), "a")
+    shown = "\n".join(rows(screen))
+    assert why in shown
+    assert "y fulfils" not in shown
+    # All of it can be looked at still, to know what to reject.
+    assert '"path": "/a"' in shown
+    screen, deed = pressing(screen, "y")
+    assert (deed, screen.note, screen.asking) == (None, why, "p1")
+    # Somebody gave the right to do so meanwhile.
+    screen = now_waiting(screen, [proposal("p1")])
+    assert pressing(screen, "y")[1] == Deed("fulfil", "p1")
+
+
+def test_where_it_is_decided_stands_in_the_question() -> None:
+    words = "interlock: demo.notes_add waits for a human, who decides with `interlock approve 7f`."
+    screen, _ = pressing(deciding(proposal("p1", said=words)), "a")
+    asked = topic_screen.question(screen)
+    assert asked[0] == "agent proposes to worker"
+    told = " ".join(" ".join(asked[1:4]).split())
+    assert told.startswith(f"Said about it by {words}")
+    # Whatever is said from now on moves nothing in it, and ends nothing.
+    screen = now_waiting(screen, [proposal("p1", said="interlock: " + "no " * 200)])
+    assert topic_screen.question(screen) == asked
+    assert pressing(screen, "y")[1] == Deed("fulfil", "p1")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
+    one = Proposed(
+        "p1", "agent", "interlock", "tools/call demo.notes_add",
+        b'{"name":"demo.notes_add","arguments":{"text":"milk"}}',
+    )  # fmt: skip
+    screen = resized(now_waiting(EMPTY, [one]), width, 24)
+    assert ' 1 agent → interlock: demo.notes_add {"text":"milk"}' in rows(screen)
+    # What is no call of a tool is named.
+    other = replace(one, what="resources/read file:///a", params=b'{"uri":"file:///a"}')
+    screen = resized(now_waiting(EMPTY, [other]), 100, 24)
+    assert ' 1 agent → interlock: resources/read file:///a {"uri":"file:///a"}' in rows(screen)
+
+
+# -- what one does is answered where one looks
+
+
+def test_what_answers_one_is_to_be_seen() -> None:
+    screen = EMPTY
+    for number in range(100):
+        screen = topic_screen.said(screen, Line("", "agent", f"message {number}."))
+    screen, _ = pressing(screen, "page_up", "page_up")
+    assert screen.back
+    screen = topic_screen.said(screen, Line("", "worker", "done"), to_the_end=True)
+    assert screen.back == 0
+    assert any("worker: done" in row for row in rows(screen))
+
+
+def test_words_for_nobody_are_not_said_to_all_unasked() -> None:
+    screen = replace(EMPTY, people=(Somebody("agent", ""), Somebody("worker", "")))
+    screen, deed = pressing(screen, *"@nobody", " ", *"hi", "enter")
+    assert deed is None
+    assert "Nobody else here is called nobody: Enter again says it" in rows(screen)[-1]
+    assert screen.draft == "@nobody hi"
+    assert pressing(screen, "enter")[1] == Deed("say", "@nobody hi")
+    # Who goes on writing is asked again.
+    screen, deed = pressing(screen, "!", "enter")
+    assert deed is None
+    for words in ("@agent hi", "@agent: hi", "@", "@ hi", "@nobody", "mail me@nobody now"):
+        _, deed = pressing(replace(screen, draft=words, cursor=0), "enter")
+        assert deed == Deed("say", words)
+
+
+def test_a_note_leaves_room_for_the_screen() -> None:
+    for width, height in ((20, 8), (30, 12), (80, 24)):
+        screen = resized(replace(deciding(*flood(50)), note="word " * 100), width, height)
+        for one in (screen, replace(screen, asking="agent-0")):
+            lines = drawn(one)
+            assert len(lines) == height
+            assert all(cell_len(row.plain) == width for row in lines)
