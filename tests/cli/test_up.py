@@ -204,3 +204,56 @@ def test_closing_the_terminal_ends_it_in_order(world: World) -> None:
         if process.poll() is None:
             process.kill()
         process.wait(PATIENCE)
+
+
+AT_A_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
+
+
+@pytest.mark.parametrize("sign", ["&", ""], ids=["background", "foreground"])
+def test_in_the_background_nothing_is_drawn_over_what_others_show(world: World, sign: str) -> None:
+    # A shell with a terminal of its own, which starts the node as a job.
+    job = f'set -m; "$@" {sign}\nwait'
+    up = [*INTERLOCK, "up", "--demo", "--listen", str(world.port)]
+    shell = subprocess.Popen(
+        [*AT_A_TERMINAL, "sh", "-c", job, "sh", *up],
+        cwd=world.cwd,
+        env={**world.environ, "TERM": "xterm-256color"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert shell.stdout is not None
+    assert shell.stdin is not None
+    written = ""
+    try:
+        while "listening at" not in written:
+            written += shell.stdout.readline()
+        # What it starts is called like itself for a moment.
+        [pid] = wait_until("its pid", lambda: one if len(one := pids_of(up)) == 1 else None)
+        if not sign:
+            while "calls/s" not in written:
+                written += shell.stdout.readline()
+        os.kill(pid, signal.SIGTERM)
+        written += shell.stdout.read()
+    finally:
+        for left in pids_of(up):
+            os.kill(left, signal.SIGKILL)
+        shell.kill()
+        shell.wait()
+        shell.stdin.close()
+        shell.stdout.close()
+    assert ("calls/s" in written) == (not sign)
+    assert ("INFO    stopped" in written) == bool(sign)
+
+
+def pids_of(command: list[str]) -> list[int]:
+    """The processes that were started by this command line."""
+    whole = "\0".join([*command, ""]).encode()
+    found = []
+    for one in Path("/proc").iterdir():
+        try:
+            if one.name.isdigit() and (one / "cmdline").read_bytes() == whole:
+                found.append(int(one.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -77,5 +78,16 @@ def up(
     from interlock.cli.event_loop import run
     from interlock.cli.foreground import run_in_foreground
 
-    live = sys.stdout.isatty() and not plain
-    run(run_in_foreground(source, live=live))
+    run(run_in_foreground(source, live=not plain and _has_terminal()))
+
+
+def _has_terminal() -> bool:
+    """Whether this program has the terminal for itself. In the background (`&`) another one has it,
+    and a view would be drawn over what that one shows."""
+    if not sys.stdout.isatty():
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdout.fileno()) == os.getpgrp()
+    except OSError:
+        # A terminal that controls no session: nobody else draws there.
+        return True
