@@ -269,7 +269,12 @@ def test_wrong_usage(world: World, arguments: tuple[str, ...], says: str) -> Non
 
 @pytest.mark.parametrize(
     ("command", "usage"),
-    [("list", "[OPTIONS] [TOPIC]"), ("grant", "[OPTIONS] {ID} [PATTERN]...")],
+    [
+        ("list", "[OPTIONS] [TOPIC]"),
+        ("grant", "[OPTIONS] ID [PATTERN]..."),
+        ("join", "[OPTIONS] TOPIC"),
+        ("call", "[OPTIONS] TOPIC ID TOOL [KEY=VALUE]..."),
+    ],
 )
 def test_how_they_are_called_is_shown(world: World, command: str, usage: str) -> None:
     shown = " ".join(world.run_here("topic", command, "--help").stdout.split())

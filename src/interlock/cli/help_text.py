@@ -1,20 +1,24 @@
 """What `--help` and a misplaced option say, put right where the library that prints them does not.
 
 It breaks paragraphs where the source breaks them, whatever the width of the terminal, gives flags a
-type as if they wanted a value, and calls an option unknown that belongs behind the command.
+type as if they wanted a value, puts braces around what must be given, as if they were to be typed,
+and calls an option unknown that belongs behind the command.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import typer
 
 _AS_IT_STANDS: Final = "\b"
 """A paragraph that begins with it keeps its lines: examples, tables."""
+_IN_BRACES: Final = re.compile(r"\{(.*)\}((?:\.\.\.)?)")
 
 
 def flowing(text: str) -> str:
@@ -32,6 +36,8 @@ def make_readable(command: Any, names: Sequence[str], parent: typer.Context | No
     for option in command.get_params(context):
         if getattr(option, "is_flag", False):
             option.metavar = ""
+        if option.param_type_name == "argument":
+            option.get_usage_pieces = partial(_usage, option)
     for one in _commands(command).values():
         make_readable(one, names, context)
 
@@ -49,6 +55,12 @@ def misplaced(command: Any, arguments: Sequence[str]) -> str | None:
         return None
     # Right after the command: what stands further on may be for another program.
     return shlex.join(["interlock", *arguments[at:end], *arguments[:at], *arguments[end:]])
+
+
+def _usage(argument: Any, context: typer.Context) -> list[str]:
+    """How an argument stands in the line that shows how a command is called."""
+    pieces = type(argument).get_usage_pieces(argument, context)
+    return [_IN_BRACES.sub(r"\1\2", piece) for piece in pieces]
 
 
 def _options(command: Any) -> set[str]:
