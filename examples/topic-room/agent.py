@@ -16,6 +16,12 @@ NOTE = {"name": "write_note", "arguments": {"title": "greeting", "text": "Good m
 agent = Participant(GATEWAY, topic="workshop", token=os.environ["AGENT_TOKEN"])
 
 
+def say(line: str) -> None:
+    """In one piece: others may write to the same terminal."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 async def until_all_are_there() -> None:
     """Nobody fulfils what was proposed before it came."""
     came = asyncio.Event()
@@ -27,19 +33,19 @@ async def until_all_are_there() -> None:
 
 async def main() -> int:
     async with agent.connected():
-        print(f"{agent.id} may send: {', '.join(agent.capabilities)}", flush=True)
+        say(f"{agent.id} may send: {', '.join(agent.capabilities)}")
         await until_all_are_there()
         try:
             await agent.request("worker", "tools/call", NOTE)
         except Refused as refused:
-            print(f"asked for it: {refused.message}", flush=True)
+            say(f"asked for it: {refused.message}")
         proposal = await agent.propose("worker", "tools/call", NOTE)
-        print("proposed it, and waits", flush=True)
+        say("proposed it, and waits")
         waiting = asyncio.ensure_future(proposal.outcome())
 
         def heard(event: Event) -> None:
             if event.sender == "human" and event.correlation_id == proposal.id:
-                print(f"{event.sender} says: {event.content.text!r}", flush=True)
+                say(f"{event.sender} says: {event.content.text!r}")
                 waiting.cancel()
 
         agent.on(Chat, heard)
@@ -48,9 +54,9 @@ async def main() -> int:
         except asyncio.CancelledError:
             return 1
         except InterlockError as error:
-            print(f"nothing came of it: {error.message}", flush=True)
+            say(f"nothing came of it: {error.message}")
             return 1
-        print(f"it was done: {result['content'][0]['text']}", flush=True)
+        say(f"it was done: {result['content'][0]['text']}")
         return 0
 
 

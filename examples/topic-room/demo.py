@@ -1,4 +1,5 @@
-"""Runs the whole example: a node, the worker, the agent, and you, who are asked once.
+"""Runs the whole example: a node, the worker, the agent, and you, who are asked once. At a terminal
+the room then stays until Enter, for you to come in from another one.
 
 .venv/bin/python examples/topic-room/demo.py            you decide
 echo y | .venv/bin/python examples/topic-room/demo.py   decided already
@@ -10,13 +11,14 @@ import argparse
 import importlib.util
 import os
 import secrets
+import shlex
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 USUAL = 8420
 
 
@@ -66,11 +68,34 @@ def play(listen: str) -> int:
         if human.wait():
             # Nobody decides any more: the agent would wait in vain.
             return human.returncode
-        return agent.wait()
+        code = agent.wait()
+        if sys.stdin.isatty():
+            running.append(start(sys.executable, str(HERE / "agent.py"), stdout=subprocess.DEVNULL))
+            stay(listen)
+        return code
     finally:
         for process in reversed(running):
             process.terminate()
             process.wait()
+
+
+def stay(listen: str) -> None:
+    """Keep the room open. The agent is there again, and proposes when a human comes in."""
+    program = Path(sys.executable).with_name("interlock")
+    command = [str(program)] if program.exists() else [sys.executable, "-m", "interlock"]
+    with tempfile.NamedTemporaryFile("w", prefix="human-", suffix=".token") as token:
+        token.write(os.environ["HUMAN_TOKEN"])
+        token.flush()
+        command += ["topic", "join", "workshop", "--gateway", f"ws://{listen}/ws"]
+        print(
+            "\nThe room stays open. Come in from another terminal, where the agent proposes again:"
+        )
+        print(f"\n  {shlex.join([*command, '--token-file', token.name])}\n")
+        print("Tab goes to the proposal, a shows all of it, y fulfils it, r rejects it.")
+        try:
+            input("Enter ends the room. ")
+        except EOFError:
+            print()
 
 
 def main() -> int:

@@ -18,21 +18,32 @@ GATEWAY = os.environ.get("GATEWAY", "ws://127.0.0.1:8420/ws")
 human = Participant(GATEWAY, topic="workshop", token=os.environ["HUMAN_TOKEN"])
 
 
+def say(line: str) -> None:
+    """In one piece: the agent may write to the same terminal."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def agreed(proposal: Proposal) -> bool:
     """Whether whoever sits there says yes. All of it is shown: as JSON, nothing can hide in it."""
     params = json.dumps(json.loads(bytes(proposal.params)))
-    print(f"{proposal.proposer!a} proposes {proposal.method!a} to {proposal.to!a}: {params}")
+    whom = ", ".join(map(ascii, proposal.to)) or "everybody"
+    say(f"{proposal.proposer!a} proposes {proposal.method!a} to {whom}: {params}")
     try:
-        return input("Shall it be done? [y/N] ").strip().lower() == "y"
+        answer = input("Shall it be done? [y/N] ")
     except EOFError:
         # Nobody is there to say yes.
-        return False
+        answer = ""
+    if not sys.stdin.isatty():
+        # A terminal shows what was typed, and ends the line.
+        say(answer)
+    return answer.strip().lower() == "y"
 
 
 async def main() -> int:
     events = human.events()
     async with human.connected():
-        print(f"{human.id} is in {human.topic}", flush=True)
+        say(f"{human.id} is in {human.topic}")
         async for event in events:
             if not isinstance(event.content, Proposal):
                 continue
@@ -41,13 +52,13 @@ async def main() -> int:
                 try:
                     await human.fulfil(proposal)
                 except InterlockError as error:
-                    print(f"it failed: {error.message}", flush=True)
+                    say(f"it failed: {error.message}")
                     return 1
-                print("fulfilled", flush=True)
+                say("it was fulfilled")
                 return 0
             human.reject(proposal)
             await human.chat("No.", to=[proposal.proposer], correlation_id=proposal.id)
-            print("rejected", flush=True)
+            say("it was rejected")
             return 0
     return 0
 

@@ -4,6 +4,7 @@ otherwise."""
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import World, free_port
+from tests.cli.waiting import PATIENCE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topic-room"
 
@@ -54,16 +56,17 @@ def test_a_proposal_is_reviewed_and_done_by_those_who_may(world: World) -> None:
     assert "agent may send: mcp/proposal:*, chat" in said
     assert "asked for it: agent may not send mcp/request:tools/call:write_note" in said
     # All of it was shown before it was decided.
-    shown = "'agent' proposes 'tools/call' to ('worker',): "
+    shown = "'agent' proposes 'tools/call' to 'worker': "
     assert shown + '{"name": "write_note", "arguments"' in said
-    assert "it was done: wrote greeting" in said
+    # Whoever writes to the same terminal, a line is a line.
+    assert {"it was done: wrote greeting", "it was fulfilled"} <= set(said.splitlines())
     assert (notes / "greeting.txt").read_text() == "Good morning."
 
 
 @pytest.mark.spec("MX-9-1")
 def test_what_a_human_does_not_want_is_not_done(world: World) -> None:
     done, notes = played(world, "n\n")
-    assert "rejected" in done.stdout
+    assert "it was rejected" in done.stdout.splitlines()
     assert "human says: 'No.'" in done.stdout
     assert not notes.exists()
 
@@ -107,3 +110,54 @@ def test_a_python_without_interlock_is_told_what_to_do(world: World) -> None:
     assert done.returncode == 1
     assert "make setup" in done.stderr
     assert ".venv/bin/python" in done.stderr
+
+
+AT_A_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
+
+
+def test_at_a_terminal_the_room_stays_and_says_how_to_come_in(world: World) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    demo = subprocess.Popen(
+        [*AT_A_TERMINAL, sys.executable, str(EXAMPLE / "demo.py"), "--listen", listen],
+        env=world.environ,
+        cwd=world.cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert demo.stdin is not None
+    assert demo.stdout is not None
+    try:
+        demo.stdin.write("y\n")
+        demo.stdin.flush()
+        command = ""
+        while "topic join workshop" not in command:
+            command = demo.stdout.readline()
+            assert command, "it ended"
+        # As it stands there, from wherever that is.
+        human = subprocess.Popen(
+            shlex.split(command),
+            env=world.environ,
+            cwd=world.home,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert human.stdout is not None
+        heard = ""
+        while "agent: proposes to worker: tools/call write_note" not in heard:
+            heard = human.stdout.readline()
+            assert heard, "it could not come in"
+        human.kill()
+        human.communicate()
+        demo.stdin.write("\n")
+        demo.stdin.flush()
+        rest = demo.stdout.read()
+        assert "Enter ends the room." in rest
+        assert "greeting.txt says: Good morning." in rest
+        assert demo.wait(PATIENCE) == 0
+    finally:
+        demo.kill()
+        demo.communicate()
+    # The token is gone with the room.
+    assert not Path(shlex.split(command)[-1]).exists()

@@ -63,7 +63,7 @@ def test_who_came_later_is_not_told_that_nothing_waits() -> None:
     # More than a line of this screen: all of it is to be read.
     told = " ".join(" ".join(rows(screen)[-2:]).split())
     assert told.endswith(
-        "None was made since you came in; what waits for the node is in `interlock approvals`."
+        "None made since you came in waits; what waits for the node is in `interlock approvals`."
     )
 
 
@@ -71,7 +71,7 @@ def test_what_is_not_true_any_more_goes_when_a_proposal_comes() -> None:
     screen, _ = pressing(EMPTY, "tab")
     screen = now_waiting(screen, [proposal("p1")])
     assert screen.note == ""
-    assert "None was made" not in "\n".join(rows(screen))
+    assert "None made" not in "\n".join(rows(screen))
     # And so does what was said when the last one had gone.
     screen, _ = pressing(screen, "tab")
     screen = now_waiting(now_waiting(screen, []), [proposal("p2")])

@@ -24,7 +24,7 @@ LONGEST_DRAFT: Final = 8_000
 _TOO_LONG: Final = f"Only {LONGEST_DRAFT:,} characters fit: the rest was left out."
 _CUT: Final = "The end of it is missing: Enter again says what is there, Ctrl-U clears it."
 _NONE_SEEN: Final = (
-    "None was made since you came in; what waits for the node is in `interlock approvals`."
+    "None made since you came in waits; what waits for the node is in `interlock approvals`."
 )
 _NONE_LEFT: Final = "No proposal waits any more: what you type is written again."
 _NOT_ANY_MORE: Final = "It does not wait any more: nothing was done."
