@@ -108,15 +108,17 @@ def test_a_flood_of_one_hides_nobody_else() -> None:
     assert listed(screen) == [
         "── proposals: 1,024, by 2 ──",
         '   1 agent → worker: write_file {"path": "/0"}',
-        "     agent: 1,019 more",
+        '   2 agent → worker: write_file {"path": "/1"}',
+        "     agent: 1,018 more",
         '1021 other → worker: write_file {"path": "/0"}',
-        "     other: 3 more",
+        '1022 other → worker: write_file {"path": "/1"}',
+        "     other: 2 more",
     ]
 
 
 def test_what_is_chosen_is_always_to_be_seen() -> None:
     screen = deciding(*flood(500), *flood(500, "other"))
-    assert "agent: 499 more   (↓ to them, → past them, G to the last)" in "\n".join(listed(screen))
+    assert "agent: 498 more   (↓ to them, → past them, G to the last)" in "\n".join(listed(screen))
     for _ in range(3):
         screen, _ = pressing(screen, "down")
     assert listed(screen)[1:] == [
@@ -157,6 +159,7 @@ def test_a_number_of_more_than_one_digit_chooses() -> None:
     assert screen.chosen == ""
     assert rows(screen)[-1].startswith(" 2…: another digit, or a, r, Enter")
     assert pressing(screen, "3")[0].chosen == "agent-22"
+    assert "another digit · Esc" in rows(now_waiting(screen, flood(25)[5:]))[-1]
     assert pressing(screen, "enter")[0].chosen == "agent-1"
     assert pressing(screen, "r")[1] == Deed("reject", "agent-1")
     assert pressing(screen, "a")[0].asking == "agent-1"

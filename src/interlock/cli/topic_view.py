@@ -30,7 +30,7 @@ _NO_SCREEN: Final = frozenset(("", "dumb", "unknown"))
 """Terminals that obey nothing."""
 _WRITING: Final = "Enter says it · Tab to the proposals · PgUp looks back · Ctrl-C leaves"
 _DECIDING: Final = "↑↓ or number · a fulfils · r rejects, R all of one · Tab writes · Ctrl-C leaves"
-_NUMBERING: Final = "another digit, or a, r, Enter for this one · Esc back to writing"
+_NUMBERED: Final = ", or a, r, Enter for this one"
 _ASKING: Final = "y fulfils it · n does not · ↑↓ looks at all of it"
 _LOOKING: Final = "You may not fulfil it · n goes back · ↑↓ looks at all of it"
 _CALL: Final = "tools/call "
@@ -159,7 +159,8 @@ def _keys(screen: Screen) -> str:
         one = screen.proposal(screen.asking)
         return _LOOKING if one is not None and one.barred else _ASKING
     if screen.typed:
-        return f"{screen.typed}…: {_NUMBERING}"
+        whole = any(str(one.number) == screen.typed for one in screen.proposals)
+        return f"{screen.typed}…: another digit{_NUMBERED if whole else ''} · Esc back to writing"
     return _DECIDING if screen.deciding else _WRITING
 
 

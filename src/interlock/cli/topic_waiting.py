@@ -7,13 +7,9 @@ proposal keeps its number for as long as it waits, whatever comes and goes aroun
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
-
-_OF_EACH: Final = 1
-"""So many of a proposer are shown where not all can be."""
 
 
 class Proposed(msgspec.Struct, frozen=True):
@@ -70,22 +66,29 @@ def folded(waiting: Sequence[Proposed], chosen: str, most: int) -> list[Proposed
     proposer, and how many there are beside them."""
     if len(waiting) <= most:
         return list(waiting)
+    groups = _groups(waiting)
     rows: list[Proposed | Fold] = []
-    place = 0
-    for group in _groups(waiting):
-        hidden: list[Proposed] = []
-        for at, one in enumerate(group):
-            if at < _OF_EACH or one.id == chosen:
-                rows += _as_rows(hidden)
-                hidden = []
-                place = len(rows) if one.id == chosen else place
-                rows.append(one)
-            else:
-                hidden.append(one)
-        rows += _as_rows(hidden)
+    for of_each in range(most, 0, -1):
+        rows = [row for group in groups for row in _shortened(group, chosen, of_each)]
+        if len(rows) <= most:
+            return rows
+    place = next((at for at, one in enumerate(rows) if _is(one, chosen)), 0)
     # One more than the chosen one, to see that the list goes on.
     first = max(0, min(place - most + 2, len(rows) - most)) if most > 1 else place
     return rows[first : first + most]
+
+
+def _shortened(group: list[Proposed], chosen: str, most: int) -> Iterable[Proposed | Fold]:
+    """The oldest of a proposer, the chosen one, and how many there are between and behind them."""
+    place = next((at for at, one in enumerate(group) if one.id == chosen), 0)
+    if place < most:
+        return [*group[:most], *_as_rows(group[most:])]
+    between, behind = group[most:place], group[place + 1 :]
+    return [*group[:most], *_as_rows(between), group[place], *_as_rows(behind)]
+
+
+def _is(row: Proposed | Fold, chosen: str) -> bool:
+    return isinstance(row, Proposed) and row.id == chosen
 
 
 def of_same(waiting: Iterable[Proposed], one: Proposed) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ def of_same(waiting: Iterable[Proposed], one: Proposed) -> tuple[str, ...]:
 
 def beside(waiting: Sequence[Proposed], chosen: str, step: int) -> str:
     """The first proposal of the next proposer, or of the one before."""
-    groups = list(_groups(waiting))
+    groups = _groups(waiting)
     place = next((at for at, group in enumerate(groups) if _has(group, chosen)), 0 - step)
     return groups[max(0, min(place + step, len(groups) - 1))][0].id
 
@@ -104,11 +107,11 @@ def _has(group: Iterable[Proposed], id: str) -> bool:
     return any(one.id == id for one in group)
 
 
-def _groups(waiting: Iterable[Proposed]) -> Iterable[list[Proposed]]:
+def _groups(waiting: Iterable[Proposed]) -> Sequence[list[Proposed]]:
     groups: dict[str, list[Proposed]] = {}
     for one in waiting:
         groups.setdefault(one.proposer, []).append(one)
-    return groups.values()
+    return list(groups.values())
 
 
 def _as_rows(hidden: list[Proposed]) -> list[Proposed | Fold]:
