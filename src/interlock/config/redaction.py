@@ -7,7 +7,8 @@ through here. When in doubt it masks: a hidden flag costs less than a shown key.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, cast
 
 from msgspec.structs import replace
 
@@ -28,16 +29,22 @@ _SECRET_LAST_WORDS: Final = frozenset(
 _LAST_WORD: Final = re.compile(
     r"(?:[A-Z]?[a-z]+|[A-Z]+)(?=(?:[_.\s-]*(?:[0-9]+|[iI][dD]))?[^A-Za-z0-9]*$)"
 )
-# A known start means a secret, whatever the key is called.
+# A known start means a secret, whatever the key is called. What begins like a signed token is one
+# where two dots follow, which is looked for once for all that begin before the first of them.
 _SECRET_VALUE: Final = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
     r"|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}"
-    r"|ilk_[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*)"
+    r"|ilk_[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|(?P<signed>eyJ))"
 )
+_UP_TO_DOT: Final = re.compile(r"[A-Za-z0-9_-]*")
+_BEHIND_DOT: Final = re.compile(r"\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*")
+_SHORTEST_SIGNED: Final = len("eyJ") + 8
 _SCHEME: Final = re.compile(r"^\s*(?:Bearer|Basic|Token|Digest)\s+", re.IGNORECASE)
+# Where a reference ends is looked for apart: `${a${a…` would be read to its end at every one.
 _REFERENCE_OR_KEY: Final = re.compile(
-    r"\$\{[^}\n]*\}|(?<![\w.-])(?P<key>[\w.-]+)(?P<gap>[\"']?\s{0,4}[:=]\s{0,4})"
+    r"\$\{|(?<![\w.-])(?P<key>[\w.-]+)(?P<gap>[\"']?\s{0,4}[:=]\s{0,4})"
 )
+_REFERENCE_END: Final = re.compile(r"[}\n]")
 # Apart from its key, and looked for behind those of secrets alone: `a:a:a:…` would be read to its
 # end at every colon.
 _VALUE: Final = re.compile(
@@ -50,6 +57,17 @@ _SENTENCE: Final = re.compile(
     r"(?:the|a|an|it|is|are|was|no|not|this|that|there|cannot|must|may|has|needs)[ \t]+[A-Za-z]",
     re.IGNORECASE,
 )
+# What nobody means but a secret, and what is nothing but one: a shell makes one word of it.
+_ONLY_SECRET_KEY: Final = re.compile(
+    r"(?:password|passwd|passphrase|pwd|secret|token|credentials?|authorization|bearer"
+    r"|(?:api|access|secret|private|signing|encryption)[_.-]?key)$",
+    re.IGNORECASE,
+)
+_WORD: Final = r"[\w+=.~!@%^*#?-](?:[\w+=.~!@%^*#?/-]|:(?!/))*+"
+_ONLY_SECRET: Final = re.compile(
+    rf"\"{_WORD}\"|'{_WORD}'|(?:(?:Bearer|Basic|Token|Digest)\s{{1,4}}+)?+{_WORD}", re.IGNORECASE
+)
+_ENDS: Final = re.compile(r"[\s,;&\"']|$")
 _FLAG: Final = re.compile(r"(?<!\S)(?P<flag>--?[\w-]+)(?P<gap>\s{1,4})(?P<value>[^\s-]\S*)")
 _USERINFO: Final = re.compile(r"(?<=://)(?P<user>[^\s/?#@:]*):(?P<password>[^\s/?#@]+)@")
 
@@ -65,7 +83,7 @@ def is_secret_key(key: str) -> bool:
 
 def is_secret_value(value: str) -> bool:
     """Whether the value itself looks like a secret: a known token form, a password in a URL."""
-    return bool(_SECRET_VALUE.search(value) or _USERINFO.search(value))
+    return bool(next(_secret_values(value), None) or _USERINFO.search(value))
 
 
 def mask(value: str) -> str:
@@ -96,10 +114,20 @@ def redact_pair(key: str, value: str) -> str:
 
 def redact(text: str) -> str:
     """Free text, safe to print: values of suspicious keys, known token forms, URL passwords."""
+    return _redacted(text, whole=True)
+
+
+def redact_words(text: str) -> str:
+    """The same for whoever must see what the text does: behind a key only what is nothing but a
+    secret, where that is what the key means. Nothing that a shell would run, no `key = 5`."""
+    return _redacted(text, whole=False)
+
+
+def _redacted(text: str, *, whole: bool) -> str:
     text = _USERINFO.sub(lambda m: f"{m['user']}:{mask(m['password'])}@", text)
-    text = _redact_assignments(text)
-    text = _FLAG.sub(_redact_flag, text)
-    return _SECRET_VALUE.sub(MASK, text)
+    text = _redact_assignments(text, whole=whole)
+    text = _FLAG.sub(lambda match: _redact_flag(match, whole=whole), text)
+    return _redact_values(text)
 
 
 def redact_about(name: str, sentence: str) -> str:
@@ -137,18 +165,54 @@ def redact_server(server: ServerConfig) -> ServerConfig:
     )
 
 
-def _redact_assignments(text: str) -> str:
+def _secret_values(text: str) -> Iterator[tuple[int, int]]:
+    """Where secrets of a known form begin and end."""
+    position = dot = -1
+    signed: re.Match[str] | None = None
+    while match := _SECRET_VALUE.search(text, max(position, 0)):
+        start, position = match.span()
+        if match["signed"] is not None:
+            if start >= dot:
+                dot = cast(re.Match[str], _UP_TO_DOT.match(text, start)).end()
+                signed = _BEHIND_DOT.match(text, dot)
+            if signed is None or dot - start < _SHORTEST_SIGNED:
+                continue
+            position = signed.end()
+        yield start, position
+
+
+def _redact_values(text: str) -> str:
+    shown: list[str] = []
+    position = 0
+    for start, end in _secret_values(text):
+        shown += (text[position:start], MASK)
+        position = end
+    return "".join(shown) + text[position:]
+
+
+def _redact_assignments(text: str, *, whole: bool) -> str:
     """Mask `key: value` and `key=value`. What follows a harmless key is looked at again, since
     it may be a key itself: `header: Authorization: …`."""
     shown: list[str] = []
-    position = 0
+    position = closes = odd = 0
     while match := _REFERENCE_OR_KEY.search(text, position):
         end = match.end()
         key = match["key"]
-        if key is None or not is_secret_key(key) or _is_said_of(match):
-            value = None
-        else:
-            value = _VALUE.match(text, end)
+        value = None
+        if key is None:
+            if closes < end:
+                closing = _REFERENCE_END.search(text, end)
+                closes = len(text) if closing is None else closing.start()
+            if text.startswith("}", closes):
+                end = closes + 1
+        elif is_secret_key(key) and not _is_said_of(match):
+            if whole:
+                value = _VALUE.match(text, end)
+            elif end >= odd and _ONLY_SECRET_KEY.search(key):
+                value = _ONLY_SECRET.match(text, end)
+                if value is not None and not _ENDS.match(text, value.end()):
+                    # What begins up to there is not only a secret either.
+                    odd, value = value.end(), None
         shown.append(text[position:end])
         if value is not None:
             quote = value[0][0] if value[0][0] in "\"'" else ""
@@ -164,7 +228,10 @@ def _is_said_of(match: re.Match[str]) -> bool:
     return match["gap"] == ": " and bool(_SENTENCE.match(match.string, match.end()))
 
 
-def _redact_flag(match: re.Match[str]) -> str:
-    if not is_secret_key(match["flag"]):
+def _redact_flag(match: re.Match[str], *, whole: bool) -> str:
+    flag, value = match["flag"], match["value"]
+    if not is_secret_key(flag):
         return match[0]
-    return f"{match['flag']}{match['gap']}{mask(match['value'])}"
+    if not whole and not (_ONLY_SECRET_KEY.search(flag) and _ONLY_SECRET.fullmatch(value)):
+        return match[0]
+    return f"{flag}{match['gap']}{mask(value)}"
