@@ -251,6 +251,14 @@ def test_results_are_kept_as_long_as_there_is_room(
             {"x": "use sk-" + "a" * 20 + " now"},
             {"x": "use *** now (hidden: 23 characters)"},
         ),
+        ({"cmd": "login password=hunter2"}, {"cmd": "login password=*** (hidden: 7 characters)"}),
+        (
+            {"header": "Authorization: Bearer abc"},
+            {"header": "Authorization: Bearer *** (hidden: 3 characters)"},
+        ),
+        # What a text does is seen, whatever it calls it.
+        ({"cmd": "x key='; rm -rf /'"}, {"cmd": "x key='; rm -rf /'"}),
+        ({"sql": "DELETE FROM t WHERE key=5"}, {"sql": "DELETE FROM t WHERE key=5"}),
     ],
 )
 def test_hidden_is_as_little_as_possible(value: Any, shown: Any) -> None:

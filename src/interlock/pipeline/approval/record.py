@@ -22,7 +22,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.call import Caller, Client, Proposed
-from interlock.config.redaction import MASK, is_secret_key, is_secret_value, redact
+from interlock.config.redaction import MASK, is_secret_key, redact_words
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.protocol.ax import Hop
 from interlock.protocol.mcp import Era
@@ -270,10 +270,12 @@ def masked(value: Any, secret: bool = False) -> Any:
         return value
     if secret:
         return hidden(len(value) if isinstance(value, str) else len(json.dumps(value)))
-    if isinstance(value, str) and is_secret_value(value):
-        shown = redact(value)
-        length = len(value) - len(shown.replace(MASK, ""))
-        return hidden(length) if shown == MASK else f"{shown} (hidden: {_characters(length)})"
+    if isinstance(value, str):
+        # Only the secret: who decides has to see all that the text does.
+        shown = redact_words(value)
+        if shown != value:
+            length = len(value) - len(shown.replace(MASK, ""))
+            return hidden(length) if shown == MASK else f"{shown} (hidden: {_characters(length)})"
     return value
 
 
