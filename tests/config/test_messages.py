@@ -211,6 +211,22 @@ MISTAKES = {
         "1:20: tokens[0].token: the secret itself must not stand here; "
         "refer to it with ${env:NAME}"
     ),
+    "tokens: [{name: a, token: '${env:A:-hunter2}'}]": (
+        "1:20: tokens[0].token: the secret itself must not stand here, nor a default for it; "
+        "write ${env:A}, and set A before the node starts"
+    ),
+    "tokens: [{name: a, token: '${env:A'}]": (
+        "1:20: tokens[0].token: a reference is not closed with }; write ${env:NAME} or ${file:path}"
+    ),
+    "tokens: [{name: a, token: '${A}'}]": (
+        "1:20: tokens[0].token: ${A} is not a reference; write ${env:A}"
+    ),
+    "automation: {agreement: 98}": (
+        "1:14: automation.agreement: this must be at most 1; write 0.98 for 98 %"
+    ),
+    "automation: {agreement: 2}": (
+        "1:14: automation.agreement: this must be at most 1; write 1 or less"
+    ),
     "tokens: [~]": "1:10: tokens[0]: there is nothing here; write its keys",
     'tokens: [{name: a, token: "${env:A}"}, {name: a, token: "${env:B}"}]': (
         '1:41: tokens[1].name: another token is called "a"; give each its own name'

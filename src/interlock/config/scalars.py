@@ -16,7 +16,7 @@ from yaml.nodes import Node, ScalarNode
 
 from interlock.config import quantities, yaml_text
 from interlock.config.problems import BadValue, one_of, quoted
-from interlock.config.secrets import references
+from interlock.config.secrets import EnvReference, references
 from interlock.protocol.ax import is_authority
 
 DESCRIBED: Final = {
@@ -28,6 +28,7 @@ DESCRIBED: Final = {
     yaml_text.MAPPING: "a mapping",
     yaml_text.LIST: "a list",
 }
+_SECRET_FORMS: Final = "write ${env:NAME} or ${file:path}"
 _PATTERN_MESSAGES: Final = {
     "segment": ("is not a segment", "use 1 to 63 of a-z, 0-9, _ and -"),
     "server_key": ("cannot be the name of a server", "use up to 100 printable characters"),
@@ -92,9 +93,7 @@ def _read_text(node: Node, declared: inspect.Type, kind: str) -> str:
         raise BadValue(f"expected text, found {DESCRIBED[node.tag]}", "put it in quotes")
     text = as_text(node)
     if kind.endswith("reference"):
-        found = references(text)
-        if kind == "secret_reference" and not found:
-            raise BadValue("the secret itself must not stand here", "refer to it with ${env:NAME}")
+        _check_references(text, secret=kind == "secret_reference")
     elif kind == "listen":
         quantities.check_listen(text)
     elif kind == "url":
@@ -113,6 +112,23 @@ def _read_text(node: Node, declared: inspect.Type, kind: str) -> str:
             raise BadValue("the text is empty", "write something, or remove the key")
         check_pattern(text, declared, kind)
     return text
+
+
+def _check_references(text: str, *, secret: bool) -> None:
+    try:
+        found = references(text)
+    except BadValue as bad:
+        # A default would be a secret that everybody can read.
+        hint = _SECRET_FORMS if secret and ":-" in bad.hint else bad.hint
+        raise BadValue(bad.message, hint) from None
+    if secret and not found:
+        raise BadValue("the secret itself must not stand here", "refer to it with ${env:NAME}")
+    for one in found:
+        if secret and isinstance(one, EnvReference) and one.default:
+            raise BadValue(
+                "the secret itself must not stand here, nor a default for it",
+                f"write ${{env:{one.name}}}, and set {one.name} before the node starts",
+            )
 
 
 def check_pattern(text: str, declared: inspect.Type, kind: str) -> None:
@@ -167,6 +183,11 @@ def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
         raise BadValue(f"this must be more than {declared.gt:g}", "write a larger number")
     if declared.ge is not None and number < declared.ge:
         raise BadValue(f"this must be at least {declared.ge:g}", f"write {declared.ge:g} or more")
+    if declared.le is not None and number > declared.le:
+        share = number / 100
+        meant = declared.le == 1 and declared.ge is not None and declared.ge <= share <= 1
+        hint = f"write {share:g} for {number:g} %" if meant else f"write {declared.le:g} or less"
+        raise BadValue(f"this must be at most {declared.le:g}", hint)
     return number
 
 

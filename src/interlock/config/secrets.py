@@ -247,7 +247,7 @@ def _from_environment(reference: EnvReference, environ: Mapping[str, str]) -> st
     if value is None and reference.default is None:
         raise ConfigError.of(
             f"the environment variable {reference.name} is not set",
-            f"set it before the node starts, or write ${{env:{reference.name}:-default}}",
+            "set it before the node starts",
         )
     # As in a shell, `:-` also stands in for a variable that is empty.
     return value or reference.default or ""
