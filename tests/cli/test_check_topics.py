@@ -10,6 +10,7 @@ import pytest
 from tests.cli.program import World
 
 TOKENS = [{"name": name, "token": f"${{env:{name.upper()}}}"} for name in ("agent", "worker")]
+JOINING = [{**one, "may": ["join"]} for one in TOKENS]
 SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in ("AGENT", "WORKER")}
 
 
@@ -32,7 +33,7 @@ def test_callers_that_no_token_names(world: World) -> None:
         {"roles": ["anything"]},
     ]
     topics = {**rooms(seats=seats), "admins": ["agent", "supervisr"]}
-    other = "correct it, unless a token of `interlock token` names it"
+    other = "correct it, or make one: interlock token create"
     assert doubted(world, topics) == [
         ("topics.admins[1]", "no token of this config names supervisr", other),
         (
@@ -47,7 +48,7 @@ def test_callers_that_no_token_names(world: World) -> None:
 def test_upstreams_that_nobody_is(world: World) -> None:
     seats = [{"callers": ["agent"], "id": "clerk"}, {"callers": ["worker"]}]
     upstreams: dict[str, Any] = {"wrker": {}, "worker": {}, "clerk": {}}
-    topics = rooms(seats=seats, node="node", upstreams=upstreams)
+    topics = rooms(seats=seats, node="node", upstreams=upstreams, profile="full_access")
     assert doubted(world, topics) == [
         (
             "topics.rooms.ops.upstreams.wrker",
@@ -60,9 +61,87 @@ def test_upstreams_that_nobody_is(world: World) -> None:
 ISSUERS = {"issuers": [{"issuer": "https://login.example.com"}]}
 
 
-@pytest.mark.parametrize("config", [{"tokens": []}, {"identity": ISSUERS}])
+@pytest.mark.parametrize("config", [{}, {"tokens": []}])
 def test_where_others_may_come_nobody_is_a_stranger(world: World, config: dict[str, Any]) -> None:
-    assert doubted(world, rooms(seats=[{"callers": ["agnt"]}]), **config) == []
+    room = rooms(seats=[{"callers": ["agnt"]}])
+    assert doubted(world, room, identity=ISSUERS, **config) == []
+
+
+def test_callers_without_any_token(world: World) -> None:
+    room = rooms(seats=[{"callers": ["agent", "local"]}])
+    said = "no token of this config names agent"
+    hint = 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
+    at = "topics.rooms.ops.seats[0].callers[0]"
+    assert doubted(world, room, tokens=[]) == [(at, said, hint)]
+    # One that was made counts as well.
+    assert world.run_here("token", "create", "agent", "--may", "join").returncode == 0
+    assert doubted(world, room, tokens=[]) == []
+
+
+def test_participants_that_could_not_answer(world: World) -> None:
+    said = "worker may not answer there, so none of its tools would ever be listed"
+    for seat, topic, mute in (
+        ({"callers": ["worker"], "profile": "none"}, {}, True),
+        ({"callers": ["worker"], "profile": "initial"}, {}, True),
+        ({"callers": ["worker"]}, {}, True),
+        ({"callers": ["agent"], "id": "worker"}, {}, True),
+        ({"callers": ["agent"]}, {"access": "private"}, True),
+        ({"callers": ["worker"]}, {"profile": "response_only"}, False),
+        ({"callers": ["worker"], "profile": "tool_only"}, {}, False),
+        ({"callers": ["worker"], "capabilities": ["mcp/response:*"]}, {}, False),
+        ({"callers": ["agent"], "id": "worker", "profile": "proposal_only"}, {}, False),
+    ):
+        room = rooms(seats=[seat], node="node", upstreams={"worker": {}}, **topic)
+        found = [(path, words) for path, words, _ in doubted(world, room, tokens=JOINING)]
+        assert found == ([("topics.rooms.ops.upstreams.worker", said)] if mute else []), seat
+
+
+# -- what a seat does not bind
+
+BESIDE = (
+    "may call no tools in topics, and call them all the same at /mcp: a seat binds nobody outside "
+    "its topic"
+)
+PROPOSES = [{"callers": ["agent"], "profile": "proposal_only"}, {"callers": ["worker"]}]
+
+
+def test_callers_that_are_bound_in_topics_alone(world: World) -> None:
+    servers = {"demo": "http://127.0.0.1:9/mcp"}
+    hint = "give such a token may: [join], or write a rule of the policy with then: confirm"
+    both = ("tokens", f"agent and worker {BESIDE}", hint)
+    one = ("tokens", f"agent {BESIDE}", hint)
+    room = rooms(seats=PROPOSES)
+    assert doubted(world, room, servers=servers) == [both]
+    # In another room one may call: it is trusted with tools.
+    free = {**room["rooms"], "lab": {"seats": [{"callers": ["worker"], "profile": "full_access"}]}}
+    assert doubted(world, {"rooms": free}, servers=servers) == [one]
+    # So may whoever has a role, and nobody is bound who comes in without a seat.
+    seats = [{"roles": ["human"], "profile": "full_access"}, *PROPOSES]
+    roles = [TOKENS[0], {**TOKENS[1], "roles": ["human"]}]
+    assert doubted(world, rooms(seats=seats), servers=servers, tokens=roles) == [one]
+    assert doubted(world, rooms(access="private"), servers=servers) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"tokens": [{**one, "may": ["join"]} for one in TOKENS]},
+        {"tokens": [{**one, "scopes": ["read"]} for one in TOKENS]},
+        {"policy": {"default": "deny"}},
+        {"policy": {"rules": [{"name": "r", "then": "confirm", "callers": ["*"]}]}},
+        {"servers": {}},
+    ],
+)
+def test_callers_that_are_bound_elsewhere_as_well(world: World, config: dict[str, Any]) -> None:
+    config = {"servers": {"demo": "http://127.0.0.1:9/mcp"}, **config}
+    assert doubted(world, rooms(seats=PROPOSES), **config) == []
+
+
+def test_a_rule_that_stops_some_calls_binds_nobody(world: World) -> None:
+    rule = {"name": "r", "then": "deny", "callers": ["agent"], "tools": ["demo.delete"]}
+    servers = {"demo": "http://127.0.0.1:9/mcp"}
+    found = doubted(world, rooms(seats=PROPOSES), servers=servers, policy={"rules": [rule]})
+    assert [path for path, _, _ in found] == ["tokens"]
 
 
 def test_a_room_into_which_nobody_comes(world: World) -> None:
@@ -97,9 +176,46 @@ def test_capabilities_that_are_none(world: World) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("Chat", "chat"),
+        ("chat:*", "chat"),
+        ("mcp:request:tools/*", "mcp/request:tools/*"),
+        ("mcp:request", "mcp/request"),
+        ("MCP/Request:tools/list", "mcp/request:tools/list"),
+        ("mcp/requests:tools/*", "mcp/request:tools/*"),
+        ("mcp/request:tool/*", "mcp/request:tools/*"),
+        ("mcp/request:tools/lst", "mcp/request:tools/list"),
+        ("mcp/proposal:tool/call:web_*", "mcp/proposal:tools/call:web_*"),
+        ("mcp/response:ressources/read", "mcp/response:resources/read"),
+        ("mcp/request:Tools/call", "mcp/request:tools/call"),
+    ],
+)
+def test_slips_in_capabilities(world: World, pattern: str, meant: str) -> None:
+    room = rooms(seats=[{"callers": ["agent"], "capabilities": [pattern]}])
+    assert doubted(world, room) == [
+        (
+            "topics.rooms.ops.seats[0].capabilities[0]",
+            f"no message is of the kind {pattern}",
+            f'did you mean "{meant}"?',
+        )
+    ]
+
+
+def test_capabilities_of_others_are_no_slips(world: World) -> None:
+    good = [
+        "vote", "chart", "Vote/*", "mcp/request:*/list", "mcp/*", "mcp/re*", "mcp/request:t*",
+        "mcp/request:acme/deploy", "mcp/request:tools/call:Web_*", "mcp/request:*", "*",
+        "mcp/response:resources/templates/list", "mcp/request:resources/*", "chatter",
+    ]  # fmt: skip
+    assert doubted(world, rooms(seats=[{"callers": ["agent"], "capabilities": good}])) == []
+
+
 def test_rules_about_participants_are_about_somebody(world: World) -> None:
     rule = {"name": "r", "then": "deny", "tools": ["worker.*", "wrker.*"]}
-    room = rooms(seats=[{"callers": ["worker"]}], node="node", upstreams={"worker": {}})
+    seats = [{"callers": ["worker"], "profile": "full_access"}]
+    room = rooms(seats=seats, node="node", upstreams={"worker": {}})
     assert doubted(world, room, policy={"rules": [rule]}) == [
         (
             "policy.rules[0].tools[1]",

@@ -151,3 +151,41 @@ def test_trust_in_nobody_is_doubted(
     assert done.returncode == 0, done.stderr
     assert said in done.stderr
     assert bool(said) == bool(done.stderr)
+
+
+# -- tokens
+
+
+def test_an_empty_token_is_found_before_a_node_starts(world: World) -> None:
+    tokens = [{"name": name, "token": f"${{env:{name.upper()}_TOKEN}}"} for name in ("a", "b")]
+    world.environ |= {"A_TOKEN": "", "B_TOKEN": ""}
+    empty = "the token is empty"
+    found = problems(world, tokens=tokens)
+    assert found == [("tokens[0].token", empty), ("tokens[1].token", empty)]
+    assert world.run_here("check").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("secret", "said"),
+    [
+        ("a1", "the token has less than 16 characters, and can be guessed"),
+        ("a b", "the token has a space, or a character that not every client can send"),
+        ("é" * 20, "the token has a space, or a character that not every client can send"),
+        ("0123456789abcdef", ""),
+    ],
+)
+def test_a_token_that_is_none_to_speak_of(world: World, secret: str, said: str) -> None:
+    world.config({"demo": DEMO}, tokens=[{"name": "a", "token": "${env:A_TOKEN}"}])
+    done = world.run_here("check", "--json", A_TOKEN=secret)
+    assert done.returncode == 0
+    told = [(one["path"], one["message"]) for one in json.loads(done.stdout)["warnings"]]
+    assert told == ([("tokens[0].token", said)] if said else [])
+    assert f'"{secret}"' not in done.stdout
+
+
+def test_nobody_is_told_to_write_a_secret_down(world: World) -> None:
+    world.config({"demo": DEMO}, tokens=[{"name": "a", "token": "${env:A_TOKEN}"}])
+    done = world.run_here("check")
+    assert done.returncode == 1
+    assert "A_TOKEN is not set; set it before the node starts\n" in done.stderr
+    assert "default" not in done.stderr

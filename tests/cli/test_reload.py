@@ -100,3 +100,32 @@ def test_what_takes_a_new_start_is_said(world: World) -> None:
     assert node.end() == 0
     # It cleans up what it made, not what the new config would have made.
     wait_until("its socket gone", lambda: not any(one.exists() for one in sockets))
+
+
+def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: World) -> None:
+    token = {"name": "supervisor", "token": "${env:SUPERVISOR}"}
+    world.environ["SUPERVISOR"] = "0123456789abcdef0123456789abcdef"
+
+    def write(caller: str, **more: object) -> None:
+        seats = [{"callers": ["supervisor"]}, {"callers": [caller]}]
+        rooms = {"ops": {"seats": seats}}
+        world.config(tokens=[token], topics={"admins": ["cheif"], "rooms": rooms}, **more)
+
+    write("local")
+    node = world.up()
+    assert "no token of this config names cheif" in "".join(node.seen)
+    write("superviser")
+    node.wait_for_line("config reloaded: settings applied topics")
+    node.wait_for_line('names superviser; did you mean "supervisor"')
+    # What was told is told no more, wherever it stands by now.
+    write("superviser", timeout="5s")
+    node.wait_for_line("config reloaded: settings applied timeout")
+    write("local", timeout="6s")
+    node.wait_for_line("config reloaded: settings applied timeout, topics")
+    write("superviser", timeout="6s")
+    node.wait_for_line("config reloaded: settings applied topics")
+    node.wait_for_line("names superviser")
+    node.end()
+    said = "".join(node.seen)
+    assert said.count("names cheif") == 1
+    assert said.count("names superviser") == 2

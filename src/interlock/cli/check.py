@@ -10,7 +10,7 @@ import typer
 from interlock.cli import say, where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from interlock.config import Config, Problem, ServerConfig, TokenConfig
 
@@ -29,6 +29,7 @@ def check(
       interlock check
       interlock check -c team.yaml --json
     """
+    from interlock.cli.doubts import doubts
     from interlock.config import ConfigError, refuse_weak_tokens
 
     source = where.source(config)
@@ -68,6 +69,7 @@ def _drivers(
     named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
     if not settings.enabled or not (folders or named):
         return [], [], ""
+    from interlock.cli.doubts import placed
     from interlock.cli.driver_refusals import refused, unknown_names, without_manifest
     from interlock.cli.driver_workspace import desk_of
     from interlock.config import Problem
@@ -75,7 +77,7 @@ def _drivers(
     desk = desk_of(config, source.base_dir)
     wrong = [one for problems in desk.workspace.problems.values() for one in problems]
     wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(desk)]
-    wrong += _placed(unknown_names(desk), source)
+    wrong += placed(unknown_names(desk), source)
     odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(desk)]
     drivers, contracts = len(desk.workspace.drivers), len(desk.workspace.contracts)
     told = (
@@ -87,6 +89,8 @@ def _drivers(
 
 def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Environment variables and files that the config refers to and that are not there."""
+    from interlock.cli.doubts import placed
+
     found: list[tuple[tuple[str | int, ...], str, str]]
     found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
     found += [
@@ -94,80 +98,8 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
     ]
     missing = {path for path, _, _ in found}
     found += _unusable(config, source, missing)
-    found += _shared(config, source, missing)
-    yield from _placed(found, source)
-
-
-def doubts(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
-    """What is right and does nothing: rules about tools of servers that are not there, trust in
-    such servers, and seats in topics for callers that nobody is.
-
-    A rule may be about whoever registers later, so a name that looks like none of the servers'
-    is doubted only where nobody can register.
-    """
-    import difflib
-
-    from interlock.cli.check_topics import topic_doubts
-    from interlock.cli.listing import participants_as_servers
-
-    known = {*(server.segment for server in config.servers.values()), *config.subservers.links}
-    known |= {server.segment for server in participants_as_servers(config).values()}
-    yield from _placed(_trusted_strangers(config), source)
-    yield from _placed(topic_doubts(config), source)
-    if any(server.expose == "transparent" for server in config.enabled_servers.values()):
-        return
-    found = []
-    for number, rule in enumerate(config.policy.rules):
-        for index, glob in enumerate(rule.tools):
-            first = _first_segment(glob, config.root_segment)
-            if not first or first in known:
-                continue
-            close = difflib.get_close_matches(first, known, n=1, cutoff=0.75)
-            if not close and config.subservers.enabled:
-                continue
-            hint = f'did you mean "{close[0]}"?' if close else "correct it, or remove it"
-            path = ("policy", "rules", number, "tools", index)
-            found.append((path, f"no server has the segment {first}", hint))
-    yield from _placed(found, source)
-
-
-def _trusted_strangers(config: Config) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Servers that are trusted, and are not there."""
-    import difflib
-
-    known = {*config.servers, *config.subservers.links}
-    for key in config.aql.trust:
-        close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-        if key in known or (not close and config.subservers.enabled):
-            continue
-        hint = f'did you mean "{close[0]}"?' if close else "correct it, or remove it"
-        yield ("aql", "trust", key), f"there is no server {key}", hint
-
-
-def _first_segment(glob: str, root: str | None) -> str:
-    """The segment of a server that a glob names; nothing where it could be any."""
-    rest = glob
-    if root is not None:
-        if not glob.startswith(f"{root}."):
-            return ""
-        rest = glob.removeprefix(f"{root}.")
-    first, dot, _ = rest.partition(".")
-    return first if dot and not any(one in first for one in "*?[") else ""
-
-
-def _placed(
-    found: Iterable[tuple[tuple[str | int, ...], str, str]], source: where.ConfigSource
-) -> Iterator[Problem]:
-    from interlock.config import Problem
-    from interlock.config.load import places_in
-    from interlock.config.problems import format_path
-
-    places = {} if source.path is None else places_in(source.path)
-    for path, message, hint in found:
-        # What a short form was split into has no place of its own.
-        known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ())
-        line, column = places.get(known, (0, 0))
-        yield Problem(str(source.path), line, column, format_path(path), message, hint)
+    found += _useless(config, source, missing)
+    yield from placed(found, source)
 
 
 def summary(config: Config, source: where.ConfigSource) -> str:
@@ -291,10 +223,10 @@ def _unusable(
             yield (*path, "jwks_file"), f"these are no keys: {why}", "name a file with a JWKS"
 
 
-def _shared(
+def _useless(
     config: Config, source: where.ConfigSource, missing: set[tuple[str | int, ...]]
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Tokens that are the same: no node starts with these."""
+    """Tokens that are empty or the same: no node starts with these."""
     from interlock.config import resolve
     from interlock.config.secrets import SAME_TOKEN_HINT, same_token
 
@@ -304,6 +236,9 @@ def _shared(
         if path in missing:
             continue
         secret = resolve(token.token, environ=os.environ, base_dir=source.base_dir)
+        if not secret:
+            yield path, "the token is empty", "put the secret into the variable or file it names"
+            continue
         other = first.setdefault(secret, token)
         if other is not token:
             yield path, same_token(other.name), SAME_TOKEN_HINT

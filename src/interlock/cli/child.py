@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from interlock.cli import log_lines
+from interlock.cli.doubts import doubts_now
 from interlock.cli.where import ConfigSource
 from interlock.config import Config, ConfigError
 from interlock.node.places import state_home
@@ -34,6 +35,7 @@ async def run_as_child(source: ConfigSource) -> None:
         base_dir=source.base_dir,
         watched=source.path,
         listening=False,
+        doubts=lambda config: doubts_now(config, source),
     )
     node = await run.start()
     # The parent is to see everything at once that comes soon.

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from interlock.cli import log_lines
 from interlock.cli.clients import client_lines
+from interlock.cli.doubts import doubts_now
 from interlock.cli.where import ConfigSource
 from interlock.config import Config
 from interlock.config.secrets import EnvReference, references
@@ -24,7 +25,12 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
     kept = log_lines.keep_log() if live else None
     if kept is None:
         log_lines.log_to_stderr()
-    run = NodeRun(source.load_to_listen, base_dir=source.base_dir, watched=source.path)
+    run = NodeRun(
+        source.load_to_listen,
+        base_dir=source.base_dir,
+        watched=source.path,
+        doubts=lambda config: doubts_now(config, source),
+    )
     node = await run.start()
     try:
         _introduce(node.config, node.url or "")

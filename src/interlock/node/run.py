@@ -12,13 +12,13 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn, cast
 
 import msgspec
 
-from interlock.config import Config, ConfigChange, diff
+from interlock.config import Config, ConfigChange, Problem, diff
 from interlock.errors import InterlockError
 from interlock.node.node import Node
 from interlock.node.places import status_path
@@ -53,8 +53,10 @@ class NodeRun:
         base_dir: Path,
         watched: Path | None = None,
         listening: bool = True,
+        doubts: Callable[[Config], Iterable[Problem]] = lambda _: (),
     ) -> None:
-        """`load` reads the config anew; `watched` is the file that it comes from.
+        """`load` reads the config anew; `watched` is the file that it comes from. `doubts` says
+        what may not be meant in a config that can be used.
 
         A node that is not `listening` has no HTTP and no socket: whoever runs it feeds it.
         """
@@ -62,6 +64,9 @@ class NodeRun:
         """Why the config as it stands now is not the one that runs; None when it is."""
         self.stopping = asyncio.Event()
         self._load = load
+        self._doubts = doubts
+        self._doubted: frozenset[tuple[str, str]] = frozenset()
+        """What was told of the config as it is."""
         self._base_dir = base_dir
         self._listening = listening
         # Watched before it is read: a change in between is then not missed.
@@ -101,6 +106,7 @@ class NodeRun:
             self._stop_telling()
             await node.stop()
             raise
+        self._tell_doubts(self._doubts(config))
         loop = asyncio.get_running_loop()
         if self._listening:
             # One that stands beside it, for a client on stdio, is not another child.
@@ -201,11 +207,20 @@ class NodeRun:
             _log.exception("reloading failed inside the node")
         else:
             _log.info("config reloaded: %s", describe(change))
+            self._tell_doubts(await asyncio.to_thread(self._doubts, config))
             waiting = diff(self._started_with, config).restart
             self.config_problem = _takes_a_new_start(waiting)
             if waiting and waiting != self._waiting:
                 _log.warning("%s", self.config_problem)
             self._waiting = waiting
+
+    def _tell_doubts(self, doubts: Iterable[Problem]) -> None:
+        """Each once, on whichever line it stands, and again only after it was gone."""
+        found = {(one.path, one.message): one for one in doubts}
+        for key, one in found.items():
+            if key not in self._doubted:
+                _log.warning("%s", one)
+        self._doubted = frozenset(found)
 
     def _config_gone(self) -> None:
         _log.warning("the config file is gone; the node goes on as it is until it is back")
