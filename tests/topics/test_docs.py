@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from interlock import errors
 from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx.words import PROTOCOL
 from interlock.topics import Participant
@@ -81,6 +82,16 @@ def test_each_program_is_whole_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
         assert asyncio.iscoroutinefunction(made["main"])
         # Whoever pastes it into a file and runs that has it running.
         assert "asyncio.run(main())" in program.partition('if __name__ == "__main__":')[2]
+
+
+def test_failures_are_called_as_the_page_says() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    table = text.partition("| `error.failure.name` | |\n|---|---|\n")[2].partition("\n\n")[0]
+    told = re.findall(r"^\| `([a-z_]+)`", table, re.MULTILINE)
+    assert "upstream_lost" in told
+    assert "approval_refused" in told
+    names = {one.name for one in vars(errors).values() if isinstance(one, errors.Failure)}
+    assert names.issuperset(told)
 
 
 def test_profiles_are_told_as_they_are() -> None:

@@ -422,3 +422,28 @@ def test_decorators_are_for_those_who_serve_themselves() -> None:
     with pytest.raises(RuntimeError, match="serving"):
         participant.tool()(lambda: None)
     assert repr(participant) == "Participant('nobody yet', topic='room')"
+
+
+def test_decorators_need_no_parentheses() -> None:
+    participant = Participant("wss://n/ws", topic="room", token="t")
+
+    @participant.tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @participant.prompt
+    def greet(name: str) -> str:
+        return f"Greet {name}."
+
+    @participant.tool(name="sum")
+    def both(a: int) -> int:
+        return a
+
+    assert (add(1, 2), greet("Ada"), both(3)) == (3, "Greet Ada.", 3)
+    tools = participant._own_tools()
+    assert tools.offers("tools/call", "add")
+    assert tools.offers("tools/call", "sum")
+    assert tools.offers("prompts/get", "greet")
+    with pytest.raises(TypeError, match="name='sum'"):
+        participant.tool("sum")  # type: ignore[type-var]

@@ -26,6 +26,18 @@ def test_a_reason_is_told_once_and_another_as_what_it_is(caplog: pytest.LogCaptu
     ]
 
 
+def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "interlock.topics")
+    standing = Standing("ops")
+    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
+    assert caplog.messages == []
+    standing.lost("it went.")
+    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
+    assert caplog.messages[-1] == "in the topic ops again as worker, at ws://127.0.0.1:1/ws"
+
+
 async def work(standing: Standing, inside: asyncio.Event) -> None:
     async with standing.watching():
         inside.set()

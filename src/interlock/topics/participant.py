@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from ssl import SSLContext
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 from uuid import uuid4
 
 import msgspec
@@ -126,26 +126,17 @@ class Participant:
 
     # -- what it offers
 
+    @overload
+    def tool(self, function: Function, /) -> Function: ...
+    @overload
     def tool(
-        self,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        mutable: bool | None = None,
-        reversible: bool | None = None,
-        idempotent: bool | None = None,
-    ) -> Callable[[Function], Function]:
-        """Offer a function as a tool. Its schema is made from its signature, and arguments that do
-        not fit never reach it."""
-        capability = {"mutable": mutable, "reversible": reversible, "idempotent": idempotent}
-
-        def offer(function: Function) -> Function:
-            called = name or function.__name__
-            self._own_tools().add_tool(function, called, title, description, capability)
-            return function
-
-        return offer
+        self, *, name: str | None = None, title: str | None = None, description: str | None = None,
+        mutable: bool | None = None, reversible: bool | None = None, idempotent: bool | None = None,
+    ) -> Callable[[Function], Function]: ...  # fmt: skip
+    def tool(self, *function: Any, **said: Any) -> Any:
+        """Offer a function as a tool, by `@tool` or `@tool(mutable=True)`. Its schema is made from
+        its signature, and arguments that do not fit never reach it."""
+        return self._own_tools().tool(*function, **said)
 
     def resource(
         self, uri: str, *, name: str | None = None, description: str | None = None,
@@ -162,16 +153,16 @@ class Participant:
 
         return offer
 
+    @overload
+    def prompt(self, function: Function, /) -> Function: ...
+    @overload
     def prompt(
         self, *, name: str | None = None, description: str | None = None
-    ) -> Callable[[Function], Function]:
-        """Offer the text that a function makes of its arguments as a prompt."""
-
-        def offer(function: Function) -> Function:
-            self._own_tools().add_prompt(function, name or function.__name__, description)
-            return function
-
-        return offer
+    ) -> Callable[[Function], Function]: ...
+    def prompt(self, *function: Any, **said: Any) -> Any:
+        """Offer the text that a function makes of its arguments as a prompt: `@prompt`, or
+        `@prompt(name="greeting")`."""
+        return self._own_tools().prompt(*function, **said)
 
     def _own_tools(self) -> Tools:
         if self._tools is None:

@@ -24,8 +24,10 @@ class Standing(Waited):
         """A gateway has let it in."""
         again = " again" if self.welcomes else ""
         self.welcomes += 1
+        # Who was told that it is outside, however little is logged, is told that it is back.
+        level = logging.WARNING if self._told else logging.INFO
         self._told = ""
-        _log.info("in the topic %s%s as %.128s, at %s", self._topic, again, as_whom, label)
+        _log.log(level, "in the topic %s%s as %.128s, at %s", self._topic, again, as_whom, label)
         self.settle()
 
     def lost(self, why: str) -> None:

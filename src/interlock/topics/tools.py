@@ -76,6 +76,18 @@ class _Prompt(msgspec.Struct):
     tool: FunctionTool
 
 
+def _decorated(function: Any, add: Callable[[Any], None]) -> Any:
+    """The function, once it was added; without one, what does so."""
+
+    def offer(one: Any) -> Any:
+        if not callable(one):
+            raise TypeError(f"{one!r} is no function. A name is given as name={one!r}.")
+        add(one)
+        return one
+
+    return offer if function is None else offer(function)
+
+
 class Tools:
     """The functions that a program offers."""
 
@@ -98,6 +110,36 @@ class Tools:
         }
 
     # -- what is offered
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        mutable: bool | None = None,
+        reversible: bool | None = None,
+        idempotent: bool | None = None,
+    ) -> Any:
+        """A decorator: of `function`, or of what it is asked to decorate."""
+        capability = {"mutable": mutable, "reversible": reversible, "idempotent": idempotent}
+        return _decorated(
+            function,
+            lambda one: self.add_tool(one, name or one.__name__, title, description, capability),
+        )
+
+    def prompt(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Any:
+        """The same for prompts."""
+        return _decorated(
+            function, lambda one: self.add_prompt(one, name or one.__name__, description)
+        )
 
     def add_tool(
         self,
