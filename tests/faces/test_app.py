@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from interlock.config import TopicConfig, TopicsConfig
 from tests.faces.running import Running
 
+OFFER = (
+    ("Upgrade", "websocket"),
+    ("Connection", "Upgrade"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ("Sec-WebSocket-Version", "13"),
+)
 TOKEN = ("Authorization", "Bearer s3cret")
 
 
@@ -46,6 +54,30 @@ def test_tree(plain: Running) -> None:
     assert (shop["name"], shop["role"], shop["link"]) == ("shop", "leaf", "http")
     assert shop["tools"] == tree["tools"] == len(plain.shop.tools)
     assert get(plain, "/tree", method="HEAD").status == 200
+
+
+def test_topics_are_joined_by_websocket(start: Callable[..., Running]) -> None:
+    node = start(topics=TopicsConfig(rooms={"ops": TopicConfig(access="private")}))
+    for path in ("/ws", "/ws?topic=ops"):
+        answer = get(node, path)
+        assert (answer.status, answer.json["error"]) == (426, "upgrade_required")
+        assert answer.headers["upgrade"] == "websocket"
+        assert answer.headers["connection"].lower() == "upgrade"
+        assert "If a proxy stands in between" in answer.json["message"]
+    assert get(node, "/nothing").json["message"].endswith("/mcp, and topics are at /ws.")
+    # Who dials the wrong path is told the right one.
+    answer = get(node, "/mcp", *OFFER)
+    assert answer.status == 404
+    assert "topics are at /ws" in answer.body.decode()
+    # Whoever offers something else is served as always.
+    answer = get(node, "/mcp", ("Upgrade", "h2c"), ("Connection", "Upgrade"))
+    assert "topics" not in answer.body.decode()
+
+
+def test_where_there_are_no_topics_nothing_is_said_of_them(plain: Running) -> None:
+    assert get(plain, "/ws").status == 404
+    assert "topics" not in get(plain, "/ws").json["message"]
+    assert "topics" not in get(plain, "/mcp", *OFFER).body.decode()
 
 
 @pytest.mark.parametrize(

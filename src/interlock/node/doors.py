@@ -97,6 +97,11 @@ class Doors:
         self._http = http = HttpServer(address.host, address.port, secure)
         self._guard = guard = self._guard_of(config, http)
         pipeline, hello, listeners = self._pipeline, self._hello, self._listeners
+
+        def topics_path() -> str:
+            # Rooms may come and go; another path takes a new start.
+            return config.topics.path if self._config.topics.rooms else ""
+
         answering = Answering(pipeline=pipeline, hello=hello, clock=time.monotonic)
         self._face = McpHttpFace(
             guard=guard,
@@ -124,6 +129,7 @@ class Doors:
             guard=guard,
             shown=self._shown,
             mcp_path=config.path,
+            topics_path=topics_path,
         )
         self._app.public.update(self._public)
         self._legacy = LegacySse(
@@ -139,7 +145,12 @@ class Doors:
         if config.subservers.enabled:
             upgrades[config.subservers.path] = self._dialled_in
         self._lane = FastLane.bound(
-            self._face.serve, config.path, config.limits, self._legacy.routes, upgrades
+            self._face.serve,
+            config.path,
+            config.limits,
+            self._legacy.routes,
+            upgrades,
+            topics_path=topics_path,
         )
         await http.start(self._lane, self._before(guard, self._app))
         host = f"[{address.host}]" if ":" in address.host else address.host

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from interlock.call import Call
 from interlock.errors import FOREIGN_ORIGIN, InterlockError
-from interlock.faces.http.answers import JSON, Scope, Send, respond, respond_json
+from interlock.faces.http.answers import JSON, Fields, Scope, Send, respond, respond_json
 from interlock.faces.http.guard import Guard
 from interlock.faces.http.plain_requests import call_of, words
 from interlock.faces.http.resource_metadata import ResourceMetadata, challenge_of
@@ -19,6 +19,11 @@ from interlock.pipeline.pipeline import Pipeline
 from interlock.protocol.jsonrpc import encode_value
 
 _NO_STORE: Final = (b"cache-control", b"no-store")
+_UPGRADE: Final = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
+_NO_WEBSOCKET: Final = (
+    "Topics are joined by WebSocket, and this request does not ask for one. If a proxy stands in "
+    "between, it has to pass on the headers Upgrade and Connection."
+)
 
 
 class NodeApp:
@@ -31,12 +36,15 @@ class NodeApp:
         guard: Guard,
         shown: Mapping[str, Callable[[], Any]],
         mcp_path: str,
+        topics_path: Callable[[], str] = str,
     ) -> None:
-        """`shown`: what is told at which path, to those who may call; it may have to be awaited."""
+        """`shown`: what is told at which path, to those who may call; it may have to be awaited.
+        `topics_path`: where WebSockets of topics are taken. Empty: nowhere."""
         self._pipeline = pipeline
         self.guard = guard
         self._shown = shown
         self._mcp_path = mcp_path
+        self._topics_path = topics_path
         self._unsettled = 0
         """How many wait until it is known who they are."""
         self.metadata: ResourceMetadata | None = None
@@ -58,8 +66,13 @@ class NodeApp:
         if public is not None:
             await _tell_everybody(send, method, public())
             return
-        if path != "/healthz" and path not in self._shown:
+        topics = self._topics_path()
+        if topics and path == topics:
+            await _answer(send, 426, words("upgrade_required", _NO_WEBSOCKET), fields=_UPGRADE)
+        elif path != "/healthz" and path not in self._shown:
             hint = f"There is nothing here. The MCP endpoint is {self._mcp_path}."
+            if topics:
+                hint = f"{hint[:-1]}, and topics are at {topics}."
             await _answer(send, 404, words("not_found", hint))
         elif method not in ("GET", "HEAD"):
             await _answer(send, 405, words("method_not_allowed", "Use GET."))
@@ -102,11 +115,13 @@ class NodeApp:
             self._pipeline.admit(call)
 
 
-async def _answer(send: Send, status: int, body: Any, challenge: bytes | None = None) -> None:
-    fields = [_NO_STORE]
+async def _answer(
+    send: Send, status: int, body: Any, challenge: bytes | None = None, *, fields: Fields = ()
+) -> None:
+    sent = [_NO_STORE, *fields]
     if challenge is not None:
-        fields.append((b"www-authenticate", challenge))
-    await respond_json(send, status, body, fields)
+        sent.append((b"www-authenticate", challenge))
+    await respond_json(send, status, body, sent)
 
 
 async def _tell_everybody(send: Send, method: str, document: Any) -> None:

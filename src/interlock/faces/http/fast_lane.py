@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import httptools
@@ -51,6 +51,8 @@ class FastLane(HttpToolsProtocol):
     upgrades: dict[bytes, Upgrades]
     """Who decides about a WebSocket on which path; anywhere else the offer is passed over."""
     limits: Limits
+    topics_path: Callable[[], str] = str
+    """Where WebSockets of topics are taken. Empty: nowhere."""
 
     @classmethod
     def bound(
@@ -60,12 +62,14 @@ class FastLane(HttpToolsProtocol):
         limits: Limits,
         others: Mapping[str, Serve] | None = None,
         upgrades: Mapping[str, Upgrades] | None = None,
+        topics_path: Callable[[], str] = str,
     ) -> type[FastLane]:
         """`others`: paths beside the MCP endpoint that are served the same way."""
         routes = {path.encode(): one for path, one in (others or {}).items()}
         routes[mcp_path.encode()] = serve
         taken = {path.encode(): one for path, one in (upgrades or {}).items()}
         bound = {"routes": routes, "upgrades": taken, "limits": limits}
+        bound["topics_path"] = staticmethod(topics_path)
         return type("BoundFastLane", (cls,), bound)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -168,6 +172,10 @@ class FastLane(HttpToolsProtocol):
         path, _, query = self.url.partition(b"?")
         take = self.upgrades.get(path)
         if take is None or not is_offer(self.headers):
+            topics = self.topics_path()
+            if topics and path in self.routes and is_offer(self.headers):
+                self.refuse(404, b"No WebSocket is taken here: topics are at %b." % topics.encode())
+                return b""
             return self._without_offer() + behind
         if self._refused or self._active is not None:
             # Other answers are still to be written. Nobody does that; asking again works.
