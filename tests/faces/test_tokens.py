@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -313,3 +313,18 @@ def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
         assert (busy.status, b"too_busy" in busy.body) == (503, True)
         own.wait(answer())
         assert {wire.answer().status for wire in wires} == {401}
+
+
+def test_a_token_that_nobody_looks_at_is_told_once(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    node, wrong = start(), ("Authorization", "Bearer wrong")
+    said = "somebody on this machine shows a token, and nobody looks at it"
+    assert node.once(node.call("echo", {"text": "x"})).status == 200
+    assert said not in caplog.text
+    for _ in range(2):
+        with node.connect() as wire:
+            wire.send(node.http(b"", wrong, method="GET", path="/status"))
+            assert wire.answer().status == 200
+    assert caplog.text.count(said) == 1
+    assert "wrong" not in caplog.text

@@ -7,6 +7,7 @@ and is told whose tokens do not count any more.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ FIRST_KEYS: Final = 3.0
 RECALLED_FOR: Final = 15 * 60.0
 """So long after a server last said that an opaque token without an end is good, its caller still
 is who it was. The token itself is not kept, so nobody could ask again."""
+
+_log = logging.getLogger("interlock.node")
 
 
 class EverybodyBut:
@@ -101,6 +104,7 @@ class Identity:
         self._refreshing: set[asyncio.Task[None]] = set()
         self._good: Good = {}
         self._api_tokens = ApiTokens(wall_clock)
+        self._told_unread = False
         self.watch = AccessWatch(
             access_path(config, environ, base_dir),
             self._api_tokens,
@@ -304,10 +308,20 @@ class Identity:
             local=local,
             wall_clock=self._wall_clock,
             on_known=self.watch.saw,
+            on_unread=self._came_unread,
         )
         authenticator.minted = self._minted
         callers = {(one.kind, one.name): one for one in named}
         return _Parts(config, authenticator, keys, opaque, callers)
+
+    def _came_unread(self) -> None:
+        if not self._told_unread:
+            self._told_unread = True
+            _log.warning(
+                "somebody on this machine shows a token, and nobody looks at it: there are no "
+                "`tokens` and no issuers here, so whoever comes from this machine is %s",
+                LOCAL_CALLER.name,
+            )
 
     def _keys_of(self, one: IssuerConfig, before: KeySet | None) -> KeySet:
         if before is not None and before.config == one:

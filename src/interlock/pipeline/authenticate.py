@@ -86,9 +86,11 @@ class Authenticator:
         local: Caller = LOCAL_CALLER,
         wall_clock: Callable[[], float] = time.time,
         on_known: Callable[[Known], None] | None = None,
+        on_unread: Callable[[], None] | None = None,
     ) -> None:
         """`tokens`: whose each token of the config is. `on_known` is told of everybody whom a
-        source knew. Raises InterlockError for an empty token."""
+        source knew, `on_unread` when somebody shows a token and nobody looks at any. Raises
+        InterlockError for an empty token."""
         if "" in tokens:
             # An unset secret must not become a password that everybody knows.
             raise InterlockError(
@@ -105,6 +107,7 @@ class Authenticator:
         self._local = local
         self._clock = wall_clock
         self._on_known = on_known
+        self._on_unread = on_unread
         self._known: dict[bytes, Known] = {}
         self._demands = False
         self.forget()
@@ -136,6 +139,8 @@ class Authenticator:
                 "A bearer token is needed: send `Authorization: Bearer …` with a token from the "
                 "node's `tokens`, from `interlock token create`, or of an issuer that it believes.",
             )
+        if bearer is not None and self._on_unread is not None:
+            self._on_unread()
         return self._local
 
     def forget(self) -> None:
