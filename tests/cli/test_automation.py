@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import time
 from pathlib import Path
@@ -70,7 +71,12 @@ def desk(world: World) -> Desk:
 
 def test_nothing_yet(desk: Desk) -> None:
     assert "0 decisions are remembered, and it takes 8 alike" in desk()
-    assert desk.json("list") == {"decisions": 0, "suggestions": [], "rules": []}
+    assert desk.json("list") == {
+        "decisions": 0,
+        "suggestions": [],
+        "rules": [],
+        "dismissed": [],
+    }
 
 
 def test_from_a_suggestion_to_a_rule_and_back(desk: Desk) -> None:
@@ -104,12 +110,81 @@ def test_from_a_suggestion_to_a_rule_and_back(desk: Desk) -> None:
     now = desk.json()
     assert (now["suggestions"], [one["name"] for one in now["rules"]]) == ([], [rule.name])
     assert "in force:" in desk()
+    assert "the rules in force answer for all of them" in desk()
     assert "Accepted 20" in desk("show", rule.name)
     assert "in force already" in desk("accept", rule.name, "--yes")
 
     assert "humans are asked again" in desk("revert", rule.name)
     assert desk.config.read_text() == before
     assert "no learned rule" in desk("revert", rule.name, code=3)
+
+
+def test_a_suggestion_that_nobody_wants(desk: Desk) -> None:
+    desk.remember(decisions(notes(12)))
+    [one] = desk.json()["suggestions"]
+    me = getpass.getuser()
+    said = desk("dismiss", one["rule"]["name"])
+    assert "is not suggested before 12 more decisions like these" in said
+    assert f"automation dismiss --undo {one['id']}" in said
+    told = desk()
+    assert "no rule is suggested: 12 decisions are remembered" in told
+    assert "1 more was dismissed: `interlock automation list --all` shows them." in told
+    now = desk.json()
+    assert now["suggestions"] == []
+    [no] = now["dismissed"]
+    assert (no["id"], no["by"], no["reverted"]) == (one["id"], me, False)
+    # It is there for whoever wants to see it, and says whose word that was.
+    listed = desk("list", "--all")
+    assert f"{one['id']}  allow " in listed
+    assert f"dismissed {no['at']} by {me}" in listed
+    assert desk.json("list", "--all")["suggestions"][0]["dismissed"]["by"] == me
+    assert f"It was dismissed {no['at']} by {me}." in desk("show", one["id"])
+
+    assert "may be suggested again" in desk("dismiss", "--undo", one["id"])
+    assert [found["id"] for found in desk.json()["suggestions"]] == [one["id"]]
+    assert "nothing that was dismissed" in desk("dismiss", "--undo", one["id"], code=1)
+    assert "nothing is called" in desk("dismiss", "s00000000", code=1)
+
+
+def test_a_rule_that_was_taken_back_is_not_suggested_at_once(desk: Desk) -> None:
+    desk.remember(decisions(notes(12)))
+    [one] = desk.json()["suggestions"]
+    accept = ("accept", one["id"], "--yes", "--open", "content")
+    desk(*accept)
+    [rule] = desk.learned
+    assert "`interlock automation revert` takes it back" in desk("dismiss", rule.name, code=1)
+    desk("revert", rule.name)
+    now = desk.json()
+    assert now["suggestions"] == []
+    assert [(no["name"], no["reverted"]) for no in now["dismissed"]] == [(rule.name, True)]
+    assert f" by {getpass.getuser()}" in desk("list", "--all").partition("reverted")[2]
+    # Whoever wants it after all can have it, and then it is not dismissed any more.
+    desk(*accept)
+    assert [one.name for one in desk.learned] == [rule.name]
+    assert desk.json()["dismissed"] == []
+
+
+def test_a_rule_is_taken_back_whatever_is_remembered(desk: Desk) -> None:
+    desk.remember(decisions(notes(12)))
+    [one] = desk.json()["suggestions"]
+    desk("accept", one["id"], "--yes", "--open", "content")
+    [path] = desk.world.state.rglob("decisions.db")
+    path.write_bytes(b"this is no database" * 100)
+    said = desk("revert", desk.learned[0].name)
+    assert "that it is not wanted cannot be remembered" in said
+    assert "humans are asked again" in said
+    assert desk.learned == []
+
+
+def test_what_rules_answer_for_is_said(desk: Desk) -> None:
+    desk.remember(decisions(notes(12)))
+    [one] = desk.json()["suggestions"]
+    desk("accept", one["id"], "--yes", "--open", "content")
+    desk.remember(decisions(notes(3), tool="files.move"))
+    assert (
+        "no rule is suggested: 15 decisions are remembered, the rules in force answer for 12 of "
+        "them, and of the others it takes 8 alike." in flat(desk())
+    )
 
 
 def test_what_cannot_be_undone_takes_a_word_more(desk: Desk) -> None:

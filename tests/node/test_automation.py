@@ -7,8 +7,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from interlock.config import Config, parse_config
+from interlock.config import Config, LearnedRule, parse_config
 from interlock.node import Node
+from interlock.pipeline.automation.dismissal import Dismissed
 
 RULE = "{name: counting is fine, then: allow, tools: [demo.text_stats]}"
 
@@ -19,6 +20,32 @@ def config(rule: str, more: str = "") -> Config:
         f"servers: {{demo: {{command: {sys.executable}, args: [-m, interlock.demo]}}}}\n"
         f"policy: {{learned: [{rule}]}}\n{more}"
     )
+
+
+def test_the_journal_says_who_took_a_rule_back(tmp_path: Path) -> None:
+    async def scene() -> list[str]:
+        node = Node(config(RULE), base_dir=tmp_path)
+        try:
+            store = node.automation._store
+            assert store is not None
+            for by, name in (("eve", "another"), ("ada", "counting is fine")):
+                rule = LearnedRule(name=name, then="allow", tools=["demo.count"])
+                store.dismiss(
+                    Dismissed(id=name, rule=rule, by=by, time=1.0, agreed=6, reverted=True)
+                )
+            await node.apply(config(""))
+            # Somebody wants it again, and then takes it out by hand.
+            store.restore(["counting is fine"])
+            await node.apply(config(RULE))
+            await node.apply(config("", "automation: {enabled: false}\n"))
+            assert node._journal is not None
+            assert await node._journal.flush_async()
+            rows = node._journal.tail(100)
+        finally:
+            await node.stop()
+        return [row.detail for row in rows if (row.verb, row.outcome) == ("learned", "reverted")]
+
+    assert asyncio.run(scene()) == ["by ada", "by whoever changed the config"]
 
 
 def test_the_journal_says_when_rules_came_and_went(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from interlock.config.automation import AutomationConfig
+from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
+from interlock.pipeline.automation.dismissal import Dismissed
 from interlock.stores.decisions import DecisionStore
 from tests.pipeline.automation.past import NOW, decision, decisions, notes
 from tests.stores.telling import PATIENCE
@@ -167,7 +169,7 @@ def test_one_that_cannot_be_read_hides_no_other(
 _WRITES_AND_DIES = """
 import os, signal, sys, threading
 from pathlib import Path
-from interlock.config.automation import AutomationConfig
+from interlock.config.automation import AutomationConfig, LearnedRule
 from interlock.stores.decisions import DecisionStore
 from tests.pipeline.automation.past import NOW, decision
 told = threading.Semaphore(0)
@@ -193,3 +195,39 @@ def test_what_was_told_outlives_the_process(path: Path, clock: Clock) -> None:
     store = opened(path, clock)
     assert [one.approval for one in store.history()] == ["a"]
     store.close()
+
+
+# -- what nobody wants
+
+
+def no(id: str, **changes: Any) -> Dismissed:
+    rule = LearnedRule(name=f"allow-{id}", then="allow", tools=["files.write"])
+    return Dismissed(**{"id": id, "rule": rule, "by": "ada", "time": NOW, "agreed": 6, **changes})
+
+
+def test_what_nobody_wants_is_kept(path: Path, clock: Clock, store: DecisionStore) -> None:
+    # A file that was made before there was any such thing.
+    store.write(decision(notes(1)[0]))
+    assert store.dismissed() == []
+    store.dismiss(no("s2", time=NOW + 1))
+    store.dismiss(no("s1"))
+    store.dismiss(no("s1", by="bert", reverted=True))
+    again = opened(path, clock)
+    assert again.dismissed() == [no("s1", by="bert", reverted=True), no("s2", time=NOW + 1)]
+    again.restore(["s1", "never"])
+    assert store.dismissed() == [no("s2", time=NOW + 1)]
+    again.close()
+
+
+def test_what_cannot_be_read_is_told(
+    path: Path, store: DecisionStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert store.dismissed() == []
+    assert not path.exists()
+    store.dismiss(no("s1"))
+    store.dismiss(no("s2"))
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE dismissed SET record = x'00' WHERE id = 's1'")
+        file.commit()
+    assert [one.id for one in store.dismissed()] == ["s2"]
+    assert "what was dismissed as s1 cannot be read" in caplog.text

@@ -12,20 +12,23 @@ import os
 import shlex
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from interlock.cli import options, running, say, where
+from interlock.cli.automation_past import Past, config_path, is_called, line
+from interlock.cli.automation_shown import (
+    print_examples,
+    print_whole,
+    replay_row,
+    row,
+    show_list,
+)
 from interlock.cli.running import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.config import Config
     from interlock.config.automation import LearnedRule
-    from interlock.pipeline.automation.decision import Decided
-    from interlock.pipeline.automation.replay import Replayed
-    from interlock.pipeline.automation.suggestion import Suggestion
 
 automation = typer.Typer(invoke_without_command=True)
 
@@ -33,8 +36,6 @@ Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Irreversible = Annotated[
     bool, typer.Option("--irreversible", help="Also for what cannot be undone.")
 ]
-_STYLES: Final = {"allow": "green", "deny": "bold red"}
-_MOST_SHOWN: Final = 300
 _VOID: Final = (
     "Rules change with this: calls that wait for a human now can no longer be approved, and have "
     "to be asked for again."
@@ -60,17 +61,19 @@ def overview(
       interlock automation
       interlock automation show s1f0c0e2a
       interlock automation accept s1f0c0e2a
+      interlock automation dismiss s1f0c0e2a
       interlock automation revert allow-files.write-1f0c0e
     """
     if context.invoked_subcommand is not None:
         options.refuse_before_command(context)
         return
-    _list(config, node, json=json, irreversible=irreversible)
+    show_list(Past(config, node), json=json, irreversible=irreversible, all=False)
 
 
 @automation.command("list")
 def list_suggestions(
     irreversible: Irreversible = False,
+    all: Annotated[bool, typer.Option("--all", help="Also those that were dismissed.")] = False,
     config: where.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
@@ -78,10 +81,11 @@ def list_suggestions(
     """Show which rules are suggested, and which are in force.
 
     \b
-    Example:
+    Examples:
       interlock automation list
+      interlock automation list --all
     """
-    _list(config, node, json=json, irreversible=irreversible)
+    show_list(Past(config, node), json=json, irreversible=irreversible, all=all)
 
 
 @automation.command()
@@ -100,13 +104,13 @@ def show(
     """
     from interlock.pipeline.automation.replay import replay as replayed
 
-    past = _Past(config, node)
+    past = Past(config, node)
     found = past.find(id, irreversible=irreversible)
     result = replayed(found.rule, past.history)
     if json:
-        say.as_json(_row(found) | {"replay": _replay_row(result)})
+        say.as_json(row(found) | {"replay": replay_row(result)})
     else:
-        _print_whole(found, result)
+        print_whole(found, result)
 
 
 @automation.command()
@@ -135,7 +139,7 @@ def replay(
     from interlock.config import load_config
     from interlock.pipeline.automation.replay import replay as replayed
 
-    past = _Past(config, node)
+    past = Past(config, node)
     # One that is not there is told as such: no rule is called so.
     if os.path.isfile(what) or what.endswith((".yaml", ".yml", ".json")):
         rules = load_config(what).policy.learned
@@ -146,11 +150,11 @@ def replay(
         rules = [past.find(what, irreversible=irreversible).rule]
     results = [(rule, replayed(rule, past.history)) for rule in rules]
     if json:
-        say.as_json([{"rule": rule.name, **_replay_row(one)} for rule, one in results])
+        say.as_json([{"rule": rule.name, **replay_row(one)} for rule, one in results])
     else:
         for rule, one in results:
-            print(f"{_line(rule.name)} {one.words}.")
-            _print_examples(one)
+            print(f"{line(rule.name)} {one.words}.")
+            print_examples(one)
     if any(one.other for _, one in results):
         raise typer.Exit(say.FAILED)
 
@@ -190,13 +194,13 @@ def accept(
     from interlock.pipeline.approval.record import utc
     from interlock.pipeline.automation.replay import replay as replayed
 
-    past = _Past(config, node)
+    past = Past(config, node)
     path = past.config_path()
     found = past.find(id, irreversible=irreversible)
     if found.evidence is None:
-        say.note(f"{_line(found.rule.name)} is in force already.")
+        say.note(f"{line(found.rule.name)} is in force already.")
         return
-    _print_whole(found, replayed(found.rule, past.history))
+    print_whole(found, replayed(found.rule, past.history))
     say.note(_VOID)
     if not _agreed(found.rule, open or [], yes=yes):
         say.note("nothing was changed.")
@@ -204,8 +208,11 @@ def accept(
     rule = replace(found.rule, accepted=f"{utc(time.time())} by {getpass.getuser()}")
     # Read again: whoever was asked may have taken a while.
     write_text(path, add_learned(read_text(path), rule, str(path)))
-    print(f"{_line(rule.name)} is in {path} now.")
-    say.note(f"`interlock automation revert {_line(rule.name)}` takes it back.")
+    if found.dismissed is not None:
+        with past.store() as store:
+            store.restore([found.id, found.dismissed.id])
+    print(f"{line(rule.name)} is in {path} now.")
+    say.note(f"`interlock automation revert {line(rule.name)}` takes it back.")
 
 
 @automation.command()
@@ -216,6 +223,8 @@ def revert(
 ) -> None:
     """Take an accepted rule back: humans are asked again. A running node heeds it by itself.
 
+    It counts as dismissed, so it is not suggested again at once.
+
     \b
     Example:
       interlock automation revert allow-files.write-1f0c0e
@@ -223,258 +232,84 @@ def revert(
     from interlock.cli.add import write_text
     from interlock.config.edit_rules import remove_learned
     from interlock.config.load import read_text
+    from interlock.errors import InterlockError
+    from interlock.pipeline.automation.replay import replay as replayed
+    from interlock.pipeline.automation.suggestion import id_of
 
-    path = _config_path(running.with_files(config, node))
-    write_text(path, remove_learned(read_text(path), name, str(path)))
-    print(f"{_line(name)} is in {path} no more: humans are asked again.")
+    path = config_path(running.with_files(config, node))
+    text = remove_learned(read_text(path), name, str(path))
+    try:
+        past = Past(config, node)
+        # Before the config, by which a running node notices it: its journal says who did it.
+        for rule in past.rules:
+            if rule.name == name:
+                same = replayed(rule, past.history).same
+                past.dismiss(id_of(rule), rule, same, reverted=True)
+    except InterlockError as error:
+        # It is taken back all the same.
+        say.note(f"that it is not wanted cannot be remembered: {error.message}")
+    write_text(path, text)
+    print(f"{line(name)} is in {path} no more: humans are asked again.")
     say.note(_VOID)
 
 
-# -- what there is
+@automation.command()
+def dismiss(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The suggestion, or its rule's name.")],
+    undo: Annotated[
+        bool, typer.Option("--undo", help="It was a mistake: let it be suggested again.")
+    ] = False,
+    irreversible: Irreversible = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Do not want a suggestion: it is not shown again, nor are others for the same decisions,
+    before humans have decided as much anew as there was. Who dismissed it, and when, is kept.
 
-
-class _Found:
-    """A suggestion, or a rule that is in force."""
-
-    def __init__(self, rule: LearnedRule, suggestion: Suggestion | None = None) -> None:
-        self.rule = rule
-        self.id = rule.name if suggestion is None else suggestion.id
-        self.words = rule.reason if suggestion is None else suggestion.words
-        self.evidence = None if suggestion is None else suggestion.evidence
-
-
-class _Past:
-    """Everything that humans decided at the node that is meant. Raises ConfigError,
-    InterlockError."""
-
-    def __init__(self, config: Path | None, node: str | None) -> None:
-        from interlock.node.places import decisions_path
-        from interlock.stores.decisions import DecisionStore
-
-        self.meant = running.with_files(config, node)
-        self.config: Config = self.meant.config
-        self.path = decisions_path(self.config, os.environ, self.meant.base_dir)
-        store = DecisionStore(
-            self.path,
-            deliver=lambda what: what(),
-            settings=self.config.automation,
-            wall_clock=time.time,
-        )
-        try:
-            self.history: list[Decided] = store.history()
-        finally:
-            store.close()
-
-    def config_path(self) -> Path:
-        return _config_path(self.meant)
-
-    @property
-    def rules(self) -> list[LearnedRule]:
-        return self.config.policy.learned
-
-    def suggestions(self, *, irreversible: bool) -> list[Suggestion]:
-        from interlock.pipeline.automation.suggestion import suggest
-
-        return suggest(
-            self.history, self.config.automation, standing=self.rules, irreversible=irreversible
-        )
-
-    def find(self, id: str, *, irreversible: bool) -> _Found:
-        """What is called so; says what is wrong, and ends, where nothing is."""
-        for rule in self.rules:
-            if rule.name == id:
-                return _Found(rule)
-        found = [one for one in self.suggestions(irreversible=irreversible) if one.id == id]
-        if found:
-            return _Found(found[0].rule, found[0])
-        if not irreversible and any(one.id == id for one in self.suggestions(irreversible=True)):
-            say.problem(
-                f"{_line(id)} would also answer for what cannot be undone. If that is what you "
-                "want, say --irreversible."
-            )
-        else:
-            say.problem(
-                f"nothing is called {_line(id)} here. Suggestions change with every decision: "
-                "`interlock automation` has those of now."
-            )
+    \b
+    Examples:
+      interlock automation dismiss s1f0c0e2a
+      interlock automation list --all
+      interlock automation dismiss --undo s1f0c0e2a
+    """
+    past = Past(config, node)
+    if undo:
+        meant = [one.id for one in past.dismissed if is_called(one, id)]
+        if not meant:
+            say.problem(f"nothing that was dismissed is called {line(id)} here.")
+            raise typer.Exit(say.FAILED)
+        with past.store() as store:
+            store.restore(meant)
+        print(f"{line(id)} may be suggested again.")
+        return
+    found = past.find(id, irreversible=irreversible)
+    if found.evidence is None:
+        say.problem(f"{line(id)} is in force: `interlock automation revert` takes it back.")
         raise typer.Exit(say.FAILED)
-
-
-def _config_path(meant: running.Meant) -> Path:
-    if meant.source is None or meant.source.path is None:
-        from interlock.config import ConfigError
-
-        raise ConfigError.of(
-            "the rules of a node stand in its config, and none was found", "name it with --config"
-        )
-    return meant.source.path
+    past.dismiss(found.id, found.rule, found.evidence.agreed)
+    least = max(found.evidence.agreed, past.config.automation.decisions)
+    print(f"{line(found.rule.name)} is not suggested before {least} more decisions like these.")
+    say.note(f"`interlock automation dismiss --undo {line(found.id)}` brings it back.")
 
 
 def _agreed(rule: LearnedRule, opened: list[str], *, yes: bool) -> bool:
     """Whether somebody wants the rule, and each argument that it leaves open."""
     for name in opened:
         if name not in rule.open:
-            raise typer.BadParameter(f"{_line(rule.name)} does not leave {_line(name)} open")
+            raise typer.BadParameter(f"{line(rule.name)} does not leave {line(name)} open")
     left = [name for name in rule.open if name not in opened]
     asked = not yes and sys.stdin.isatty()
     if left and not asked:
-        said = " ".join(f"--open {shlex.quote(_line(name))}" for name in left)
+        said = " ".join(f"--open {shlex.quote(line(name))}" for name in left)
         raise typer.BadParameter(
             "this rule lets calls through whatever some arguments say. If that is what you want, "
             f"say {said}"
         )
     for name in left:
-        if not say.agreed(f"Let calls through whatever {_line(name)} says?"):
+        if not say.agreed(f"Let calls through whatever {line(name)} says?"):
             return False
     if yes:
         return True
     if not asked:
         raise typer.BadParameter("nobody can be asked here: look at the rule, then say --yes")
-    return say.agreed(f"Accept {_line(rule.name)} as shown?")
-
-
-# -- what is said
-
-
-def _list(config: Path | None, node: str | None, *, json: bool, irreversible: bool) -> None:
-    from rich.text import Text
-
-    past = _Past(config, node)
-    found = past.suggestions(irreversible=irreversible)
-    if json:
-        say.as_json(
-            {
-                "decisions": len(past.history),
-                "suggestions": [_row(_Found(one.rule, one)) for one in found],
-                "rules": past.rules,
-            }
-        )
-        return
-    console = say.console()
-    for one in found:
-        then = one.rule.then
-        line = Text.assemble(f"{one.id}  ", (f"{then:<6}", _STYLES[then]), _short(one.words))
-        console.print(line, soft_wrap=True)
-        console.print(Text(f"           {_short(one.evidence.words)}", "dim"), soft_wrap=True)
-    if past.rules:
-        console.print("in force:")
-    for rule in past.rules:
-        line = Text.assemble(
-            "  ", (f"{rule.then:<6}", _STYLES[rule.then]), _line(rule.name),
-            (f"  accepted {_line(rule.accepted)}" if rule.accepted else "", "dim"),
-        )  # fmt: skip
-        console.print(line, soft_wrap=True)
-    _say_more(past, len(found), irreversible=irreversible)
-
-
-def _say_more(past: _Past, found: int, *, irreversible: bool) -> None:
-    from interlock.pipeline.automation.rule import undoable
-
-    settings = past.config.automation
-    if not settings.enabled:
-        say.note("decisions are not kept: automation.enabled is false.")
-    if found:
-        say.note("`interlock automation show ID` shows one whole, `accept` accepts it.")
-    else:
-        decided = len(past.history)
-        say.note(
-            f"no rule is suggested: {decided} {'decision is' if decided == 1 else 'decisions are'} "
-            f"remembered, and it takes {settings.decisions} alike."
-        )
-    if not irreversible and any(not undoable(one.effect) for one in past.history):
-        more = len(past.suggestions(irreversible=True)) - found
-        if more > 0:
-            say.note(f"{more} more about what cannot be undone: say --irreversible to see them.")
-
-
-def _print_whole(found: _Found, result: Replayed) -> None:
-    from rich.text import Text
-
-    from interlock.config.edit_rules import rule_text
-
-    console = say.console()
-    console.print(Text(say.printable(found.words or found.rule.name)), soft_wrap=True)
-    console.print()
-    console.print(Text(say.printable(rule_text(found.rule)), "cyan"), soft_wrap=True)
-    rule = found.rule
-    if found.evidence is not None:
-        console.print(Text(f"Evidence: {_line(found.evidence.words)}."), soft_wrap=True)
-        left_out = found.evidence.agreed - found.evidence.counted
-        if left_out:
-            console.print(
-                f"          {left_out} of them came so fast that they do not count.", soft_wrap=True
-            )
-        if found.evidence.last_exception is not None:
-            console.print(
-                Text(f"Last exception: {_told(found.evidence.last_exception)}"), soft_wrap=True
-            )
-    elif rule.accepted:
-        console.print(Text(f"Accepted {_line(rule.accepted)}."), soft_wrap=True)
-    console.print(Text(f"Replayed: it {result.words}."), soft_wrap=True)
-    _print_examples(result, None if found.evidence is None else found.evidence.last_exception)
-
-
-def _print_examples(result: Replayed, but: Decided | None = None) -> None:
-    """What humans decided otherwise. `but`: that one was shown."""
-    for one in result.examples:
-        if one != but:
-            print(f"  {_told(one)}")
-    more = result.other - len(result.examples)
-    if more > 0:
-        print(f"  and {more} more")
-
-
-def _told(one: Decided) -> str:
-    from interlock.pipeline.approval.record import utc
-
-    verdict = "approved" if one.verdict == "approve" else "refused"
-    return _short(
-        f"{utc(one.time)}  {verdict} by {one.by}: {one.tool} of {one.caller} "
-        f"with {one.arguments.decode()}"
-    )
-
-
-def _row(found: _Found) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": found.id, "words": found.words, "rule": found.rule}
-    evidence = found.evidence
-    if evidence is not None:
-        exception = evidence.last_exception
-        row["evidence"] = {
-            "agreed": evidence.agreed,
-            "decided": evidence.decided,
-            "counted": evidence.counted,
-            "unjudged": evidence.unjudged,
-            "doubtful": evidence.doubtful,
-            "by": evidence.by,
-            "first": evidence.first,
-            "last": evidence.last,
-            "last_exception": None if exception is None else _decision_row(exception),
-        }
-    return row
-
-
-def _replay_row(result: Replayed) -> dict[str, Any]:
-    return {
-        "covered": result.covered,
-        "same": result.same,
-        "other": result.other,
-        "unjudged": result.unjudged,
-        "words": result.words,
-        "examples": [_decision_row(one) for one in result.examples],
-    }
-
-
-def _decision_row(one: Decided) -> dict[str, Any]:
-    import msgspec
-
-    return msgspec.structs.asdict(one) | {"arguments": msgspec.Raw(one.arguments)}
-
-
-def _line(text: str) -> str:
-    """What others wrote, on one line."""
-    return " ".join(say.printable(text).split())
-
-
-def _short(text: str) -> str:
-    line = _line(text)
-    return line if len(line) <= _MOST_SHOWN else line[:_MOST_SHOWN] + "…"
+    return say.agreed(f"Accept {line(rule.name)} as shown?")

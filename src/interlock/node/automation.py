@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from interlock.config import Config, LearnedRule
+from interlock.config import AutomationConfig, Config, LearnedRule
+from interlock.errors import InterlockError
 from interlock.node.places import decisions_path
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
@@ -49,15 +50,18 @@ class Automation:
             self._store.configure(config.automation)
         if config.automation.enabled and self._stop is None:
             if self._store is None:
-                self._store = DecisionStore(
-                    self._path,
-                    deliver=asyncio.get_running_loop().call_soon_threadsafe,
-                    settings=config.automation,
-                    wall_clock=time.time,
-                )
+                self._store = self._opened(config.automation)
             self._stop = self._approvals.watch(Watching(self._store, time.time).heard)
         elif not config.automation.enabled:
             self._hear_no_more()
+
+    def _opened(self, settings: AutomationConfig) -> DecisionStore:
+        return DecisionStore(
+            self._path,
+            deliver=asyncio.get_running_loop().call_soon_threadsafe,
+            settings=settings,
+            wall_clock=time.time,
+        )
 
     async def close(self) -> None:
         self._hear_no_more()
@@ -72,8 +76,24 @@ class Automation:
             if new == old:
                 continue
             word = "accepted" if old is None else "reverted" if new is None else "changed"
-            about = f"{new.then} {' '.join(new.tools)} {new.evidence}" if new is not None else ""
+            if new is None:
+                about = self._who_took_back(name)
+            else:
+                about = f"{new.then} {' '.join(new.tools)} {new.evidence}"
             self._audit.record_change("learned", name, word, about)
+
+    def _who_took_back(self, name: str) -> str:
+        """Whoever `interlock automation revert` remembered, just before it changed the config."""
+        store = self._store or self._opened(AutomationConfig())
+        try:
+            found = [one for one in store.dismissed() if one.reverted and one.rule.name == name]
+        except InterlockError:
+            # The log has it, and the rule is gone all the same.
+            found = []
+        finally:
+            if store is not self._store:
+                store.close()
+        return f"by {found[-1].by}" if found else "by whoever changed the config"
 
     def _hear_no_more(self) -> None:
         stop, self._stop = self._stop, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import msgspec
 from interlock.config.automation import AutomationConfig
 from interlock.errors import InterlockError
 from interlock.pipeline.automation.decision import Decided
+from interlock.pipeline.automation.dismissal import Dismissed
 from interlock.stores.aql_file import WriterFile
 from interlock.stores.own_file import OwnFile
 
@@ -41,6 +42,11 @@ _EVERY: Final = 100
 _log = logging.getLogger("interlock.stores")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Decided).decode
+_decode_dismissed = msgspec.msgpack.Decoder(Dismissed).decode
+_MAKE_DISMISSED: Final = (
+    # Files that are older have no such table: it is made when it is first needed.
+    "CREATE TABLE IF NOT EXISTS dismissed (id TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID"
+)
 
 
 class DecisionStore:
@@ -106,6 +112,42 @@ class DecisionStore:
             except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
                 _log.warning("the decision about %.40s cannot be read: %s", approval, wrong)
         return found
+
+    def dismiss(self, one: Dismissed) -> None:
+        """Keep that somebody does not want a rule. Waits for the disk. Raises InterlockError."""
+
+        def write(file: sqlite3.Connection) -> None:
+            file.execute(_MAKE_DISMISSED)
+            file.execute("INSERT OR REPLACE INTO dismissed VALUES (?, ?)", (one.id, _encode(one)))
+
+        self._file.at_once(write)
+
+    def restore(self, ids: Iterable[str]) -> None:
+        """Forget that. Waits for the disk. Raises InterlockError."""
+        rows = [(id,) for id in ids]
+
+        def delete(file: sqlite3.Connection) -> None:
+            file.execute(_MAKE_DISMISSED)
+            file.executemany("DELETE FROM dismissed WHERE id = ?", rows)
+
+        self._file.at_once(delete)
+
+    def dismissed(self) -> list[Dismissed]:
+        """What nobody wants, the oldest first. Waits for the disk. Raises InterlockError."""
+        if self._file.path is not None and not self._file.path.exists():
+            return []
+
+        def read(file: sqlite3.Connection) -> list[Any]:
+            file.execute(_MAKE_DISMISSED)
+            return file.execute("SELECT id, record FROM dismissed").fetchall()
+
+        found = []
+        for id, record in self._file.at_once(read):
+            try:
+                found.append(_decode_dismissed(record))
+            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+                _log.warning("what was dismissed as %.40s cannot be read: %s", id, wrong)
+        return sorted(found, key=lambda one: one.time)
 
     def close(self) -> None:
         """Write what is left, and stop. Waits for the disk."""

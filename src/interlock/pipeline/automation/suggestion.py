@@ -19,6 +19,7 @@ from interlock.pipeline.approval.record import utc
 from interlock.pipeline.automation.agreement import agrees, rationed
 from interlock.pipeline.automation.conditions import joined, text
 from interlock.pipeline.automation.decision import Decided
+from interlock.pipeline.automation.dismissal import Dismissed, dismissal_of
 from interlock.pipeline.automation.folders import NEARLY_ALL
 from interlock.pipeline.automation.patterns import FINEST, Pattern, clusters, common
 from interlock.pipeline.automation.replay import VERDICTS
@@ -76,6 +77,8 @@ class Suggestion(msgspec.Struct, frozen=True):
     rule: LearnedRule
     words: str
     evidence: Evidence
+    dismissed: Dismissed | None = None
+    """What was dismissed before, if that is for this one as well."""
 
 
 class _Weighed(msgspec.Struct, frozen=True, eq=False):
@@ -93,16 +96,18 @@ def suggest(
     *,
     standing: Sequence[LearnedRule] = (),
     irreversible: bool = False,
+    dismissed: Sequence[Dismissed] = (),
 ) -> list[Suggestion]:
     """What could be decided without a human, the best known first. `standing`: rules that are
-    accepted already. `irreversible`: also what cannot be undone; such a rule says so."""
+    accepted already. `irreversible`: also what cannot be undone; such a rule says so. What was
+    `dismissed` is there, and says so."""
     by_tool: dict[str, dict[str, Case]] = {}
     for one in sorted(history, key=lambda one: one.time):
         if irreversible or undoable(one.effect):
             # An approval is decided once, however often it is told.
             by_tool.setdefault(one.tool, {}).setdefault(one.approval, read_case(one))
     standing_rules = [CompiledRule(one) for one in standing]
-    found: list[_Weighed] = []
+    found: list[tuple[_Weighed, Dismissed | None]] = []
     for tool, known in by_tool.items():
         cases = list(known.values())
         for then in VERDICTS:
@@ -111,17 +116,21 @@ def suggest(
                 # What speaks for a rule, and against it, is all that is remembered.
                 again = [_weigh(one.rule, one.pattern, cases, settings) for one in narrowest]
                 narrowest = [one for one in again if one is not None]
-            found += [one for one in narrowest if not _stands(one, cases, standing_rules)]
-    found.sort(key=lambda one: (-one.evidence.counted, one.rule.name))
-    return [_suggestion(one) for one in found]
+            for left in narrowest:
+                if not _stands(left, cases, standing_rules):
+                    rule, agreed = left.rule, [cases[number] for number in left.agreed]
+                    by = dismissal_of(id_of(rule), rule, agreed, dismissed, settings)
+                    found.append((left, by))
+    found.sort(key=lambda pair: (-pair[0].evidence.counted, pair[0].rule.name))
+    return [_suggestion(*pair) for pair in found]
 
 
-def _suggestion(weighed: _Weighed) -> Suggestion:
+def _suggestion(weighed: _Weighed, dismissed: Dismissed | None) -> Suggestion:
     rule, words = weighed.rule, words_of(weighed.rule, weighed.pattern)
     # Why it is denied is told to whoever asks next, and is not to tell of others' arguments.
     reason = words if rule.then == "allow" else _REFUSED
     rule = msgspec.structs.replace(rule, reason=reason)
-    return Suggestion(id_of(rule), rule, words, weighed.evidence)
+    return Suggestion(id_of(rule), rule, words, weighed.evidence, dismissed)
 
 
 def id_of(rule: LearnedRule) -> str:
