@@ -198,7 +198,7 @@ def test_slips_in_capabilities(world: World, pattern: str, meant: str) -> None:
         (
             "topics.rooms.ops.seats[0].capabilities[0]",
             f"no message is of the kind {pattern}",
-            f'did you mean "{meant}"?',
+            f"write {meant}",
         )
     ]
 

@@ -106,7 +106,7 @@ def pattern_doubt(pattern: str) -> tuple[str, str] | None:
     meant = _meant(pattern)
     if meant is None:
         return None
-    hint = f'did you mean "{meant}"?' if meant else _MCP_FORMS
+    hint = f"write {meant}" if meant else _MCP_FORMS
     return f"no message is of the kind {pattern}", hint
 
 
