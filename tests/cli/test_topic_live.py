@@ -135,3 +135,24 @@ def test_an_answer_is_seen_by_who_looks_back() -> None:
         await live.end()
 
     asyncio.run(main())
+
+
+def test_yes_to_what_was_not_drawn_yet_does_nothing() -> None:
+    """Keys that come in one go: whatever they were meant for, nobody has read the question."""
+
+    async def main() -> None:
+        alone = Alone()
+        alone.propose("a", "pay", {"to": "the baker"})
+        live = Live(seated(alone), write=lambda _: None)
+        live.draw()
+        live.typed(b"\tay")
+        await asyncio.gather(*live._tasks)
+        assert alone.said == []
+        live.draw()
+        live.typed(b"y")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [one["kind"] for one in alone.said] == ["mcp/request:tools/call:pay"]
+        await live.end()
+
+    asyncio.run(main())

@@ -22,6 +22,7 @@ from interlock.cli.topic_screen import (
     Deed,
     Screen,
     Somebody,
+    looked,
     now_waiting,
     pressed,
     question,
@@ -42,15 +43,16 @@ def typed(screen: Screen, text: str) -> tuple[Screen, Deed | None]:
     """Every character, and the last deed."""
     deed = None
     for one in text:
-        screen, deed = pressed(screen, Key("text", one))
-    return screen, deed
+        # It is drawn before the next key comes.
+        screen, deed = pressed(looked(screen), Key("text", one))
+    return looked(screen), deed
 
 
 def keys(screen: Screen, *names: str) -> tuple[Screen, Deed | None]:
     deed = None
     for name in names:
-        screen, deed = pressed(screen, Key(name))
-    return screen, deed
+        screen, deed = pressed(looked(screen), Key(name))
+    return looked(screen), deed
 
 
 def shown(screen: Screen) -> str:
@@ -215,7 +217,7 @@ def test_a_number_chooses() -> None:
     screen, _ = keys(SCREEN, "tab")
     screen, _ = typed(screen, "2")
     assert screen.chosen == "p2"
-    assert typed(screen, "9")[0].chosen == "p2"
+    assert typed(screen, "9")[0].chosen == ""
 
 
 def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:

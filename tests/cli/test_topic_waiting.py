@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from interlock.cli import topic_screen
 from interlock.cli.topic_keys import Key
 from interlock.cli.topic_said import Line
-from interlock.cli.topic_screen import Deed, Screen, Somebody, now_waiting, pressed, resized
+from interlock.cli.topic_screen import Deed, Screen, Somebody, looked, now_waiting, pressed, resized
 from interlock.cli.topic_view import drawn
 from interlock.cli.topic_waiting import Fold, Proposed, arranged, folded
 
@@ -38,8 +38,9 @@ def pressing(screen: Screen, *keys: str) -> tuple[Screen, Deed | None]:
     """Keys by their names, or the characters themselves."""
     deed = None
     for one in keys:
-        screen, deed = pressed(screen, Key("text", one) if len(one) == 1 else Key(one))
-    return screen, deed
+        # It is drawn before the next key comes.
+        screen, deed = pressed(looked(screen), Key("text", one) if len(one) == 1 else Key(one))
+    return looked(screen), deed
 
 
 def rows(screen: Screen) -> list[str]:
@@ -171,14 +172,26 @@ def test_a_number_of_more_than_one_digit_chooses() -> None:
 
 
 def test_numbers_stay_with_their_proposals() -> None:
-    before = arranged((), [proposal("p1"), proposal("p2", "other"), proposal("p3")])
+    before = arranged((), [proposal("p1"), proposal("p2", "other"), proposal("p3")], 0)
     assert [(one.id, one.number) for one in before] == [("p1", 1), ("p3", 3), ("p2", 2)]
-    after = arranged(before, [proposal("p3"), proposal("p2", "other"), proposal("p4")])
+    after = arranged(before, [proposal("p3"), proposal("p2", "other"), proposal("p4")], 3)
     assert [(one.id, one.number) for one in after] == [("p3", 3), ("p4", 4), ("p2", 2)]
     # Another one by the same id is another one.
-    [another] = arranged(after, [proposal("p2", "other", "/etc")])
+    [another] = arranged(after, [proposal("p2", "other", "/etc")], 4)
     assert another.number == 5
-    assert arranged((), [proposal("p5")])[0].number == 1
+    assert arranged((), [proposal("p5")], 0)[0].number == 1
+
+
+def test_no_number_is_given_again_while_some_wait() -> None:
+    screen = deciding(proposal("p1"), proposal("p2", "other"), proposal("p3"))
+    screen = now_waiting(screen, [proposal("p1"), proposal("p2", "other")])
+    screen = now_waiting(screen, [proposal("p1"), proposal("p2", "other"), proposal("evil", "eve")])
+    assert {one.id: one.number for one in screen.proposals} == {"p1": 1, "p2": 2, "evil": 4}
+    # Keys for the third, which has gone, are about nothing.
+    _, deed = pressing(screen, "3", "r")
+    assert deed is None
+    screen = now_waiting(now_waiting(screen, []), [proposal("p9")])
+    assert screen.proposals[0].number == 1
 
 
 @given(
@@ -190,7 +203,7 @@ def test_every_row_is_one_or_counts_those_that_are_none(
     counts: list[int], at: int, most: int
 ) -> None:
     waiting = arranged(
-        (), [one for by, count in enumerate(counts) for one in flood(count, str(by))]
+        (), [one for by, count in enumerate(counts) for one in flood(count, str(by))], 0
     )
     chosen = waiting[at % len(waiting)].id
     listed = folded(waiting, chosen, most)

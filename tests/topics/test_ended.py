@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
+from interlock.pipeline.approval.answer import REQUIRED, STATUS
 from interlock.protocol.mcpx.payloads import ENDED
 from interlock.topics import Proposal
+from interlock.topics.fulfilling import MOST_FULFILMENTS
 from tests.topics.places import Alone
 
 KIND = "mcp/proposal:tools/call:x"
@@ -117,5 +119,79 @@ def test_any_other_error_is_the_outcome() -> None:
         alone.tell("a", "mcp/response:tools/call:x", answer, to=["b"], correlation_id=asked)
         with pytest.raises(InterlockError, match="broken"):
             await proposal.outcome()
+
+    proposing(test)
+
+
+HELD = {"code": CONFIRMATION_REQUIRED.code, "message": "It waits in the inbox."}
+
+
+def fulfilled(alone: Alone, proposal: Proposal, by: str, to: list[str]) -> str:
+    return alone.request(by, "tools/call", PARAMS, number=1, to=to, correlation_id=proposal.id)
+
+
+def answered(alone: Alone, sender: str, asked: str, **what: object) -> None:
+    answer = {"jsonrpc": "2.0", "id": 1, **what}
+    alone.tell(sender, "mcp/response:tools/call:x", answer, correlation_id=asked)
+
+
+def test_what_was_answered_once_is_not_held_later() -> None:
+    async def test(alone: Alone, proposal: Proposal) -> None:
+        asked = fulfilled(alone, proposal, "b", ["a"])
+        answered(alone, "a", asked, result={"content": []})
+        answered(alone, "a", asked, error=HELD)
+        assert alone.place.fulfilling.tracked[proposal.id].status == "fulfilled"
+
+    proposing(test)
+
+
+def test_one_of_several_does_not_hold_it() -> None:
+    async def test(alone: Alone, proposal: Proposal) -> None:
+        asked = fulfilled(alone, proposal, "c", ["a", "b"])
+        answered(alone, "b", asked, error=HELD)
+        assert alone.place.fulfilling.tracked[proposal.id].status == "fulfilled"
+        answered(alone, "a", asked, error=HELD)
+        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+
+    proposing(test, ("a", "b"))
+
+
+def test_a_result_that_says_that_a_human_decides_is_no_outcome() -> None:
+    """So a node answers a call that its rules stop."""
+
+    async def test(alone: Alone, proposal: Proposal) -> None:
+        asked = fulfilled(alone, proposal, "b", ["a"])
+        held = {
+            "content": [{"type": "text", "text": "It was not called."}],
+            "structuredContent": {"confirmation_id": "c-1"},
+            "_meta": {STATUS: REQUIRED},
+        }
+        answered(alone, "a", asked, result=held)
+        assert not proposal.settled
+        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+
+    proposing(test)
+
+
+def test_a_word_that_is_for_another_ends_nothing() -> None:
+    """Somebody has the node say it, about an id that it took."""
+
+    async def test(alone: Alone, proposal: Proposal) -> None:
+        said = {"text": "not taken", ENDED: "approval_refused"}
+        alone.tell("a", "chat", said, to=["b"], correlation_id=proposal.id)
+        assert not proposal.settled
+        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+
+    proposing(test)
+
+
+def test_nobody_makes_the_fulfilment_of_another_be_forgotten() -> None:
+    async def test(alone: Alone, proposal: Proposal) -> None:
+        asked = fulfilled(alone, proposal, "b", ["a"])
+        own = alone.propose("c", "x", to=["c"])
+        for _ in range(MOST_FULFILMENTS + 10):
+            alone.request("c", "tools/call", PARAMS, to=["c"], correlation_id=own)
+        answered(alone, "a", asked, result={"content": []})
+        assert await proposal.outcome() == {"content": []}
 
     proposing(test)

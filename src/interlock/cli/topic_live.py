@@ -272,6 +272,7 @@ class Live:
         # Once for all that was heard since the last time.
         self._update()
         self._write(as_seen(self.screen, self._colours))
+        self.screen = topic_screen.looked(self.screen)
 
     def stop_drawing(self) -> None:
         if self._drawing is not None:

@@ -98,6 +98,8 @@ class Screen(msgspec.Struct, frozen=True):
     doubted: str = ""
     """The draft that is for nobody who is here: Enter again says it to everybody."""
     note: str = ""
+    numbered: int = 0
+    """The highest number that a proposal got since some wait."""
 
     def proposal(self, id: str) -> Proposed | None:
         return next((one for one in self.proposals if one.id == id), None)
@@ -121,13 +123,15 @@ def now_waiting(screen: Screen, proposals: Iterable[Proposed]) -> Screen:
     """These wait now. Whatever was about one that does not wait any more is over; another one by
     the same id is another one."""
     before = {one.id: one for one in screen.proposals}
-    there = arranged(screen.proposals, proposals)
+    there = arranged(screen.proposals, proposals, screen.numbered)
+    # Only when nothing waits, numbers begin again.
+    numbered = max((screen.numbered, *(one.number for one in there))) if there else 0
     now = {one.id: one for one in there}
 
     def waits(id: str) -> bool:
         return id in before and before[id].is_same(now.get(id))
 
-    changed = replace(screen, proposals=there)
+    changed = replace(screen, proposals=there, numbered=numbered)
     if there and screen.note in (_NONE_SEEN, _NONE_LEFT):
         changed = replace(changed, note="")
     if screen.asking and not waits(screen.asking):
@@ -153,7 +157,7 @@ def resized(screen: Screen, width: int, height: int) -> Screen:
     # Other lines are shown now: what has been seen of a question is not known any more.
     size = (max(width, _NARROWEST), max(height, _LOWEST))
     cramped = size != (width, height)
-    return _looked(replace(screen, size=size, cramped=cramped, offset=0, seen=0))
+    return replace(screen, size=size, cramped=cramped, offset=0, seen=0)
 
 
 # -- keys
@@ -212,7 +216,7 @@ def _decided(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
     if one.mine:
         return replace(screen, note=_OWN), None
     about = tuple(filter(None, [one.barred, one.said and f"Said about it by {one.said}"]))
-    return _looked(replace(screen, asking=one.id, about=about, offset=0, seen=0)), None
+    return replace(screen, asking=one.id, about=about, offset=0, seen=0), None
 
 
 def _moved(screen: Screen, key: Key) -> str | None:
@@ -236,7 +240,8 @@ def _numbered(screen: Screen, digit: str) -> Screen:
     alike = {str(one.number): one.id for one in screen.proposals}
     alike = {number: id for number, id in alike.items() if number.startswith(typed)}
     if not alike:
-        return replace(screen, typed="", note=f"There is no proposal {typed}.")
+        # Nothing is chosen then: a key that follows was meant for that one.
+        return replace(screen, typed="", chosen="", note=f"There is no proposal {typed}.")
     if typed in alike and len(alike) == 1:
         return replace(screen, typed="", chosen=alike[typed])
     return replace(screen, typed=typed, chosen="")
@@ -259,14 +264,18 @@ def _answered(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
     if key.name in ("down", "page_down", "up", "page_up"):
         step = room if key.name.startswith("page") else 1
         offset = screen.offset + (step if key.name.endswith("down") else -step)
-        offset = max(0, min(offset, len(lines) - room))
-        return _looked(replace(screen, offset=offset)), None
+        # Not past what has not been on the screen yet, however fast the keys come.
+        offset = max(0, min(offset, len(lines) - room, screen.seen))
+        return replace(screen, offset=offset), None
     one = screen.proposal(screen.asking)
     if key.name == "text" and key.text in "yY":
         if one is not None and one.barred:
             return replace(screen, note=one.barred), None
         if screen.cramped:
             return replace(screen, note=_CRAMPED), None
+        if not screen.seen:
+            # Typed before it was there to be read: whatever that was meant for.
+            return screen, None
         if screen.seen < len(lines):
             return replace(screen, note="There is more of it: ↓ shows the rest."), None
         return _over(screen), Deed("fulfil", screen.asking)
@@ -280,8 +289,9 @@ def _over(screen: Screen) -> Screen:
     return replace(screen, asking="", about=(), offset=0, seen=0)
 
 
-def _looked(screen: Screen) -> Screen:
-    """What is shown now has been seen; only what follows on what was seen counts."""
+def looked(screen: Screen) -> Screen:
+    """It was drawn, and what of a question is on it has been seen; only what follows on what was
+    seen counts."""
     if not screen.asking or screen.offset > screen.seen:
         return screen
     end = min(screen.offset + question_room(screen), len(question(screen)))

@@ -44,11 +44,12 @@ class Fold(msgspec.Struct, frozen=True):
     count: int
 
 
-def arranged(before: Iterable[Proposed], now: Iterable[Proposed]) -> tuple[Proposed, ...]:
-    """Those of one proposer together, the oldest first. Who waited before keeps its number; only
-    when nothing waits, numbers begin again: no key for one that has gone is about another."""
+def arranged(
+    before: Iterable[Proposed], now: Iterable[Proposed], last: int
+) -> tuple[Proposed, ...]:
+    """Those of one proposer together, the oldest first. Who waited before keeps its number, and who
+    comes gets the next after `last`: no key for one that has gone is about another."""
     known = {one.id: one for one in before}
-    last = max((one.number for one in known.values()), default=0)
     groups: dict[str, list[Proposed]] = {}
     for one in now:
         older = known.get(one.id)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.call import UpstreamAnsweredError
-from interlock.errors import INTERNAL, INVALID_REQUEST, TOO_BUSY, InterlockError
+from interlock.errors import INTERNAL, TOO_BUSY, InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import request_kind, response_kind
 from interlock.protocol.mcpx.envelope import Head
@@ -64,7 +64,9 @@ class Answering:
         self._can = can
         self._proposal = proposal
         self._most = most
-        self._under_way: dict[tuple[str, str | bytes], asyncio.Task[None]] = {}
+        self._under_way: dict[tuple[str, str], tuple[str | bytes, asyncio.Task[None]]] = {}
+        """By who asked, and the id of its envelope: JSON-RPC ids may come twice, since a program
+        that was started anew counts from the beginning."""
         self._busy: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -81,12 +83,8 @@ class Answering:
             # Done in silence it would be worse than not done.
             _log.warning("%.100s is asked for here, and may not be answered", kind)
             return
-        key = (head.sender, id_value(request.id))
+        key = (head.sender, head.id)
         try:
-            if key in self._under_way:
-                raise InterlockError(
-                    INVALID_REQUEST, "A request with this id is still being worked on."
-                )
             if self._busy[head.sender] >= self._most:
                 raise InterlockError(
                     TOO_BUSY, f"{self._most} requests of {head.sender} are under way: wait for one."
@@ -100,7 +98,7 @@ class Answering:
             task = asyncio.get_running_loop().create_task(work)
         finally:
             reporting.reset(before)
-        self._under_way[key] = task
+        self._under_way[key] = (id_value(request.id), task)
         self._busy[head.sender] += 1
         task.add_done_callback(lambda _: self._ended(key))
 
@@ -112,18 +110,18 @@ class Answering:
             named = msgspec.json.decode(notification.params, type=mcp.CancelledParams).request_id
         except (msgspec.DecodeError, UnicodeDecodeError):
             return  # nobody can be told: a notification has no answer
-        task = self._under_way.get((head.sender, id_value(named))) if named else None
-        if task is not None:
-            task.cancel()
+        for (sender, _), (id, task) in list(self._under_way.items()):
+            if named and sender == head.sender and id == id_value(named):
+                task.cancel()
 
     def left(self, participant: str) -> None:
         """Nobody waits for what it asked for."""
-        for (sender, _), task in list(self._under_way.items()):
+        for (sender, _), (_, task) in list(self._under_way.items()):
             if sender == participant:
                 task.cancel()
 
     def close(self) -> None:
-        for task in list(self._under_way.values()):
+        for _, task in list(self._under_way.values()):
             task.cancel()
 
     async def _work(self, head: Head, request: Request, me: str) -> None:
@@ -172,7 +170,7 @@ class Answering:
 
         def report(done: float, total: float, text: str) -> None:
             kind = request_kind(mcp.PROGRESS)
-            key = (head.sender, id_value(request.id))
+            key = (head.sender, head.id)
             if token is None or key not in self._under_way or not self._can(kind):
                 return
             params: dict[str, Any] = {"progressToken": token, "progress": done, "total": total}
@@ -186,7 +184,7 @@ class Answering:
 
         return report
 
-    def _ended(self, key: tuple[str, str | bytes]) -> None:
+    def _ended(self, key: tuple[str, str]) -> None:
         del self._under_way[key]
         self._busy[key[0]] -= 1
         if not self._busy[key[0]]:

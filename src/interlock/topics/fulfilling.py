@@ -7,6 +7,7 @@ the response to that.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
@@ -26,6 +27,7 @@ from interlock.errors import (
     ProtocolError,
     by_name,
 )
+from interlock.pipeline.approval.answer import needed_below
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcpx import payloads
 from interlock.protocol.mcpx.envelope import Head
@@ -115,7 +117,7 @@ class Proposal:
 def _is_held(response: Response) -> bool:
     """Whether it says that the call was not made, because a human decides elsewhere."""
     if response.error is None:
-        return False
+        return response.result is not None and needed_below(response.result) is not None
     try:
         return jsonrpc.decode_error(response.error).code == CONFIRMATION_REQUIRED.code
     except ProtocolError:
@@ -134,6 +136,22 @@ def _said(proposal: Proposal | Tracked) -> tuple[object, ...]:
     return proposal.proposer, proposal.to, proposal.method, bytes(proposal.params)
 
 
+class _Fulfilment:
+    """A request that fulfils a proposal."""
+
+    __slots__ = ("answered", "changed", "held", "proposal", "seen")
+
+    def __init__(self, proposal: str, seen: Seen, changed: bool) -> None:
+        self.proposal = proposal
+        self.seen = seen
+        """What must be in the answer."""
+        self.changed = changed
+        """Whether it has other arguments."""
+        self.answered = False
+        self.held: set[str] = set()
+        """Who of those who were asked said that a human decides elsewhere."""
+
+
 class Fulfilling:
     """The proposals of one topic."""
 
@@ -150,9 +168,8 @@ class Fulfilling:
         self._sees_all = sees_all
         self._proposals = Proposals(seconds, stamp=stamp)
         self._known: WeakValueDictionary[str, Proposal] = WeakValueDictionary()
-        self._fulfils: dict[str, tuple[str, Seen, bool]] = {}
-        """Requests by id: the proposals that they fulfil, what must be in the answer, and whether
-        they have other arguments. Whoever talks much makes nobody forget that."""
+        self._fulfils: dict[str, _Fulfilment] = {}
+        """Requests by id. Whoever talks much makes nobody else's be forgotten."""
 
     @property
     def tracked(self) -> Mapping[str, Tracked]:
@@ -181,22 +198,35 @@ class Fulfilling:
         tracked = self._proposals.fulfilled(head, request)
         if tracked is not None:
             changed = not same(tracked.params, request.params)
-            self._fulfils[head.id] = (tracked.proposalId, seen_of(head, request), changed)
+            seen = seen_of(head, request)
+            self._fulfils[head.id] = _Fulfilment(tracked.proposalId, seen, changed)
             if len(self._fulfils) > MOST_FULFILMENTS:
-                del self._fulfils[next(iter(self._fulfils))]
+                self._forget_one()
         return tracked
+
+    def _forget_one(self) -> None:
+        """The oldest of whoever fulfilled the most."""
+        often = Counter(one.seen.head.sender for one in self._fulfils.values())
+        most = often.most_common(1)[0][0]
+        oldest = next(id for id, one in self._fulfils.items() if one.seen.head.sender == most)
+        del self._fulfils[oldest]
 
     def answered(self, head: Head, response: Response) -> None:
         """A response came by."""
-        id, asked, changed = self._fulfils.get(head.correlation_id or "", ("", None, False))
-        if asked is None or not answers(asked, head, response):
+        found = self._fulfils.get(head.correlation_id or "")
+        if found is None or not answers(found.seen, head, response):
             return
+        asked = found.seen.head
         if _is_held(response):
-            self._proposals.withdrawn(id, asked.head.id)
+            found.held.add(head.sender)
+            # Of several each might make it; and what was answered once stays answered.
+            if not found.answered and asked.to and found.held.issuperset(asked.to):
+                self._proposals.withdrawn(found.proposal, asked.id)
             return
-        proposal = self._known.get(id)
-        if proposal is not None and may_settle(proposal.to, asked.head.sender, head.sender):
-            proposal.settle(outcome_of(head.sender, response), changed=changed)
+        found.answered = True
+        proposal = self._known.get(found.proposal)
+        if proposal is not None and may_settle(proposal.to, asked.sender, head.sender):
+            proposal.settle(outcome_of(head.sender, response), changed=found.changed)
 
     def said(self, head: Head, chat: Chat) -> None:
         """Words about a proposal settle nothing. They are kept for whoever waits in vain. That it
@@ -206,7 +236,7 @@ class Fulfilling:
         if id is None or tracked is None:
             return
         note = f"{head.sender}: {chat.text[:_SHOWN]}"
-        if not chat.ended or tracked.to != (head.sender,):
+        if not chat.ended or tracked.to != (head.sender,) or tracked.proposer not in head.to:
             self._proposals.remark(id, note)
             return
         self._proposals.reject(id, note)

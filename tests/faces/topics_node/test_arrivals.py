@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.call import Caller
+from interlock.errors import CONFIRMATION_REQUIRED
 from interlock.faces.topics import arrivals
 from interlock.faces.topics.arrivals import Arrivals, Arrived
 from interlock.faces.topics.node_seat import LONGEST_OF_GUESTS, MOST_BYTES_IN_TURN, MOST_IN_TURN
@@ -210,6 +211,53 @@ def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
         assert eve.closed is not None
         assert eve.closed[0] == BUSY
         assert NODE_ID in table.room.members
+        table.close()
+
+    asyncio.run(run())
+
+
+# -- who is quicker than the node
+
+
+@pytest.mark.parametrize(("before", "size"), [(3, 100_000), (2 * MOST_IN_TURN, 10)])
+def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
+    before: int, size: int, tmp_path: Path
+) -> None:
+    """Everybody hears a proposal at once. It is made once all the same."""
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+        file = {"path": "a.txt"}
+        for number in range(before):
+            ada.propose("s.write_file", {"path": str(number), "text": "x" * size})
+        proposal = ada.propose("s.write_file", file)
+        table.room.flush()
+        asked = bob.call("s.write_file", file, correlation_id=proposal)
+        answer = await bob.answered(asked)
+        assert answer["error"]["code"] == CONFIRMATION_REQUIRED.code
+        await ada.chat(proposal)
+        assert table.gated.upstream.started == []
+        assert table.seat._coming == {}
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_is_left_of_who_was_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MOST_BEHIND", 5)
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        for _ in range(3):
+            eve = table.let_in("eve", PROPOSES)
+            for number in range(10):
+                eve.propose("s.write_file", {"path": str(number)})
+            # Another connection takes its place before it is let go.
+            table.let_in("eve", PROPOSES)
+            await table.quiet()
+        assert table.seat._let_go == set()
+        assert table.seat._coming == {}
         table.close()
 
     asyncio.run(run())

@@ -104,14 +104,13 @@ class Arrivals:
         line = self._lines.get(whose)
         return line is not None and (line.messages > MOST_BEHIND or line.bytes > MOST_BYTES_BEHIND)
 
-    def drop(self, whose: str) -> Member | None:
-        """What a participant said is not taken any more; what was said about it is. Who it was."""
+    def drop(self, whose: str) -> list[Arrived]:
+        """What a participant said is not taken any more; what was said about it is."""
         line = self._lines.pop(whose, None)
         if line is None:
-            return None
+            return []
         self.bytes -= line.bytes
-        said = [one.member for one in line.waiting if one.is_counted]
         for one in line.waiting:
             if not one.is_counted:
                 self.add(whose, one)
-        return said[-1] if said else None
+        return [one for one in line.waiting if one.is_counted]

@@ -32,7 +32,7 @@ from interlock.errors import (
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.topics.arrivals import Arrivals, Arrived
 from interlock.faces.topics.asking import Asking
-from interlock.faces.topics.proposing import Fulfilments, Proposing
+from interlock.faces.topics.proposing import Fulfilments, Proposing, given_to_the_node
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
@@ -68,6 +68,7 @@ LONGEST_OF_GUESTS: Final = 4 * 1024
 _MCP: Final = "mcp/"
 _FOR_NODES: Final = (f"{kinds.REQUEST}:", f"{kinds.PROPOSAL}:")
 """How the kinds begin that a node does something about."""
+_PROPOSAL: Final = f"{kinds.PROPOSAL}:"
 _RESPONSE: Final = f"{kinds.RESPONSE}:"
 _REUSED: Final = "its id was there before"
 
@@ -137,9 +138,11 @@ class NodeSeat:
         self._now = now
         self._ids: dict[str | tuple[str, str], None] = {}
         self._arrivals = Arrivals()
+        self._coming: dict[str, None] = {}
+        """Proposals that everybody has heard, and the node has not come to yet."""
         self._taking = False
         self._let_go: set[Member] = set()
-        """Whose messages are not taken any more, until it is heard that it left."""
+        """Whose messages are not taken any more, until it is gone."""
         self._closed = False
         self._asking = Asking(self, pipeline, catalog=catalog, hello=hello)
         self._proposing = Proposing(
@@ -222,6 +225,8 @@ class NodeSeat:
                 self._count(sender, head, _REUSED)
             return
         self._arrivals.add(sender.id, Arrived(sender, head, text, is_new))
+        if is_new and head.kind.startswith(_PROPOSAL):
+            self._coming[head.id] = None
         if sender.inside:
             return
         if self._arrivals.is_too_much(sender.id):
@@ -232,7 +237,7 @@ class NodeSeat:
     def _is_wanted(self, head: Head) -> bool:
         """Whether anybody here does something about it. What is for others, or is only said, is not
         kept at all."""
-        if head.kind.startswith(kinds.PROPOSAL):
+        if head.kind.startswith(_PROPOSAL):
             # What is proposed to all is for the people in the room.
             return self.id in head.to
         if head.kind.startswith(_FOR_NODES):
@@ -241,11 +246,19 @@ class NodeSeat:
 
     def _send_away(self, whose: str) -> None:
         """So much of this participant waits that it has to go."""
-        member = self._arrivals.drop(whose)
+        dropped = self._arrivals.drop(whose)
+        for one in dropped:
+            self._coming.pop(one.head.id, None)
+        member = dropped[-1].member if dropped else None
         if member is not None:
             self._let_go.add(member)
-            why = f"You ask more of {self.id} than it can take: wait for its answers."
-            self._call_soon(lambda: self._gateway.let_go(member, why, BUSY))
+            self._call_soon(lambda: self._let_it_go(member))
+
+    def _let_it_go(self, member: Member) -> None:
+        why = f"You ask more of {self.id} than it can take: wait for its answers."
+        self._gateway.let_go(member, why, BUSY)
+        # Nothing of it is heard any more, whoever has its place now.
+        self._let_go.discard(member)
 
     def _take_soon(self) -> None:
         if self._arrivals and not self._taking:
@@ -269,6 +282,8 @@ class NodeSeat:
 
     def _hear(self, one: Arrived) -> None:
         member, head, text = one.member, one.head, one.text
+        if one.is_new:
+            self._coming.pop(head.id, None)
         if member is not None and not (one.is_new and self._is_free(head)):
             self._count(member, head, _REUSED)
             self._tell_of_reuse(member, head)
@@ -304,7 +319,6 @@ class NodeSeat:
         if isinstance(content, Presence):
             # Only a gateway says that: whatever else claims to be one was a lie.
             if content.event == LEAVE:
-                self._let_go = {one for one in self._let_go if one.id != content.participant.id}
                 self._asking.left(content.participant.id)
         elif member is None or member.inside:
             # Nobody knows who said it, or it is the node's own: neither makes calls.
@@ -324,6 +338,9 @@ class NodeSeat:
         if head.correlation_id is None or request.method != TOOLS_CALL:
             return False
         try:
+            if head.correlation_id in self._coming:
+                # Whoever fulfils it has heard of it sooner than the node came to it.
+                raise given_to_the_node(head.correlation_id)
             self._proposing.must_be_open_to_others(head.correlation_id)
         except InterlockError as error:
             self._asking.refuse(member, head, request, error)

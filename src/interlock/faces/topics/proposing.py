@@ -277,12 +277,7 @@ class Proposing:
     def is_open(self, id: str) -> bool:
         """Whether a proposal of this id was taken lately, and nothing became of it yet."""
         fate = self._fates.get(id)
-        if fate is None or fate.state not in (TAKEN, WAITS):
-            return False
-        if fate.state == TAKEN or self._approvals is None:
-            return True
-        record = self._approvals.find(fate.approval)
-        return record is not None and not record.over
+        return fate is not None and fate.state in (TAKEN, WAITS)
 
     def must_be_open_to_others(self, id: str) -> None:
         """Raises InterlockError where a request that fulfils the proposal of this id would do what
@@ -312,11 +307,7 @@ class Proposing:
                 f"it there, {how}. Approval: {record.id}.",
                 {"confirmation_id": record.id, "proposal": id},
             )
-        raise InterlockError(
-            CONFIRMATION_REQUIRED,
-            "The proposal that you name was given to the node, which makes it once, if at all.",
-            {"proposal": id},
-        )
+        raise given_to_the_node(id)
 
     def _record_of(self, id: str) -> Approval | None:
         """The approval that a proposal has, where the inbox still knows it."""
@@ -447,6 +438,15 @@ class Proposing:
         """The journal has what came of every proposal, whether its room is recorded or not."""
         said = f"{record.tool} approval:{record.id} {detail}"
         self._noting.note(proposed, record.caller, word, said)
+
+
+def given_to_the_node(id: str) -> InterlockError:
+    """For whoever fulfils a proposal of which it is not known yet what comes."""
+    return InterlockError(
+        CONFIRMATION_REQUIRED,
+        "The proposal that you name was given to the node, which makes it once, if at all.",
+        {"proposal": id},
+    )
 
 
 def _state_of(record: Approval) -> str:
