@@ -69,7 +69,7 @@ def test_who_proposes_much_does_not_have_others_proposals_forgotten(
             await eve.until(
                 lambda: len(eve.of("mcp/response:")) == len(table.gated.upstream.started)
             )
-        assert table.seat._proposing.is_open(waits)
+        assert table.seat._proposing.made_here.is_open(waits)
         table.close()
 
     asyncio.run(run())

@@ -226,3 +226,38 @@ def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_sent(
         table.close()
 
     asyncio.run(run())
+
+
+# -- the identical proposal, while the first one waits
+
+
+@pytest.mark.parametrize("how", ["approved", "refused", "expired"])
+def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(how: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada = table.let_in("ada", PROPOSES)
+        first, approval = await waiting(table, ada)
+        again = ada.propose("s.write_file", FILE)
+        assert "waits already" in await ada.chat(again)
+        if how == "approved":
+            await table.gated.confirm(approval)
+            await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
+            requests = {one["correlation_id"]: one["id"] for one in ada.of("mcp/request:")}
+            assert set(requests) == {first, again}
+            answered = {one["correlation_id"] for one in ada.of("mcp/response:")}
+            assert answered == set(requests.values())
+            assert len(table.gated.upstream.started) == 1
+        else:
+            if how == "refused":
+                await table.gated.approvals.refuse(approval.id, local=True, reason="no")
+            else:
+                table.gated.pass_time(approval.expires - approval.created + 1)
+            for proposal in (first, again):
+                assert "was not called" in await ada.chat(proposal, 2)
+            ended = [one["payload"].get("interlock/ended") for one in ada.of("chat")]
+            assert len([one for one in ended if one]) == 2
+            assert table.gated.upstream.started == []
+        assert table.seat._proposing._beside == {}
+        table.close()
+
+    asyncio.run(run())

@@ -149,13 +149,16 @@ def test_the_identical_proposal_is_the_same_approval(tmp_path: Path) -> None:
         table = Table(tmp_path)
         ada = table.let_in("ada", PROPOSES)
         proposal, approval = await waiting(table, ada)
-        text = await ada.chat(ada.propose("s.write_file", FILE))
+        again = ada.propose("s.write_file", FILE)
+        text = await ada.chat(again)
         assert f"waits already, as approval {approval.id} (proposal {proposal})" in text
         assert len(table.gated.approvals.pending()) == 1
         await table.gated.confirm(approval)
-        await ada.until(lambda: bool(ada.of("mcp/response:")))
+        await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
+        # It is made once, and both hear of it.
         assert len(table.gated.upstream.started) == 1
-        assert len(ada.of("mcp/request:")) == 1
+        told = {one["correlation_id"] for one in ada.of("mcp/request:")}
+        assert told == {proposal, again}
         table.close()
 
     asyncio.run(run())

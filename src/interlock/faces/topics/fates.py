@@ -64,6 +64,10 @@ class Fates:
         if approval:
             self._waiting.setdefault(approval, set()).add(proposed.id)
 
+    def waiting_for(self, approval: str) -> list[tuple[str, str]]:
+        """The proposals that this approval is about: their ids, and who made them."""
+        return [(id, self._fates[id].by) for id in self._waiting.get(approval, ())]
+
     def became(self, approval: str, state: str) -> None:
         """All that this approval was about has come to that."""
         for id in self._waiting.get(approval, ()):

@@ -32,7 +32,8 @@ from interlock.errors import (
 from interlock.faces.mcp.hello import Hello
 from interlock.faces.topics.arrivals import Arrivals, Arrived
 from interlock.faces.topics.asking import Asking
-from interlock.faces.topics.proposing import Fulfilments, Proposing, given_to_the_node
+from interlock.faces.topics.made_here import given_to_the_node
+from interlock.faces.topics.proposing import Fulfilments, Proposing
 from interlock.pipeline.approval.approvals import Approvals
 from interlock.pipeline.audit import Audit
 from interlock.pipeline.pipeline import Pipeline
@@ -341,7 +342,7 @@ class NodeSeat:
             if head.correlation_id in self._coming:
                 # Whoever fulfils it has heard of it sooner than the node came to it.
                 raise given_to_the_node(head.correlation_id)
-            self._proposing.must_be_open_to_others(head.correlation_id)
+            self._proposing.made_here.must_be_open_to_others(head.correlation_id)
         except InterlockError as error:
             self._asking.refuse(member, head, request, error)
             return True
@@ -378,7 +379,9 @@ class NodeSeat:
         """Whether nothing of this id is under way, however long ago it came."""
         if not head.kind.startswith(_FOR_NODES):
             return True
-        return not (self._asking.is_under_way(head.id) or self._proposing.is_open(head.id))
+        return not (
+            self._asking.is_under_way(head.id) or self._proposing.made_here.is_open(head.id)
+        )
 
     def _count(self, member: Member, head: Head, why: str) -> None:
         """A message leads nowhere, and its sender is to blame: as if the gateway had refused it."""

@@ -29,10 +29,8 @@ from interlock.call import (
     UpstreamGoneError,
 )
 from interlock.errors import (
-    ALREADY_DECIDED,
     APPROVAL_REFUSED,
     CONFIRMATION_EXPIRED,
-    CONFIRMATION_REQUIRED,
     METHOD_NOT_FOUND,
     PAYLOAD_TOO_LARGE,
     TOO_BUSY,
@@ -49,6 +47,7 @@ from interlock.faces.topics.asking import (
     result_of,
 )
 from interlock.faces.topics.fates import MADE, MOST_KNOWN, NOTHING, TAKEN, WAITS, Fates
+from interlock.faces.topics.made_here import MadeHere, state_of
 from interlock.faces.topics.noting import Noting
 from interlock.pipeline.approval.answer import needed_below
 from interlock.pipeline.approval.approvals import Approvals
@@ -124,14 +123,18 @@ class Proposing:
         self._hello = hello
         self._noting = Noting(audit)
         self._fates = Fates()
+        self.made_here = MadeHere(self._fates, approvals, seat.topic)
         self._under_way: Counter[str] = Counter()
         """How many proposals of a participant the pipeline has, and did not answer yet."""
         self._fulfilments: Fulfilments = {} if fulfilments is None else fulfilments
+        self._beside: dict[str, list[tuple[Proposed, tuple[str, bytes]]]] = {}
+        """By the id of an approval whose call is under way: who proposed the identical call while
+        it waited, and what the room saw of it for them."""
         self._number = 0
         self._stop = None if approvals is None else approvals.watch(self._stepped)
         for record in reversed([] if approvals is None else approvals.recent(MOST_KNOWN)):
             if record.proposal is not None and record.proposal.topic == seat.topic:
-                self._fates.remember(record.proposal, _state_of(record), record.id)
+                self._fates.remember(record.proposal, state_of(record), record.id)
 
     def close(self) -> None:
         """The node leaves the room: from now on the inbox and the journal have it alone."""
@@ -196,7 +199,7 @@ class Proposing:
 
     def _waits(self, call: Call, proposed: Proposed, approval: str) -> None:
         record = None if self._approvals is None else self._approvals.find(approval)
-        state = WAITS if record is None else _state_of(record)
+        state = WAITS if record is None else state_of(record)
         self._fates.remember(proposed, state, approval)
         note = self._noting.note
         if record is not None and record.proposal == proposed:
@@ -272,59 +275,13 @@ class Proposing:
             said = f"{_named(call)} was called, by a rule that a human accepted. That is too long"
             self.chat(proposed.by, proposed.id, f"{said} to be shown in a topic.")
 
-    # -- somebody else fulfils it
-
-    def is_open(self, id: str) -> bool:
-        """Whether a proposal of this id was taken lately, and nothing became of it yet."""
-        fate = self._fates.get(id)
-        return fate is not None and fate.state in (TAKEN, WAITS)
-
-    def must_be_open_to_others(self, id: str) -> None:
-        """Raises InterlockError where a request that fulfils the proposal of this id would do what
-        the node does itself: it waits in the inbox, or was made."""
-        fate, record = self._fates.get(id), self._record_of(id)
-        # Of one that the inbox keeps no more it is known all the same how it ended.
-        state = "" if fate is None else fate.state
-        if record is not None:
-            state = _state_of(record)
-        if not state or state == NOTHING:
-            return
-        if state == MADE:
-            became = "was made by the node already"
-            if record is not None and record.state == LOST:
-                became = "was let through here, and whether it was made is not known"
-            raise InterlockError(
-                ALREADY_DECIDED,
-                f"The proposal that you name {became}: it is not made again. Ask without "
-                "`correlation_id` if it is to be.",
-            )
-        if record is not None and not record.over:
-            url = None if self._approvals is None else self._approvals.url_of(record.id)
-            how = f"at {url}" if url else f"with `interlock approve {record.id}`"
-            raise InterlockError(
-                CONFIRMATION_REQUIRED,
-                f"The proposal that you name waits in the node's inbox, and is made once: decide "
-                f"it there, {how}. Approval: {record.id}.",
-                {"confirmation_id": record.id, "proposal": id},
-            )
-        raise given_to_the_node(id)
-
-    def _record_of(self, id: str) -> Approval | None:
-        """The approval that a proposal has, where the inbox still knows it."""
-        if self._approvals is None:
-            return None
-        fate = self._fates.get(id)
-        if fate is not None:
-            return self._approvals.find(fate.approval) if fate.approval else None
-        ours = (one for one in self._approvals.pending() if _is_about(one, self._seat, id))
-        return next(ours, None)
-
     # -- what becomes of it
 
     def _stepped(self, record: Approval) -> None:
         """A step of any approval of the node. Told in the midst of it: nothing is done here but
         to say something."""
-        self._fates.became(record.id, _state_of(record))
+        self._tell_others(record)
+        self._fates.became(record.id, state_of(record))
         proposed = record.proposal
         if proposed is None or record.at or proposed.topic != self._seat.topic:
             return
@@ -334,11 +291,35 @@ class Proposing:
                 self._fulfil(record, proposed)
         elif record.state in (DONE, LOST, VOID):
             self._ended(record, proposed)
-        elif record.state == REFUSED:
-            why = f": {record.note}" if record.note else "."
-            self._came_to_nothing(record, proposed, f"{record.by} refused it{why}")
-        elif record.state == EXPIRED:
-            self._came_to_nothing(record, proposed, record.note)
+        elif record.state in (REFUSED, EXPIRED):
+            self._came_to_nothing(record, proposed)
+
+    def _tell_others(self, record: Approval) -> None:
+        """Whoever proposed the identical call while it waited hears what becomes of it as well. It
+        is made once."""
+        first = None if record.proposal is None else record.proposal.id
+        others = [
+            Proposed(self._seat.topic, id, by)
+            for id, by in self._fates.waiting_for(record.id)
+            if id != first
+        ]
+        if record.at or not others:
+            return
+        if record.state == DISPATCHING:
+            if record.arguments:
+                arguments, meta, by, proof = record.arguments, record.meta, record.by, record.proof
+                said = [
+                    (one, self._request(one, record.name, arguments, meta, by, proof))
+                    for one in others
+                ]
+                self._beside[record.id] = [(one, shown) for one, shown in said if shown is not None]
+        elif state_of(record) == MADE:
+            for one, shown in self._beside.pop(record.id, ()):
+                self._respond(shown, one, record.name, *told(record))
+        elif state_of(record) == NOTHING:
+            self._beside.pop(record.id, None)
+            for one in others:
+                self._tell_in_vain(record, one)
 
     def _fulfil(self, record: Approval, proposed: Proposed) -> None:
         fulfilment = self._request(
@@ -362,18 +343,24 @@ class Proposing:
             self._respond(fulfilment, proposed, record.name, *told(record))
             self._note(record, proposed, record.state, f"{record.outcome}")
         elif record.state == VOID:
-            self._came_to_nothing(record, proposed, record.note)
+            self._came_to_nothing(record, proposed)
         else:
             # The room was not open when it was sent, so there is no request to answer.
             said = f"{record.tool} was let through by {record.by}: the node's inbox has the outcome"
             self.chat(proposed.by, proposed.id, f"{said} ({record.outcome or record.state}).")
             self._note(record, proposed, record.state, f"{record.outcome}")
 
-    def _came_to_nothing(self, record: Approval, proposed: Proposed, why: str) -> None:
-        failure = APPROVAL_REFUSED if record.state == REFUSED else CONFIRMATION_EXPIRED
+    def _came_to_nothing(self, record: Approval, proposed: Proposed) -> None:
+        self._tell_in_vain(record, proposed)
+        self._note(record, proposed, record.state, f"by {record.by or 'nobody'}")
+
+    def _tell_in_vain(self, record: Approval, proposed: Proposed) -> None:
+        failure, why = CONFIRMATION_EXPIRED, record.note
+        if record.state == REFUSED:
+            failure = APPROVAL_REFUSED
+            why = f"{record.by} refused it" + (f": {record.note}" if record.note else ".")
         said = f"{record.tool} was not called: {why}"
         self.chat(proposed.by, proposed.id, said, ended=failure.name)
-        self._note(record, proposed, record.state, f"by {record.by or 'nobody'}")
 
     # -- saying
 
@@ -438,27 +425,6 @@ class Proposing:
         """The journal has what came of every proposal, whether its room is recorded or not."""
         said = f"{record.tool} approval:{record.id} {detail}"
         self._noting.note(proposed, record.caller, word, said)
-
-
-def given_to_the_node(id: str) -> InterlockError:
-    """For whoever fulfils a proposal of which it is not known yet what comes."""
-    return InterlockError(
-        CONFIRMATION_REQUIRED,
-        "The proposal that you name was given to the node, which makes it once, if at all.",
-        {"proposal": id},
-    )
-
-
-def _state_of(record: Approval) -> str:
-    if record.state in (REFUSED, EXPIRED, VOID):
-        return NOTHING
-    # With a gate below that wants a human, too, it looks like a result and is none.
-    return MADE if record.state in (DONE, LOST) and not record.below else WAITS
-
-
-def _is_about(record: Approval, seat: NodeSeat, id: str) -> bool:
-    about = record.proposal
-    return about is not None and (about.topic, about.id) == (seat.topic, id)
 
 
 def _named(call: Call) -> str:
