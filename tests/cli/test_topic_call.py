@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.cli.call import print_result
+from interlock.protocol.mcpx.payloads import chat_payload
 from interlock.topics import Participant, Proposal
 from tests.cli.program import World
 from tests.cli.test_topic_program import Running
@@ -148,3 +149,36 @@ def test_ctrl_c_leaves_the_proposal_to_the_others(world: World, room: TopicRoom)
         assert [one.status for one in worker.tracked.values()] == ["pending"]
     finally:
         running.close()
+
+
+def test_a_rejection_of_another_does_not_end_it(world: World, room: TopicRoom) -> None:
+    def rejects(one: Participant) -> None:
+        async def reject(event: Any) -> None:
+            payload = chat_payload("It was rejected.", ended="approval_refused")
+            await one.send("chat", payload, [event.sender], event.content.id)
+
+        one.on(Proposal, reject)
+
+    room.join("worker", works)
+    room.join("human", rejects)
+    by(world, "agent")
+    done = world.run_here(*args(room, "worker", "repeat", "--timeout", "0.5s"))
+    assert done.returncode == 1
+    assert "human: It was rejected.\nOthers may still fulfil it, so it waits on" in done.stderr
+
+
+def test_whom_it_was_proposed_to_ends_it_and_that_is_said_once(
+    world: World, room: TopicRoom
+) -> None:
+    def refuses(one: Participant) -> None:
+        async def refuse(event: Any) -> None:
+            payload = chat_payload("Not today.", ended="approval_refused")
+            await one.send("chat", payload, [event.sender], event.content.id)
+
+        one.on(Proposal, refuse)
+
+    room.join("worker", refuses)
+    by(world, "agent")
+    done = world.run_here(*args(room, "worker", "repeat"))
+    assert done.returncode == 1
+    assert done.stderr.count("Not today.") == 1

@@ -85,8 +85,10 @@ def url_for_others(url: str) -> str:
 
 
 def _token_variable(config: Config) -> str | None:
-    """The environment variable of the first token, when the node wants tokens."""
+    """The environment variable of the first token that may call, when the node wants tokens."""
     for token in config.tokens:
+        if "call" not in token.may:
+            continue
         for reference in references(token.token):
             if isinstance(reference, EnvReference):
                 return reference.name

@@ -63,10 +63,16 @@ async def _proposed(
     id = ""
 
     def heard(event: Event) -> None:
-        head = event.envelope.head
-        if id and head.correlation_id == id and isinstance(event.content, Chat):
-            words = one_line(f"{head.sender}: {event.content.text}", _MOST_WORDS)
-            say.note(laid_out(words, sys.stderr))
+        head, chat = event.envelope.head, event.content
+        if not id or head.correlation_id != id or not isinstance(chat, Chat):
+            return
+        if chat.ended and head.sender == to:
+            # The end of it: that is told by its error.
+            return
+        words = one_line(f"{head.sender}: {chat.text}", _MOST_WORDS)
+        say.note(laid_out(words, sys.stderr))
+        if chat.ended:
+            say.note("Others may still fulfil it, so it waits on; Ctrl-C leaves it to them.")
 
     participant.on(Chat, heard)
     proposal = await participant.propose(to, TOOLS_CALL, params)

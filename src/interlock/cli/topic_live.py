@@ -31,9 +31,9 @@ from interlock.cli.topic_view import drawn
 from interlock.cli.topic_waiting import Proposed
 from interlock.cli.topic_where import Gateway
 from interlock.config import redact
-from interlock.errors import InterlockError
+from interlock.errors import APPROVAL_REFUSED, InterlockError
 from interlock.protocol.kinds import CHAT, request_kind
-from interlock.protocol.mcpx.payloads import Chat, Response, read_content
+from interlock.protocol.mcpx.payloads import Chat, Response, chat_payload, read_content
 from interlock.protocol.mcpx.proposals import Tracked
 from interlock.topics import Event, Participant
 
@@ -45,6 +45,7 @@ _END: Final = PASTE_OFF + "\x1b[?7h\x1b[?25h\x1b[?1049l"
 """Lines do not go on in the next while the screen is there: terminals do not agree on how wide each
 sign is, and nobody may begin a line of its own by writing wide ones."""
 _HOME: Final = "\x1b[H"
+_REJECTED: Final = chat_payload("It was rejected.", ended=APPROVAL_REFUSED.name)
 _ANSWERED_WITHIN: Final = 300.0
 """What a call that was let through may take."""
 _MOST_TOLD: Final = 20
@@ -223,7 +224,7 @@ class Live:
             return
         self._mine(f"rejects [{short(id)}]")
         if self._is_told(proposer):
-            await one.chat("It was rejected.", to=[proposer], correlation_id=id)
+            await one.send(CHAT, _REJECTED, [proposer], id)
 
     async def _reject_all(self, proposer: str, ids: tuple[str, ...]) -> None:
         one = self._participant
@@ -241,7 +242,7 @@ class Live:
             await one.chat(words, to=[proposer], correlation_id=rejected[-1])
             return
         for id in rejected:
-            await one.chat("It was rejected.", to=[proposer], correlation_id=id)
+            await one.send(CHAT, _REJECTED, [proposer], id)
 
     def _is_told(self, proposer: str) -> bool:
         """Whether a proposer can be told what became of it. Why not, whoever sits here learns."""
