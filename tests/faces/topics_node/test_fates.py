@@ -231,6 +231,30 @@ def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_sent(
 # -- the identical proposal, while the first one waits
 
 
+def test_who_was_shown_the_call_is_answered_though_its_proposal_was_forgotten(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada = table.let_in("ada", PROPOSES)
+        _, approval = await waiting(table, ada)
+        again = ada.propose("s.write_file", FILE)
+        await ada.chat(again)
+        confirming = asyncio.ensure_future(
+            table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
+        )
+        exchange = await table.gated.reached()
+        # As if others had proposed so much meanwhile.
+        table.seat._proposing._fates.forget(again)
+        exchange.answer(**SEEN)
+        await confirming
+        await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
+        assert table.seat._proposing._beside == {}
+        table.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("how", ["approved", "refused", "expired"])
 def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(how: str, tmp_path: Path) -> None:
     async def run() -> None:

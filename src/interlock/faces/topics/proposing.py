@@ -297,16 +297,16 @@ class Proposing:
     def _tell_others(self, record: Approval) -> None:
         """Whoever proposed the identical call while it waited hears what becomes of it as well. It
         is made once."""
+        if record.at:
+            return
         first = None if record.proposal is None else record.proposal.id
         others = [
             Proposed(self._seat.topic, id, by)
             for id, by in self._fates.waiting_for(record.id)
             if id != first
         ]
-        if record.at or not others:
-            return
         if record.state == DISPATCHING:
-            if record.arguments:
+            if others and record.arguments:
                 arguments, meta, by, proof = record.arguments, record.meta, record.by, record.proof
                 said = [
                     (one, self._request(one, record.name, arguments, meta, by, proof))
